@@ -287,7 +287,7 @@ def pairing(K, D=None, dim: int | None = None, count: int = 20) -> Dynamics:
     ```
     """
     if not callable(K) or isinstance(K, Operator):
-        return _best(K, D, "pairing", lambda P: best.paired(P).dense())
+        return _best(*_read(K, D), "pairing", lambda reduced: best.paired(reduced).dense())
     require(D is None, "With products K·x the rotation is for D = I: leave `D` out, or pass K as a matrix.")
     require(dim is not None, "`K` is a function, so its dimension is unknown: pass `dim`.")
     d = whole(dim, "dim", least=4)
@@ -311,7 +311,7 @@ def fastest(K, D=None) -> Dynamics:
     assert np.allclose(rates, 5.0)
     ```
     """
-    return _best(K, D, "fastest decay", best.fastest)
+    return _best(*_read(K, D), "fastest decay", best.fastest)
 
 
 def least_variance(K, directions, rate: float = 1.0, D=None) -> Dynamics:
@@ -328,12 +328,16 @@ def least_variance(K, directions, rate: float = 1.0, D=None) -> Dynamics:
     assert abs(gm.dynamics.least_variance([1.0, 4.0, 9.0], [1.0, 0.0, 0.0], rate=2.0).Q).max() == 2.0
     ```
     """
-    P, diffusion, kept = _read(K, D)
-    U = _directions(directions, kept)
-    U = np.concatenate([U, np.zeros((len(P) - len(U), U.shape[1]))])
-    R = np.linalg.cholesky(diffusion)
-    rate = positive(rate, "rate")
-    return _best(K, D, "least variance", lambda reduced: best.least_variance(reduced, R.T @ U, rate))
+    P, kept = _read(K, D)
+    d = kept.size // 2 if kept.augmented else kept.size
+    rows = np.atleast_2d(numbers(directions, "directions"))
+    require(
+        rows.ndim == 2 and rows.shape[1] == d and np.all(np.any(rows != 0, axis=1)),
+        f"`directions` must hold rows of {d} numbers, like θ, none of them 0: got shape {rows.shape}.",
+    )
+    U = np.pad(rows.T, ((0, len(P) - d), (0, 0)))
+    W, rate = np.linalg.cholesky(kept.D).T @ U, positive(rate, "rate")
+    return _best(P, kept, "least variance", lambda reduced: best.least_variance(reduced, W, rate))
 
 
 def equal_bias(K, D=None, bias: float = 1.0) -> Dynamics:
@@ -356,16 +360,16 @@ def equal_bias(K, D=None, bias: float = 1.0) -> Dynamics:
     """
     bias = positive(bias, "bias")
     require(bias >= 1, f"`bias` must be at least 1, the reversible dynamics' own: got {bias:g}.")
-    P, diffusion, kept = _read(K, D)
+    P, kept = _read(K, D)
     d = len(P) // 2
-    Q = best.equal_bias_with_momentum(P[:d, :d], diffusion, bias) if kept.augmented else None
+    Q = best.equal_bias_with_momentum(P[:d, :d], kept.D, bias) if kept.augmented else None
     if Q is None:
-        return _best(K, D, "equal bias", lambda reduced: best.equal_bias(reduced, bias))
+        return _best(P, kept, "equal bias", lambda reduced: best.equal_bias(reduced, bias))
     return Dynamics(kept.diffusion, Dense(Q), f"{kept.name}, equal bias", augmented=True)
 
 
-def _read(K, D) -> tuple[np.ndarray, np.ndarray, Dynamics]:
-    """The Hessian over the state, D as a matrix, and the dynamics whose D is kept."""
+def _read(K, D) -> tuple[np.ndarray, Dynamics]:
+    """The Hessian over the state, and the dynamics whose D is kept; it has no name where D is left out."""
     hessian = symmetrised(as_operator(K, "K"), +1, "K").dense()
     d = len(hessian)
     kept = D if isinstance(D, Dynamics) else general(np.ones(d) if D is None else D, 0)
@@ -375,26 +379,14 @@ def _read(K, D) -> tuple[np.ndarray, np.ndarray, Dynamics]:
         f"`K` must be positive definite: its smallest eigenvalue is {smallest:.6g}. Take it at a mode of the target.",
     )
     augmented = kept.has_momentum(d, "`K`")
-    kept = Dynamics(kept.diffusion, kept.rotation, "SGLD" if D is None else kept.name, augmented)
-    return augment(hessian, augmented), kept.D, kept
+    kept = Dynamics(kept.diffusion, kept.rotation, "" if D is None else kept.name, augmented)
+    return augment(hessian, augmented), kept
 
 
-def _best(K, D, name: str, solve: Callable[[np.ndarray], np.ndarray]) -> Dynamics:
+def _best(P: np.ndarray, kept: Dynamics, name: str, solve: Callable[[np.ndarray], np.ndarray]) -> Dynamics:
     """The dynamics with the Q that `solve` finds for D = I, carried over to D."""
-    P, diffusion, kept = _read(K, D)
-    label = name if D is None else f"{kept.name}, {name}"
-    return Dynamics(kept.diffusion, Dense(best.on_identity(P, diffusion, solve)), label, kept.augmented)
-
-
-def _directions(directions, kept: Dynamics) -> np.ndarray:
-    """Directions of θ as columns."""
-    d = kept.size // 2 if kept.augmented else kept.size
-    rows = np.atleast_2d(numbers(directions, "directions"))
-    require(
-        rows.ndim == 2 and rows.shape[1] == d and np.all(np.any(rows != 0, axis=1)),
-        f"`directions` must hold rows of {d} numbers, like θ, none of them 0: got shape {rows.shape}.",
-    )
-    return rows.T
+    label = f"{kept.name}, {name}" if kept.name else name
+    return Dynamics(kept.diffusion, Dense(best.on_identity(P, kept.D, solve)), label, kept.augmented)
 
 
 def rotations(dim, rate: float | Sequence[float] = 1.0) -> Operator:

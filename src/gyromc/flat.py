@@ -2,7 +2,8 @@
 
 The input is a template of a user's parameters, any pytree of arrays; the output is the map from vectors to such parameters
 (`unraveler`) and the target as a function of the vector (`flatten`). What a user passes as `start` (parameters for all chains, an
-array with one row per chain, a function of a JAX key, or nothing) becomes a template and a `Start`: rows of θ₀ and r₀.
+array with one row per chain, a function of a JAX key, or nothing) becomes a template and a `Start`: rows of θ₀ and r₀. In other
+coordinates θ = T(z) the vector is z: the map to parameters is `Moved`.
 """
 
 import dataclasses
@@ -17,12 +18,14 @@ import numpy as np
 
 from gyromc.checks import cause, numbers, require, require_finite, require_real
 from gyromc.checks import leaves as leaves_of
+from gyromc.coordinates.maps import Coordinates, pulled
 from gyromc.errors import InvalidInput
 from gyromc.targets import SumOverData, Target
 
 __all__ = [
     "FlatSum",
     "FlatTarget",
+    "Moved",
     "Start",
     "Unravel",
     "flatten",
@@ -49,13 +52,23 @@ class Unravel(eqx.Module):
         return jax.tree.unflatten(self.treedef, leaves)
 
 
+class Moved(eqx.Module):
+    """The map from z to parameters: θ = T(z), shaped as `unravel` does."""
+
+    unravel: Callable
+    coordinates: Coordinates
+
+    def __call__(self, z):
+        return self.unravel(self.coordinates.forward(z))
+
+
 def identity(theta):
     """The map for parameters that are a vector already."""
     return theta
 
 
 def shaped(unravel: Callable, rows: np.ndarray) -> Any:
-    """Vectors along the last axis of a host array as parameters shaped as `unravel` does; copied only where they must be.
+    """Vectors θ along the last axis of a host array as parameters shaped as `unravel` does; copied only where they must be.
 
     ```python
     import numpy as np
@@ -64,6 +77,7 @@ def shaped(unravel: Callable, rows: np.ndarray) -> Any:
     assert shaped(unravel, np.zeros((7, 3, 5)))["a"].shape == (7, 3, 2, 2)
     ```
     """
+    unravel = unravel.unravel if isinstance(unravel, Moved) else unravel
     if not isinstance(unravel, Unravel):
         return rows
     leaves, start = [], 0
@@ -141,7 +155,9 @@ class FlatSum(FlatTarget, SumOverData):
 
 
 def flatten(target: Target, unravel: Callable, dim: int) -> Target:
-    """The target as a function of the vector θ."""
+    """The target as a function of the vector θ, or of z where `unravel` begins with T."""
+    if isinstance(unravel, Moved):
+        return pulled(flatten(target, unravel.unravel, dim), unravel.coordinates)
     # The target takes vectors itself.
     if unravel is identity or getattr(target, "unravel", None) == unravel:
         return target
@@ -159,6 +175,13 @@ class Start:
     def point(self, dim: int) -> np.ndarray:
         """One of the fixed points, zeros where they are drawn: where mode finding begins."""
         return np.zeros(dim) if self.theta is None else np.asarray(self.theta[0], float)
+
+    def moved(self, coordinates: Coordinates) -> "Start":
+        """The same start as z."""
+        draw = self.draw
+        if draw is None:
+            return dataclasses.replace(self, theta=coordinates.zs(self.theta))
+        return dataclasses.replace(self, draw=lambda key: coordinates.inverse(ravel(draw(key))))
 
     def check_precision(self, dtype: str) -> None:
         """Raise `InvalidInput` for fixed numbers whose squares a run in this precision cannot hold."""

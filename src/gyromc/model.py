@@ -27,9 +27,10 @@ from gyromc.approx.sample import (
     why_not_trusted,
 )
 from gyromc.checks import numbers, require
+from gyromc.coordinates.maps import Coordinates
 from gyromc.errors import InvalidInput
 from gyromc.evaluation import compiled, indices_read, over_rows
-from gyromc.flat import flatten, unraveler
+from gyromc.flat import Moved, flatten, unraveler
 from gyromc.observables import Observable, Ridge
 from gyromc.precision import fresh
 from gyromc.targets import CosinePerturbed, Quadratic, SumOverData, Target
@@ -100,6 +101,7 @@ class Model:
     - `template`: parameters shaped like the target's (arrays or shapes), left out for targets over vectors that know their
       dimension.
     - `start`: a point of θ as one vector, where mode finding begins; zeros when left out.
+    - `coordinates`: T of `gyromc.coordinates`: the vector is z with θ = T(z), also in `start`.
 
     ```python
     import gyromc as gm
@@ -111,6 +113,7 @@ class Model:
     target: Target
     template: Any = None
     start: Any = None
+    coordinates: Coordinates | None = None
     unravel: Callable = dataclasses.field(init=False, repr=False)
     dim: int = dataclasses.field(init=False)
     computed: Computed = dataclasses.field(init=False, repr=False, default_factory=Computed)
@@ -129,6 +132,7 @@ class Model:
             )
             template = jax.ShapeDtypeStruct((self.target.dim,), np.dtype(float))
         unravel, dim = unraveler(template)
+        unravel = unravel if self.coordinates is None else Moved(unravel, self.coordinates)
         start = np.zeros(dim) if self.start is None else numbers(self.start, "start")
         fits = start.shape == (dim,)
         require(fits, f"`start` must hold {dim} numbers, like the parameters: got shape {start.shape}.")
@@ -139,6 +143,10 @@ class Model:
     def flat_target(self) -> Target:
         """The target as a function of the vector θ."""
         return flatten(self.target, self.unravel, self.dim)
+
+    def vectors(self, thetas: np.ndarray) -> np.ndarray:
+        """The model's vectors that belong to θ along the last axis: θ itself, or z = T⁻¹(θ)."""
+        return thetas if self.coordinates is None else self.coordinates.zs(thetas)
 
     def values(self, h: Observable, rows: np.ndarray) -> np.ndarray:
         """h at every row of θ."""
@@ -296,7 +304,7 @@ class Model:
             raise InvalidInput(
                 f"`sample` must hold rows of {self.dim} finite numbers, one row per draw of θ: got shape {rows.shape}."
             )
-        rows = rows.reshape(-1, self.dim)
+        rows = self.vectors(rows.reshape(-1, self.dim))
         count, least = len(rows), 10 * (self.dim + 1)
         require(count >= least, f"`sample` has {count} rows: too few for {self.dim} parameters. Pass at least {least}.")
         return Sample(rows, np.full(count, 1 / count), float(count), f"a sample of {count} draws", self.flat_target)
@@ -309,7 +317,7 @@ def check_gradient(model: Model, dtype: str = "float64") -> None:
     functions alone; streams of rows are computed outside JAX.
     """
     target = model.flat_target
-    known = isinstance(model.target, FORMULAS) and jax.default_backend() == "cpu"
+    known = isinstance(model.flat_target, FORMULAS) and jax.default_backend() == "cpu"
     if known or why_not_in_jax(target) is not None or model.computed.find(f"gradient in {dtype}", ()):
         return
     model.computed.keep(f"gradient in {dtype}", (), True)

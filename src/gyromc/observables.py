@@ -81,6 +81,15 @@ class Ridge(Observable):
         return PROFILES[self.profile](jnp.vdot(jnp.asarray(self.direction), params))
 
 
+class Bent(Observable):
+    """A ridge function of θ where chains move in other coordinates, in which it is none; a plan makes it."""
+
+    ridge: Ridge
+
+    def __call__(self, params):
+        return self.ridge(params)
+
+
 class Function(Observable):
     """Any scalar function of the parameters."""
 

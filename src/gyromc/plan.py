@@ -18,12 +18,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from gyromc.checks import LARGEST, cause, flag, number, one_of, require, shown, whole
+from gyromc.coordinates.maps import Coordinates, check_coordinates
 from gyromc.dynamics import Dynamics
 from gyromc.errors import InvalidInput
-from gyromc.flat import Start, read_start, unraveler
+from gyromc.flat import Start, ravel, read_start, unraveler
 from gyromc.machine import require_memory
 from gyromc.model import Model
-from gyromc.observables import Function, Observable, Ridge
+from gyromc.observables import Bent, Function, Observable, Ridge
 from gyromc.oracles import Exact, Oracle
 from gyromc.schemes import Scheme, StepMatrices, step_matrices
 from gyromc.schemes import find as find_scheme
@@ -53,6 +54,8 @@ class Plan:
       smaller error.
     - `start`: θ₀. Parameters (vector or pytree) for all chains, an array with one row per chain, or a function of a JAX key that
       draws them for each chain; `None` means zeros. For dynamics on (θ, r), a vector of 2d numbers is (θ₀, r₀).
+    - `coordinates`: T of `gyromc.coordinates`: chains move in z = T⁻¹(θ), with D and Q there; everything else is given and
+      returned as θ. Left out: θ itself.
     - `burn_in`: steps made before averaging begins, not counted in `num_steps`.
     - `weighting`: `"uniform"` averages every state alike; `"step_size"` weights h(z_k) with η_k, for schedules.
     - `dtype`: `"float32"` or `"float64"`; `None` follows JAX's own setting.
@@ -79,6 +82,7 @@ class Plan:
     weighting: str
     dtype: str
     martingale: bool
+    coordinates: Coordinates | None
     # Worked out from the above:
     model: Model
     augmented: bool
@@ -102,6 +106,7 @@ class Plan:
         weighting: str = "uniform",
         dtype: str | None = None,
         martingale: bool = False,
+        coordinates: Coordinates | None = None,
     ):
         # Frozen for everybody else.
         def set_(**values: Any) -> None:
@@ -125,7 +130,8 @@ class Plan:
         _check_size(self.num_chains, n)
         template, starts = read_start(start, _dimensions(target, dynamics), n, self.num_chains, target.dim is None)
         dim = unraveler(template)[1]
-        set_(model=Model(target, template, starts.point(dim)), starts=starts)
+        starts = starts if coordinates is None else _moved(starts, coordinates, dim)
+        set_(model=Model(target, template, starts.point(dim), coordinates), starts=starts, coordinates=coordinates)
         set_(augmented=dynamics.has_momentum(dim, f"the target ({type(target).__name__})"))
         require(
             starts.r is None or self.augmented,
@@ -135,6 +141,8 @@ class Plan:
         set_(observables=_observables(observables), martingale=flag(martingale, "martingale"))
         _check_scheme(self)
         _check_functions(self, template)
+        if coordinates is not None:
+            set_(observables={name: Bent(h) if isinstance(h, Ridge) else h for name, h in self.observables.items()})
 
     @property
     def dim(self) -> int:
@@ -143,12 +151,12 @@ class Plan:
 
     @property
     def unravel(self) -> Callable:
-        """The map from the vector θ to parameters."""
+        """The map from the vector θ, or z in other coordinates, to parameters."""
         return self.model.unravel
 
     @property
     def flat_target(self) -> Target:
-        """The target as a function of the vector θ."""
+        """The target as a function of the vector θ, or of z in other coordinates."""
         return self.model.flat_target
 
     @property
@@ -186,7 +194,7 @@ class Plan:
             f"A plan has no field {', '.join(sorted(unknown))}: its fields are {', '.join(kept)}.",
         )
         changed = Plan(**{**kept, **changes})
-        if "target" not in changes and "start" not in changes and changed.dim == self.dim:
+        if not {"target", "start", "coordinates"} & set(changes) and changed.dim == self.dim:
             # What is known of it stays known.
             object.__setattr__(changed, "model", self.model)
         return changed
@@ -243,6 +251,7 @@ class Plan:
             "dynamics": self.dynamics.name,
             "oracle": self.oracle.name,
             "scheme": self.scheme.name,
+            **({} if self.coordinates is None else {"coordinates": type(self.coordinates).__name__}),
             "martingale": self.martingale,
             "step_size": None if self.scheduled else self.eta,
             "num_steps": self.num_steps,
@@ -335,8 +344,16 @@ def _observables(observables) -> dict[str, Observable]:
             callable(h),
             f"Observable {name!r} must be of `gyromc.observables` or a function: got {type(h).__name__}.",
         )
+        h = h.ridge if isinstance(h, Bent) else h
         checked[name] = h if isinstance(h, Observable) else Function(h)
     return checked
+
+
+def _moved(starts: Start, coordinates: Any, dim: int) -> Start:
+    """Where chains start in other coordinates, which are checked there."""
+    theta = starts.point(dim) if starts.draw is None else ravel(starts.draw(jax.random.key(0)))
+    check_coordinates(coordinates, np.asarray(theta, float))
+    return starts.moved(coordinates)
 
 
 def _check_functions(plan: Plan, template) -> None:

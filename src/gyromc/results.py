@@ -127,7 +127,7 @@ class PosteriorVariances:
         known, found = self.plan.flat_target.gaussian(), dict.fromkeys(self.plan.observables, math.nan)
         rows = self.last if len(self.last) >= ENOUGH_CHAINS else None
         if self.draws is not None:
-            rows = flat_draws(self.draws, self.good)
+            rows = self.plan.model.vectors(spaced(flat_draws(self.draws, self.good), MOST_ROWS))
         for name, h in self.plan.observables.items():
             if known is not None and isinstance(h, Ridge) and np.any(h.direction):
                 from gyromc.prediction.exact.closed_forms import ridge_moments

@@ -86,7 +86,7 @@ def test_pages_have_the_tables(tmp_path):
     readme.write_text(markers.format("race"))
     race.write_pages(rows(0.001), 0.01, tmp_path, readme)
     assert "| heart | 14 | 1.0 |" in page.read_text()
-    assert "1e+02" in readme.read_text()
+    assert "| 1 s, " in readme.read_text()
 
 
 def test_a_second_run_measures_only_what_is_missing(tmp_path, monkeypatch):

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from gyromc.explore import posterior
 from gyromc.explore.server import FOLDER
 from support import explorer as vectors
 
@@ -126,8 +125,8 @@ def test_the_whole_table_is_what_predict_says_today():
 
 
 def test_the_posterior_of_the_page_is_that_of_the_heart_data():
-    stored, today = json.loads(posterior.FILE.read_text()), posterior.content()
-    assert stored["command"] == posterior.COMMAND
+    stored, today = json.loads(vectors.POSTERIOR.read_text()), vectors.posterior()
+    assert stored["command"] == vectors.COMMAND
     for name in ("mode", "scale"):
         assert stored[name] == pytest.approx(today[name], rel=1e-6)
     assert sum(row[2] for row in stored["rows"]) == 270

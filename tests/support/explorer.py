@@ -1,7 +1,9 @@
-"""The table of test vectors for the explorer's mathematics, computed by the package.
+"""What the explorer's page gets from the package: the real posterior it shows, and test vectors for its mathematics.
 
-`python tests/support/explorer.py --write` writes `tests/explore/vectors.json`: settings, and what `gyromc.predict` says of
-them. `tests/explore/test_mathematics.py` recomputes the table and compares the page's own functions with it.
+`python tests/support/explorer.py --write` writes both. `src/gyromc/explore/data/logistic.json` is the logistic regression of
+heart disease on two columns of the heart data: equal rows counted together, mode and standard deviations there.
+`tests/explore/vectors.json` has settings, and what `gyromc.predict` says of them; `tests/explore/test_mathematics.py`
+recomputes the table and compares the page's own functions with it.
 """
 
 import json
@@ -13,10 +15,30 @@ import numpy as np
 import gyromc as gm
 
 FILE = Path(__file__).parents[1] / "explore" / "vectors.json"
+POSTERIOR = Path(gm.__file__).parent / "explore" / "data" / "logistic.json"
+COLUMNS = ("st_depression", "st_slope")
 COMMAND = "python tests/support/explorer.py --write"
 LONG = 10**6  # steps of burn-in, after which a chain has its stationary law
 STEPS, FEW = 1000, 40
 POINT = [1.5, -0.5]
+
+
+def posterior() -> dict:
+    """Rows x₁, x₂ with how often they occur and how many have the disease; mode and scale of θ."""
+    heart = gm.datasets.heart()
+    X = heart.predictors[:, [heart.columns.index(name) for name in COLUMNS]]
+    X, y = (X - X.mean(axis=0)) / X.std(axis=0), np.asarray(heart.disease, float)
+    laplace = gm.Model(gm.targets.LogisticRegression(X, y)).laplace
+    rows, place = np.unique(X, axis=0, return_inverse=True)
+    count, ones = np.bincount(place), np.bincount(place, weights=y)
+    return {
+        "command": COMMAND,
+        "source": "Statlog (Heart), UCI Machine Learning Repository, doi:10.24432/C57303, CC BY 4.0",
+        "columns": list(COLUMNS),
+        "rows": [[float(a), float(b), int(n), int(k)] for (a, b), n, k in zip(rows, count, ones, strict=True)],
+        "mode": laplace.mean.tolist(),
+        "scale": np.sqrt(np.diag(np.linalg.inv(laplace.precision))).tolist(),
+    }
 
 
 def precision(kappa: float, degrees: float) -> np.ndarray:
@@ -146,4 +168,5 @@ def table() -> dict:
 if __name__ == "__main__":
     if sys.argv[1:] != ["--write"]:
         sys.exit(f"usage: {COMMAND}")
+    POSTERIOR.write_text(json.dumps(posterior()) + "\n", encoding="utf-8")
     FILE.write_text(json.dumps(table(), indent=1) + "\n")

@@ -4,6 +4,7 @@ They are built from values alone, so that another process builds the same ones.
 """
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -108,6 +109,12 @@ PLANS = {
         dynamics=gm.dynamics.overdamped(8),
         observables={"x": gm.observables.linear(np.eye(8)[0])},
         step_size=0.02,
+    ),
+    "coordinates": lambda: small(
+        coordinates=gm.coordinates.Compose(
+            gm.coordinates.Linear([[1.0, 0.0], [0.3, 2.0]], [0.1, 0.0]), gm.coordinates.Bijection(jnp.sinh, jnp.arcsinh)
+        ),
+        step_size=0.01,
     ),
     "functions": lambda: small(
         target=gm.targets.LogDensity(log_density),

@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from gyromc.checks import cause, numbers, require
+from gyromc.checks import cause, numbers, require, shown
 from gyromc.errors import InvalidInput
-from gyromc.evaluation import over_rows
+from gyromc.evaluation import doubled, over_rows
 from gyromc.precision import owned, private
 from gyromc.targets import SumOverData, Target
 
@@ -145,28 +145,28 @@ class Compose(Coordinates):
     ```
     """
 
-    maps: tuple[Coordinates, ...]
+    parts: tuple[Coordinates, ...]
 
     def __init__(self, *maps: Coordinates):
         require(
             len(maps) > 0 and all(isinstance(one, Coordinates) for one in maps),
             f"`Compose` takes values of `gyromc.coordinates`: got {', '.join(type(one).__name__ for one in maps) or 'none'}.",
         )
-        self.maps = maps
+        self.parts = maps
 
     def forward(self, z):
-        for one in reversed(self.maps):
+        for one in reversed(self.parts):
             z = one.forward(z)
         return z
 
     def inverse(self, theta):
-        for one in self.maps:
+        for one in self.parts:
             theta = one.inverse(theta)
         return theta
 
     def log_det(self, z):
         total = jnp.zeros((), z.dtype)
-        for one in reversed(self.maps):
+        for one in reversed(self.parts):
             total, z = total + one.log_det(z), one.forward(z)
         return total
 
@@ -200,9 +200,6 @@ class PulledTarget(Target):
         L = np.diag(L) if L.ndim == 1 else L
         return L.T @ known[0] @ L, self.coordinates.zs(known[1])
 
-    def reported(self, draws):
-        return self.target.reported(draws)
-
 
 class PulledSum(PulledTarget, SumOverData):
     """A sum over data as a function of z: the determinant belongs to the prior."""
@@ -233,14 +230,16 @@ def check_coordinates(coordinates: Any, theta: np.ndarray) -> None:
     """Raise `InvalidInput` unless T and T⁻¹ invert each other at a point and log |det T′| is that of T there."""
     require(
         isinstance(coordinates, Coordinates),
-        f"`coordinates` must be a value of `gyromc.coordinates`: got {type(coordinates).__name__}.",
+        f'`coordinates` must be a value of `gyromc.coordinates`, or "learned" for `gyromc.expect`: got {shown(coordinates)}.',
     )
     d = len(theta)
     try:
         z = coordinates.zs(theta)
         again = coordinates.thetas(z)
-        size = over_rows(_own_log_det, z[None], coordinates)[0]
-        derived = over_rows(_true_log_det, z[None], coordinates)[0] if d <= CHECKED else size
+        with jax.enable_x64(True):
+            T = doubled(coordinates)
+            size = np.asarray(T.log_det(jnp.asarray(z)))
+            derived = np.asarray(_log_det(T.forward, jnp.asarray(z))) if d <= CHECKED else size
     except Exception as error:
         raise InvalidInput(
             f"`coordinates` cannot be evaluated at {d} parameters: {cause(error)}. They take and return vectors of {d} numbers."
@@ -251,10 +250,10 @@ def check_coordinates(coordinates: Any, theta: np.ndarray) -> None:
         f"{np.shape(size)}.",
     )
     off = float(np.max(np.abs(again - theta) / (1 + np.abs(theta))))
+    wrong = f"T(T⁻¹(θ)) misses θ by {off:.3g}" if np.all(np.isfinite(z)) else "T⁻¹(θ) is not finite"
     require(
-        off <= TOLERANCE,
-        f"`coordinates` are not a bijection at the start: T(T⁻¹(θ)) misses θ by {off:.3g}. Correct `inverse`, or pass a `start` "
-        "where it is defined.",
+        np.all(np.isfinite(z)) and off <= TOLERANCE,
+        f"`coordinates` are not a bijection at the start: {wrong}. Correct `inverse`, or pass a `start` where it is defined.",
     )
     require(
         np.abs(size - derived) <= TOLERANCE * (1 + np.abs(derived)),
@@ -278,14 +277,6 @@ def _forward(coordinates, z):
 
 def _inverse(coordinates, theta):
     return coordinates.inverse(theta)
-
-
-def _own_log_det(coordinates, z):
-    return jnp.asarray(coordinates.log_det(z))
-
-
-def _true_log_det(coordinates, z):
-    return _log_det(coordinates.forward, z)
 
 
 def _log_det(forward: Callable, z):

@@ -51,6 +51,8 @@ LIMITS = EngineLimits()
 def scan(plan: Plan, mesh: Any = None) -> str | None:
     """Why engine `scan` cannot run the plan."""
     reason, steps = why_not_in_jax(plan.flat_target), plan.num_steps + plan.burn_in
+    if plan.coordinates is not None and shares(mesh):
+        return "in other coordinates it shares chains alone over the devices of a mesh"
     if reason is None and steps > LIMITS.steps:
         return f"it counts at most {LIMITS.steps} steps and the plan has {steps}: continue a shorter run"
     return reason
@@ -59,7 +61,7 @@ def scan(plan: Plan, mesh: Any = None) -> str | None:
 def lanes(plan: Plan, mesh: Any = None) -> str | None:
     """Why engine `lanes` cannot run the plan."""
     target, oracle = plan.flat_target, plan.oracle
-    if reason := _only_chains(mesh):
+    if reason := _only_chains(mesh) or _in_coordinates(plan):
         return reason
     if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
         return "NUMBA_DISABLE_JIT is set, and without Numba's compiler its loop would be interpreted"
@@ -115,7 +117,7 @@ def interpreting() -> bool:
 def pallas(plan: Plan, mesh: Any = None) -> str | None:
     """Why engine `pallas` cannot run the plan, by what can be found without tracing a function."""
     steps, n = plan.num_steps + plan.burn_in, plan.dynamics.size
-    if reason := _only_chains(mesh) or _no_gpu() or why_not_in_jax(plan.flat_target):
+    if reason := _only_chains(mesh) or _in_coordinates(plan) or _no_gpu() or why_not_in_jax(plan.flat_target):
         return reason
     reasons = {
         f"it works in float32 and the plan asks for {plan.dtype}": plan.dtype != "float32",
@@ -135,6 +137,10 @@ def _only_chains(mesh: Any) -> str | None:
     """Why an engine cannot run on a mesh that shares more than the chains."""
     wanted = " and ".join(f"`{axis}`" for axis in shares(mesh))
     return f"only `scan` shares the axis {wanted} of a mesh" if wanted else None
+
+
+def _in_coordinates(plan: Plan) -> str | None:
+    return None if plan.coordinates is None else "only `scan` moves chains in other coordinates"
 
 
 def _no_gpu() -> str | None:

@@ -285,9 +285,10 @@ def differences(plan: Plan, names: Sequence[str]) -> dict[str, Difference]:
 def _paired_start(plan: Plan, count: int) -> Any:
     """The plan's start for another number of chains: rows of their own are used again from the first on."""
     theta = plan.starts.theta
-    if plan.starts.draw is not None or theta is None or len(theta) == 1:
+    if theta is None or len(theta) == 1:
         return plan.start
-    return np.resize(theta, (count, theta.shape[1]))
+    rows = np.asarray(plan.start, float)
+    return np.resize(rows, (count, rows.shape[1]))
 
 
 @eqx.filter_jit(donate="none")

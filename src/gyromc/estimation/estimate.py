@@ -353,7 +353,8 @@ def _plug_in_error(run: Run, average: Average) -> MonteCarloError:
         'The plug-in knows the error of a plain average, and this run subtracts a martingale: pass `method="auto"`.',
     )
     require(not run.plan.scheduled, "The plug-in needs a constant step size, and this run's is a schedule.")
-    plan, rows = run.plan, spaced(flat_draws(run.draws, ~run.diverged), SETTINGS.most_draws)
+    plan = run.plan
+    rows = plan.model.vectors(spaced(flat_draws(run.draws, ~run.diverged), SETTINGS.most_draws))
     values = plan.model.values(plan.observables[average.name], rows)
     worth = min(len(rows), _worth(average, float(np.var(values))))
     sample = Sample(rows, np.full(len(rows), 1 / len(rows)), worth, f"{len(rows)} kept draws")

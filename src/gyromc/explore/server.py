@@ -9,7 +9,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from gyromc.checks import require, whole
+from gyromc.checks import whole
 from gyromc.errors import InvalidInput
 
 __all__ = ["ADDRESS", "PageServer", "copy_in_one_file", "files"]
@@ -136,7 +136,6 @@ def copy_in_one_file() -> str:
         ),
     }
     for tag, content in written.items():
-        require(page.count(tag) == 1, f"index.html must have the line {tag} once.")
         page = page.replace(tag, content)
     return page
 
@@ -152,17 +151,10 @@ def _bundle() -> str:
         for match in IMPORT.finditer(text):
             add(match[2])
         body = IMPORT.sub(_as_constant, text)
-        names = EXPORT.findall(body)
-        done[name] = (
-            f"const $ {name} = (() => {{\n{EXPORT.sub('', body)}return {{ {', '.join(names)} }};\n}})();\n".replace(
-                "$ ", "$"
-            )
-        )
+        names = ", ".join(EXPORT.findall(body))
+        done[name] = f"const ${name} = (() => {{\n{EXPORT.sub('', body)}return {{ {names} }};\n}})();\n"
 
     add("main")
-    require(
-        "import " not in "".join(done.values()), "A module of the page has an import that the copy does not understand."
-    )
     return "".join(done.values())
 
 

@@ -17,7 +17,7 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gyromc import data, dynamics, observables, oracles, schemes, targets
+from gyromc import coordinates, data, dynamics, observables, oracles, schemes, targets
 from gyromc.checks import numbers
 from gyromc.operators import DiagonalLowRank, Gram, LowRank, Operator
 from gyromc.plan import WEIGHTINGS, Plan
@@ -60,6 +60,7 @@ class Type(enum.Enum):
     TARGET = "a table with a `kind` of target", _refer("target")
     DYNAMICS = "a table with a `kind` of dynamics", _refer("dynamics")
     ORACLE = "a table with a `kind` of oracle", _refer("oracle")
+    COORDINATES = "a table with a `kind` of coordinates", _refer("coordinates")
     OBSERVABLE = "a table with a `kind` of observable", _refer("observable")
     OBSERVABLES = (
         "a table of observables, by name",
@@ -87,6 +88,7 @@ _BY_TYPE = {
     Type.TARGET: "target",
     Type.DYNAMICS: "dynamics",
     Type.ORACLE: "oracle",
+    Type.COORDINATES: "coordinates",
     Type.OBSERVABLES: "observables",
     Type.LIKELIHOOD: "likelihood",
     Type.GROUPS: "groups",
@@ -200,6 +202,7 @@ KINDS: dict[Type, Mapping[str, PieceKind]] = {
     Type.TARGET: _kinds(*_public(targets, targets.Target), streamed_regression=streamed_regression),
     Type.DYNAMICS: _kinds(*_public(dynamics, dynamics.Dynamics), rotations=rotations),
     Type.ORACLE: _kinds(*_public(oracles, oracles.Oracle)),
+    Type.COORDINATES: _kinds(coordinates.Linear, coordinates.Bijection),
     Type.OBSERVABLE: _kinds(*_public(observables, observables.Observable)),
     Type.SCHEME: _kinds(**{**_SCHEMES, "balanced": schemes.balanced}),
     Type.OPERATOR: _kinds(rotations=dynamics.rotations, low_rank=LowRank, gram=gram),

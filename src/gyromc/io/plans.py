@@ -18,6 +18,7 @@ import jax
 import numpy as np
 
 from gyromc import __version__
+from gyromc.coordinates import Coordinates
 from gyromc.data import RowSource
 from gyromc.data.source import FilePrint
 from gyromc.dynamics import Dynamics
@@ -44,7 +45,7 @@ assert issubclass(Gram, Operator)
 CLASSES = known_classes(
     *(Group, Martingale, Curvature, FilePrint, EngineState, Failure, Cause, RunOptions),
     *families.LIKELIHOODS,
-    below=(Target, Oracle, Operator, Observable, Scheme, Dynamics, RowSource),
+    below=(Target, Oracle, Operator, Observable, Scheme, Dynamics, RowSource, Coordinates),
 )
 """The classes of gyromc that plans and runs are made of, by name. Those of a user are stored by reference, like functions."""
 PLAIN = Codec(CLASSES)
@@ -203,7 +204,8 @@ def description(plan: Plan, options: Mapping[str, Any]) -> dict[str, str]:
     Arrays are given by shape and digest, functions by name and digest of their code.
     """
     fields = {name: getattr(plan, name) for name in FIELDS}
-    fields["start"] = {"vector": plan.starts.theta, "momentum": plan.starts.r, "drawn by": plan.starts.draw}
+    drawn = None if plan.starts.draw is None else plan.start
+    fields["start"] = {"vector": plan.starts.theta, "momentum": plan.starts.r, "drawn by": drawn}
     # Sums are stored in the order of the observables.
     found = {"observables": ", ".join(plan.observables)}
     codec = Codec(CLASSES, Descriptions())

@@ -74,7 +74,7 @@ def fingerprint(plan: Plan, engine: str, count_chains: bool = True) -> str:
             digest.update(b"\x00")
 
     add(gyromc.__version__, FORMAT, engine, plan.dynamics.D, plan.dynamics.Q, plan.augmented)
-    for name in ("target", "oracle"):
+    for name in ("target", "oracle", "coordinates"):
         add(name, *_content(getattr(plan, name), name))
     for name, observable in plan.observables.items():
         add(name, *_content(observable, name))

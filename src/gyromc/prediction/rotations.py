@@ -23,7 +23,6 @@ from gyromc.show.tables import Shown, Table
 __all__ = ["RotationRow", "RotationTable", "compare_rotations"]
 
 MOST = 200  # parameters: a Lyapunov equation for each row and parameter
-HALVINGS = 60  # of the step size's interval
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,15 +149,12 @@ def _row(name: str, K: np.ndarray, dynamics: Dynamics, excess: float) -> Rotatio
 
 
 def _step_size(A: np.ndarray, d: int, excess: float, spectrum: np.ndarray) -> float:
-    """η with λ_max(Σ̃_θθ) = 1 + excess, Σ̃ = MΣ̃Mᵀ + η(Ã + Ãᵀ), M = I - ηÃ: by bisection below the stability limit."""
-    low, high = 0.0, float(np.min(2 * np.real(spectrum) / np.abs(spectrum) ** 2))
-    identity = np.eye(len(A))
-    for _ in range(HALVINGS):
-        eta = (low + high) / 2
-        M = identity - eta * A
-        covariance = scipy.linalg.solve_discrete_lyapunov(M, eta * (A + A.T), method="bilinear")
-        over = np.linalg.eigvalsh((covariance + covariance.T)[:d, :d] / 2)[-1] - 1
-        low, high = (low, eta) if not over <= excess else (eta, high)
-        if high - low <= 1e-10 * high:
-            break
-    return low
+    """η with λ_max(Σ̃_θθ) = 1 + excess, Σ̃ = MΣ̃Mᵀ + η(Ã + Ãᵀ), M = I - ηÃ, below the stability limit."""
+    limit = float(np.min(2 * np.real(spectrum) / np.abs(spectrum) ** 2))
+
+    def over(eta: float) -> float:
+        covariance = scipy.linalg.solve_discrete_lyapunov(np.eye(len(A)) - eta * A, eta * (A + A.T), method="bilinear")
+        # 1 - 1/λ grows to 1 at the stability limit, where λ itself is infinite
+        return excess / (1 + excess) - 1 + 1 / np.linalg.eigvalsh((covariance + covariance.T)[:d, :d] / 2)[-1]
+
+    return float(scipy.optimize.brentq(over, 1e-9 * limit, (1 - 1e-9) * limit))  # type: ignore[arg-type]  # a number: no `full_output`

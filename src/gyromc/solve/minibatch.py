@@ -151,6 +151,7 @@ class MinibatchChains:
         return self.warm[-1]
 
     sample = _advance
+    thetas = staticmethod(lambda states: states)
     first_look = SETTINGS.first_look
 
     @property

@@ -40,8 +40,8 @@ class SolverSettings:
       of a logistic model with 100 groups was silently wrong for 1 of 5 seeds without.
     - `warm_share`: of limited gradients or seconds that warm-up may take.
     - `few_gradients`, `few_chains`, `few_steps`: up to this limit of gradients, so many chains make rounds of so many steps, and
-      rows of the regression are single states. With 4,400 gradients on radon, all counted, that is worth 11 independent draws
-      per gradient; 32 chains, which leave 2 rounds for the metric, 1.
+      rows of the regression are single states. With 4,400 gradients on radon, all counted, the effective sample size is 11 per
+      gradient; with 32 chains, which leave 2 rounds for the metric, 1.
     - `mixed`: split R-hat up to which an error counts as reached; `unmixed`: from which on a warning is given.
     - `again`, `apart`: how often rounds with an R-hat above `apart` become warm-up: the chains had not found the law yet.
     - `learnings`: how often coordinates are learned, each time from what the last ones let chains reach.
@@ -84,21 +84,19 @@ class End(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """When it began, the latest time and the most gradients; `stated` where the caller gave one."""
+    """When it began, the latest time and the most gradients."""
 
     began: float
     deadline: float
     gradients: float
-    stated: bool
 
     @classmethod
     def read(cls, seconds: Any, gradients: Any, began: float) -> "Limits":
         """The arguments of `expect`, checked."""
-        stated = not (seconds is None and gradients is None)
+        if seconds is None and gradients is None:
+            seconds = SETTINGS.seconds
         most = math.inf if seconds is None else positive(seconds, "seconds")
-        if not stated:
-            most = SETTINGS.seconds
-        return cls(began, began + most, math.inf if gradients is None else positive(gradients, "gradients"), stated)
+        return cls(began, began + most, math.inf if gradients is None else positive(gradients, "gradients"))
 
     @property
     def spent(self) -> float:
@@ -199,11 +197,7 @@ class Solver:
 
     def _values(self, states: np.ndarray) -> np.ndarray:
         """All observables at every row of states."""
-        return self.question.values(self.thetas(states))
-
-    def thetas(self, states: np.ndarray) -> np.ndarray:
-        """The parameters of states: θ of z where chains move in other coordinates."""
-        return self.chains.thetas(states) if isinstance(self.chains, LangevinChains) else states
+        return self.question.values(self.chains.thetas(states))
 
     def _warm_up(self, at_least: int = 0) -> None:
         target = len(self.chains.warm) + at_least

@@ -352,6 +352,10 @@ def _doubts(
 def _base(given: Target | Plan, observables: Mapping[str, Any] | None, seed: int, start: Any = None) -> Plan:
     """A plan with the target, the observables and the start, from which all others are made."""
     if isinstance(given, Plan):
+        require(
+            given.coordinates is None,
+            "`tune` looks for D and Q in θ, and this plan's are in other coordinates. Pass `plan.replace(coordinates=None)`.",
+        )
         require(start is None, "`start` goes with a target: a plan has its own. Pass `plan.replace(start=…)`.")
         return given.replace(
             observables=given.observables if observables is None else observables,

@@ -36,6 +36,7 @@ from gyromc.engines.scan.layout import (
 from gyromc.engines.scan.sharding import ByPart, Parts, Shards, on_devices
 from gyromc.engines.suitability import scan as why_not
 from gyromc.evaluation import Programs
+from gyromc.flat import Moved
 from gyromc.machine import require_memory
 from gyromc.martingale import Martingale, martingale
 from gyromc.observables import Observable, Ridge
@@ -341,10 +342,11 @@ def _keep(pieces: Pieces, carry: Carry, theta, counted, first_slot):
     """The buffer of kept draws, with θ in its slot if this step is to be kept."""
     if carry.kept is None:
         return None
+    kept = jax.vmap(pieces.unravel.coordinates.forward) if isinstance(pieces.unravel, Moved) else lambda theta: theta
     since = carry.step - pieces.burn_in
     slot = since // pieces.thin - first_slot
     due = counted & (since % pieces.thin == 0)
-    return jax.lax.cond(due, lambda buffer: buffer.at[slot].set(theta), lambda buffer: buffer, carry.kept)
+    return jax.lax.cond(due, lambda buffer: buffer.at[slot].set(kept(theta)), lambda buffer: buffer, carry.kept)
 
 
 def _each_chain(function: Callable, *arrays):
