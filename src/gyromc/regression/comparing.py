@@ -125,6 +125,7 @@ def compare(
     weights=None,
     offset=None,
     trials=None,
+    censored=None,
     groups: Sequence[Any] = (),
     seed: int = 0,
     **options: Any,
@@ -136,7 +137,7 @@ def compare(
 
     **Arguments:**
 
-    - `X`, `y`, `weights`, `offset`, `trials`, `groups`: as for `fit`. Of more than 1000 rows, 1000 are taken at random.
+    - `X`, `y`, `weights`, `offset`, `trials`, `censored`, `groups`: as for `fit`. Of more than 1000 rows, 1000 are taken.
     - `families`: names, the simplest first: that order decides where the difference is not clear.
     - `options`: what else `fit` takes: `priors`, `prior_scale`, `intercept`, `names`, `classes`, …
 
@@ -158,7 +159,7 @@ def compare(
     w = np.ones(len(y)) if weights is None else numbers(weights, "weights")
     counted_rows = np.flatnonzero(w > 0)
     rows = counted_rows[chosen_rows(len(counted_rows), np.random.default_rng([seed, 9]), MOST_ROWS)]
-    beside = cut({"offset": offset, "trials": trials, "groups": tuple(groups) or None}, rows)
+    beside = cut({"offset": offset, "trials": trials, "censored": censored, "groups": tuple(groups) or None}, rows)
     whole = bool(np.all(y[rows] == np.round(y[rows])))
     found: dict[str, Loo | str] = {}
     for family in families:
@@ -189,7 +190,7 @@ def _left_out(
         posterior = fit(X, y, family, num_draws=NUM_DRAWS, effort=EFFORT, **beside, **given).posterior
     law = Predictive.of(posterior, X, **beside)
     density = law.log_density(y)
-    if whole and not law.likelihood.discrete:
+    if whole and not law.likelihood.discrete and not law.likelihood.known:
         near = law.cdf(y + 0.5) - law.cdf(y - 0.5)
         density = np.where(near > TINY, np.log(np.maximum(near, TINY)), density)
     weights = given["weights"]

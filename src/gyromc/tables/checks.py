@@ -58,11 +58,6 @@ class Setting:
         return found.wider if self.heavy or found.response is not ResponseKind.NUMBERS else None
 
     @property
-    def free_variance(self) -> str | None:
-        """The same where the variance follows from the mean: of counts."""
-        return self.wider if FAMILIES[self.model].response is ResponseKind.COUNTS else None
-
-    @property
     def target(self) -> str:
         return self.encoding.response.name
 
@@ -72,7 +67,6 @@ class Setting:
         return f"{self.table.unit}{'s' if len(lines) > 1 else ''} {listed(lines, MOST_ROWS)}"
 
     def family(self, name: str) -> str:
-        """The command with another family."""
         return option_added(self.command, "--family", name)
 
     def without(self, name: str) -> str | None:
@@ -186,15 +180,14 @@ def _dispersion(check: ModelCheck, setting: Setting) -> Advice:
     text = f"{text}: {setting.target} varies more than {law} does, and intervals are too narrow."
     if check.details["zeros"] and setting.model == "poisson":
         return Advice(text, "Zeros are too many: give them a share of their own.", setting.family(ZEROS))
-    if setting.free_variance is not None:
-        return Advice(text, "Use a family with a free variance.", setting.family(setting.free_variance))
+    if setting.wider is not None:
+        return Advice(text, "Use a family with a free variance.", setting.family(setting.wider))
     return Advice(text, "A relevant column may be missing, or rows may belong to groups.")
 
 
 def _too_even(text: str, setting: Setting) -> Advice:
-    """What to do about counts that vary less than the law lets them."""
     remedy = "Are counts limited, as successes of trials are? Then pass their number with `--trials`."
-    if FAMILIES[setting.model].known:
+    if "trials" in FAMILIES[setting.model].known:
         return Advice(text, "Are the trials of a row alike, or are its successes limited in another way?")
     return Advice(text, f"{remedy} Otherwise use a family for even counts.", setting.family(EVEN))
 
@@ -301,10 +294,11 @@ def _calibration(check: ModelCheck, setting: Setting) -> Advice:
         return Advice(f"responses follow their predictive distributions ({_chance(check)}).")
     direction = check.details["direction"]
     text = f"{DIRECTIONS[direction]} ({_chance(check)})."
-    if direction == "wide" and FAMILIES[setting.model].response is ResponseKind.COUNTS:
+    counts = FAMILIES[setting.model].response is ResponseKind.COUNTS
+    if direction == "wide" and counts:
         return _too_even(text, setting)
-    if setting.free_variance is not None:
-        return Advice(text, "Use a family with a free variance.", setting.family(setting.free_variance))
+    if counts and setting.wider is not None:
+        return Advice(text, "Use a family with a free variance.", setting.family(setting.wider))
     if setting.model != "linear":
         return Advice(text, "Compare with other families.", setting.family("auto"))
     skewed = direction == "skewed" or setting.skewed
@@ -380,7 +374,6 @@ def _collinearity(check: ModelCheck, setting: Setting) -> Advice:
 
 
 def _source(encoding: Encoding, name: str) -> str:
-    """The column of the file that a column of X comes from."""
     return next((feature.name for feature in encoding.features if name in feature.outputs), name)
 
 
@@ -437,7 +430,11 @@ def adequacy(fit: Fit, prepared: Prepared, held_out: dict[str, Any] | None, comm
         "of_rows": found.num_rows,
         "draws": found.law.num_draws,
         **_quoted(found),
-        "pointwise": {"rows": found.rows.tolist(), "observed": found.y.tolist(), "elpd": found.loo.elpd_rows.tolist()},
+        "pointwise": {
+            "rows": found.rows.tolist(),
+            "observed": y[found.rows].tolist(),
+            "elpd": found.loo.elpd_rows.tolist(),
+        },
         "figures": figure_numbers(found),
     }
 
@@ -481,7 +478,6 @@ def _gain(check: ModelCheck, found: Adequacy) -> float:
 
 
 def _covered(found: dict[str, Any] | None) -> list[ModelCheck]:
-    """The check of coverage, from the part of fit.json on held-out rows."""
     if found is None:
         return []
     details = {key: found[key] for key in ("level", "rows", "expected", "least")}
@@ -515,7 +511,6 @@ def _loo_r_squared(found: Adequacy) -> float | None:
 
 
 def _quoted(found: Adequacy) -> dict[str, Any]:
-    """LOO, WAIC, R² and deviance."""
     loo, waic = found.loo, found.waic
     low, high = np.quantile(found.r_squared, [0.025, 0.975])
     return {

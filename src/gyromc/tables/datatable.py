@@ -165,7 +165,6 @@ class DataTable:
         return f"{self.unit} {self.lines[rows][0]}"
 
     def take(self, rows: np.ndarray) -> "DataTable":
-        """Return a table of the given rows."""
         columns = {name: column.iloc[rows].reset_index(drop=True) for name, column in self.columns.items()}
         return dataclasses.replace(self, columns=columns, lines=self.lines[rows])
 
@@ -267,11 +266,9 @@ class _Wanted:
 
     @property
     def named(self) -> frozenset[str]:
-        """The columns that the user names, to read or to leave out."""
         return frozenset([*self.keep, *self.columns, *self.drop])
 
     def select(self, names: Sequence[str], unnamed: frozenset[str] = frozenset()) -> list[int]:
-        """Check the names and return the places of the wanted columns."""
         require_distinct(names, self.path)
         known, keep = set(names), set(self.keep)
         if self.choose is not None:
@@ -301,7 +298,6 @@ class _Wanted:
 
 
 def _read_excel(path: Path, wanted: _Wanted, sheet: str | None) -> DataTable:
-    """Read a sheet of an Excel file: the first row names the columns."""
     names, rows, lines, notes = read_sheet(path, sheet)
     filled, unnamed = _filled(names)
     columns = {filled[i]: _column(_cells(rows, i)) for i in wanted.select(filled, unnamed)}
@@ -434,7 +430,9 @@ def read_sheet(path: Path, sheet: str | None) -> tuple[list[str], list[list[Any]
         titles = list(pages)
         name = titles[0] if sheet is None else sheet
         require(name in pages, f"{path} has no sheet {sheet!r}. Its sheets: {listed([repr(t) for t in titles], 12)}.")
-        rows = [[_cell(value) for value in row] for row in pages[name].iter_rows(values_only=True)]
+        blank = lambda value: isinstance(value, str) and (not value.strip() or value in ERRORS)
+        cells = pages[name].iter_rows(values_only=True)
+        rows = [[None if blank(value) else value for value in row] for row in cells]
         book.close()
     require(rows, f"The sheet {name!r} of {path} is empty.")
     header = ["" if value is None else str(value).strip() for value in rows[0]]
@@ -444,10 +442,3 @@ def read_sheet(path: Path, sheet: str | None) -> tuple[list[str], list[list[Any]
     require(table, f"The sheet {name!r} of {path} has a header row but no rows below.")
     notes = () if len(titles) == 1 else (f"read the sheet {name!r} of {listed([repr(t) for t in titles])}.",)
     return [header[i] for i in kept], [row for row, _ in table], [number for _, number in table], notes
-
-
-def _cell(value: Any) -> Any:
-    """Return a cell's value; None where it is blank or an error."""
-    if isinstance(value, str):
-        return None if not value.strip() or value in ERRORS else value
-    return value

@@ -8,7 +8,7 @@ changes. For groups the deviations of every level with their intervals, and the 
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -55,48 +55,31 @@ def effect_findings(fit: Fit, prepared: Prepared) -> dict[str, Any] | None:
     }
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Rows:
-    """Some rows of a fit, and E[y] of them with a column changed."""
-
-    fit: Fit
-    encoding: Encoding
-    table: DataTable
-
-    def mean(self, name: str, values: Any) -> np.ndarray:
-        """E[y] averaged over the rows: draws × outputs."""
-        column = pandas_module().Series(values, index=self.table.columns[name].index)
-        changed = dataclasses.replace(self.table, columns={**self.table.columns, name: column})
-        rows = dataclasses.replace(self.encoding, dates=()).rows_of(changed)
-        mean = Predictive.of(self.fit.posterior, rows.X, MOST_DRAWS, **rows.beside()).mean.mean(axis=1)
-        return mean if mean.ndim == 2 else mean[:, None]
-
-
 def average_effects(fit: Fit, encoding: Encoding, table: DataTable, names: Sequence[str]) -> list[dict[str, Any]]:
     """Return the average slope or differences of each of these columns, one row for each class where there are several."""
-    rows, found = _some(fit, encoding, table), []
+    (some, mean), found = _means(fit, encoding, table), []
     for feature in (one for one in encoding.features if one.name in names):
         if isinstance(feature, CategoricalColumn):
-            start = rows.mean(feature.name, [feature.reference] * rows.table.num_rows)
+            start = mean(feature.name, [feature.reference] * some.num_rows)
             for level in feature.shown:
-                change = rows.mean(feature.name, [level] * rows.table.num_rows) - start
+                change = mean(feature.name, [level] * some.num_rows) - start
                 found += _written(encoding, f"{feature.name}: {level} against {feature.reference}", change)
             continue
-        x = feature.values(rows.table)
+        x = feature.values(some)
         step = STEP * max(float(x.std()), 1e-300)
-        slope = (rows.mean(feature.name, x + step) - rows.mean(feature.name, x - step)) / (2 * step)
+        slope = (mean(feature.name, x + step) - mean(feature.name, x - step)) / (2 * step)
         found += _written(encoding, f"slope of {feature.name}", slope)
     return found
 
 
 def adjusted(fit: Fit, encoding: Encoding, table: DataTable, names: Sequence[str]) -> list[dict[str, Any]]:
     """Return adjusted predictions over a grid of each of these columns of numbers, with 95 % bands: the numbers of a figure."""
-    rows, found = _some(fit, encoding, table), []
+    (some, mean), found = _means(fit, encoding, table), []
     curved = [one for one in encoding.features if one.name in names and isinstance(one, NumericColumn)]
     for feature in curved[:MOST_CURVES]:
-        first, last = np.quantile(feature.values(rows.table), [0.01, 0.99])
+        first, last = np.quantile(feature.values(some), [0.01, 0.99])
         grid = np.linspace(first, last, GRID)
-        means = np.stack([rows.mean(feature.name, np.full(rows.table.num_rows, x)) for x in grid])
+        means = np.stack([mean(feature.name, np.full(some.num_rows, x)) for x in grid])
         low, high = np.quantile(means, [0.025, 0.975], axis=1)
         classes = encoding.response.classes if means.shape[2] > 1 else (encoding.response.positive or "",)
         lines = [
@@ -112,9 +95,18 @@ def adjusted(fit: Fit, encoding: Encoding, table: DataTable, names: Sequence[str
     return found
 
 
-def _some(fit: Fit, encoding: Encoding, table: DataTable) -> _Rows:
+def _means(fit: Fit, encoding: Encoding, table: DataTable) -> tuple[DataTable, Callable[[str, Any], np.ndarray]]:
+    """Some of the rows, and E[y] averaged over them with a column changed, draws × outputs, as a function of name and values."""
     picked = np.unique(np.linspace(0, table.num_rows - 1, min(table.num_rows, MOST_ROWS)).astype(int))
-    return _Rows(fit, encoding, encoding.dated(table).take(picked))
+    table, undated = encoding.dated(table).take(picked), dataclasses.replace(encoding, dates=())
+
+    def mean(name: str, values: Any) -> np.ndarray:
+        column = pandas_module().Series(values, index=table.columns[name].index)
+        rows = undated.rows_of(dataclasses.replace(table, columns={**table.columns, name: column}))
+        found = Predictive.of(fit.posterior, rows.X, MOST_DRAWS, **rows.beside()).mean.mean(axis=1)
+        return found if found.ndim == 2 else found[:, None]
+
+    return table, mean
 
 
 def _written(encoding: Encoding, name: str, change: np.ndarray) -> list[dict[str, Any]]:

@@ -82,7 +82,6 @@ def _prior(prepared: Prepared, name: str, default: str) -> str:
 
 
 def _origins(encoding: Encoding) -> list[tuple[str, str, str]]:
-    """Return name, source and coding of each column of X."""
     kinds = {feature.name: feature for feature in encoding.features}
     if encoding.formula is not None:
         found = []

@@ -4,7 +4,6 @@ Input: the text of one factor of a formula, such as `bs(age, 4)`. Output: the co
 """
 
 import ast
-import difflib
 import functools
 import re
 from collections.abc import Callable, Collection, Mapping
@@ -15,7 +14,7 @@ import numpy as np
 
 from gyromc.checks import require
 from gyromc.errors import InvalidInput
-from gyromc.show.numbers import listed
+from gyromc.show.numbers import did_you_mean
 
 ELEMENTWISE = {
     "log": np.log,
@@ -136,7 +135,6 @@ class _Checker:
         self.text, self.known, self.quoted, self.found = text, known, quoted, found
 
     def check(self, node: ast.expr, outermost: bool = False) -> None:
-        """Raise unless a node and all below it are allowed."""
         match node:
             case ast.Name(id=name):
                 self._column(self.quoted.get(name, name))
@@ -157,11 +155,9 @@ class _Checker:
 
     def _column(self, name: str) -> None:
         if name not in self.known:
-            near = difflib.get_close_matches(name, list(self.known)[:5000], 3, 0.5)
             if name in FUNCTIONS:
                 raise InvalidInput(f"`{name}` in the formula is a function: write {name}(column).")
-            columns = listed([repr(known) for known in sorted(self.known)], 12)
-            hint = f"Did you mean {' or '.join(map(repr, near))}?" if near else f"Columns: {columns}."
+            hint = did_you_mean(name, sorted(self.known), "Columns:")
             raise InvalidInput(f"The formula uses {name!r}, which is no column of the data. {hint}")
         self.found(name)
 

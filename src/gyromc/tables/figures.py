@@ -53,7 +53,6 @@ def axes_of(size: tuple[float, float], title: str, rows: int = 1, columns: int =
 
 
 def _predictive(results: dict[str, Any]) -> Drawn:
-    """Draw how often each value came, and how often the model expects it; counts on the scale of square roots."""
     found, model = results["adequacy"]["figures"]["predictive"], results["model"]
     edges, observed = np.array(found["edges"]), np.array(found["observed"], float)
     expected, low, high = (np.array(found[key]) for key in ("expected", "low", "high"))
@@ -91,34 +90,33 @@ def _predictive(results: dict[str, Any]) -> Drawn:
 
 
 def _residuals(results: dict[str, Any]) -> Drawn:
-    """Draw what is left against what is predicted."""
     found, model = results["adequacy"]["figures"]["residuals"], results["model"]
-    figure, (ax,) = axes_of(SIZE, "residuals against predictions")
+    title = "residuals against predictions"
+    if found["kind"] != "groups":
+        return _points(found, title, f"predicted {_short(model['target'], 30)}")
+    figure, (ax,) = axes_of(SIZE, title)
     ax.axhline(0, color="#333333", linewidth=0.8)
-    if found["kind"] == "groups":
-        x, gap, error = np.array(found["points"]).T
-        order = np.argsort(x)
-        ax.fill_between(x[order], -error[order], error[order], color=BAND, alpha=0.6, linewidth=0)
-        ax.plot(x, gap, "o", color=BLUE, markersize=4)
-        ax.set_xlabel("predicted probability")
-        ax.set_ylabel("observed less predicted share")
-        off = int(np.sum(np.abs(gap) > error))
-        alt = f"Observed less predicted share in groups of rows: {off} of {len(x)} groups lie outside two standard errors."
-        caption = "Groups of rows with like predicted probability; the band is two standard errors."
-        return figure, alt, f"{caption} {off} of {len(x)} lie outside."
-    return figure, *_points(ax, found, f"predicted {_short(model['target'], 30)}")
+    x, gap, error = np.array(found["points"]).T
+    order = np.argsort(x)
+    ax.fill_between(x[order], -error[order], error[order], color=BAND, alpha=0.6, linewidth=0)
+    ax.plot(x, gap, "o", color=BLUE, markersize=4)
+    ax.set_xlabel("predicted probability")
+    ax.set_ylabel("observed less predicted share")
+    off = int(np.sum(np.abs(gap) > error))
+    alt = f"Observed less predicted share in groups of rows: {off} of {len(x)} groups lie outside two standard errors."
+    caption = "Groups of rows with like predicted probability; the band is two standard errors."
+    return figure, alt, f"{caption} {off} of {len(x)} lie outside."
 
 
 def _curve(results: dict[str, Any]) -> Drawn:
-    """Draw what is left against the column that wants a curve."""
     found = results["adequacy"]["figures"]["curve"]
-    figure, (ax,) = axes_of(SIZE, f"residuals against {_short(found['column'], 30)}")
+    return _points(found, f"residuals against {_short(found['column'], 30)}", _short(found["column"], 40))
+
+
+def _points(found: dict[str, Any], title: str, name: str) -> Drawn:
+    """Draw residuals with their smooth."""
+    figure, (ax,) = axes_of(SIZE, title)
     ax.axhline(0, color="#333333", linewidth=0.8)
-    return figure, *_points(ax, found, _short(found["column"], 40))
-
-
-def _points(ax: Any, found: dict[str, Any], name: str) -> tuple[str, str]:
-    """Draw residuals with their smooth; return the text in place of the figure, and the caption."""
     ax.plot(found["x"], found["residuals"], "o", color=GREY, markersize=3, alpha=0.55, markeredgewidth=0)
     ax.plot(found["grid"], found["smooth"], color=ORANGE, linewidth=2)
     ax.set_xlabel(name)
@@ -128,11 +126,10 @@ def _points(ax: Any, found: dict[str, Any], name: str) -> tuple[str, str]:
     shown = f"{len(found['x'])} of {found['rows']} rows" if len(found["x"]) < found["rows"] else "All rows"
     alt = f"Residuals against {name}: the smooth leaves zero by at most {bend:.2g} standard deviations; {far:.1f} % are beyond 3."
     line = "the line is a smooth through all of them, level where the model is right"
-    return alt, f"{shown}; {line}. {far:.1f} % are beyond ±3."
+    return figure, alt, f"{shown}; {line}. {far:.1f} % are beyond ±3."
 
 
 def _pit(results: dict[str, Any]) -> Drawn:
-    """Draw where responses lie in their predicted laws: level where the model is right."""
     found = results["adequacy"]["figures"]["pit"]
     counts = np.array(found["counts"], float)
     bins = len(counts)
@@ -197,7 +194,6 @@ def _style() -> Any:
 
 
 def _coefficients(results: dict[str, Any]) -> tuple[Figure, str, str]:
-    """Draw the effect of one standard deviation of each predictor, the largest first."""
     rows = [c for c in results["coefficients"] if c["standardised"] is not None]
     rows = sorted(rows, key=lambda c: -abs(c["standardised"]["mean"]))
     left_out, rows = len(rows) - len(rows[:MOST_BARS]), rows[:MOST_BARS]
@@ -225,7 +221,6 @@ def _coefficients(results: dict[str, Any]) -> tuple[Figure, str, str]:
 
 
 def _effects(results: dict[str, Any]) -> Drawn:
-    """Draw adjusted predictions: the average of E[y] over the rows, with one column set to each value of a grid."""
     found, model = results["effects"]["curves"], results["model"]
     size = (min(2.9 * len(found) + 0.6, 9.6), 2.9)
     figure, axes = axes_of(size, "", columns=len(found))
@@ -250,7 +245,6 @@ MOST_PANELS, MOST_NAMED = 4, 45
 
 
 def _groups(results: dict[str, Any]) -> Drawn:
-    """Draw the deviations of the levels, the lowest first: a caterpillar plot for each effect of each group."""
     effects = [(one, effect) for one in results["groups"] for effect in one["effects"]][:MOST_PANELS]
     most = max(min(one["levels"], MOST_NAMED) for one, _ in effects)
     size = (min(3.0 * len(effects) + 1.4, 9.6), max(1.8, 0.9 + 0.17 * most))
@@ -276,7 +270,6 @@ def _groups(results: dict[str, Any]) -> Drawn:
 
 
 def _calibration(results: dict[str, Any]) -> tuple[Figure, str, str]:
-    """Draw observed against predicted shares; perfect predictions lie on the diagonal."""
     found = results["held_out"]["calibration"]
     of_classes = found["kind"] == "classes"
     figure, (ax,) = axes_of((4.4, 3.7), "calibration on held-out rows")
@@ -301,7 +294,6 @@ def _calibration(results: dict[str, Any]) -> tuple[Figure, str, str]:
 
 
 def _trace(results: dict[str, Any]) -> tuple[Figure, str, str]:
-    """Draw the stored states of a few chains, for the parameters that stand out most."""
     found = results["trace"]
     shown = found["parameters"]
     figure, axes = axes_of((6.6, 0.84 + 1.0 * len(shown)), "", rows=len(shown))

@@ -61,7 +61,6 @@ def model_words(prepared: Prepared, prior_scale: float, noise_scale: float | Non
 
 
 def _asked(prepared: Prepared) -> str:
-    """The priors that the user asks for, in a sentence."""
     groups = [group.name for group in prepared.rows.groups]
     texts = [
         f"{name} exponential with mean {p.scale:g}" if name in groups else f"{name} N({p.location:g}, {p.scale:g}²)"
@@ -96,7 +95,13 @@ CHANCE = 0.001  # of a false alarm, over all coefficients
 def checkup(fit: Fit, X: np.ndarray, prior_scale: float) -> list[dict[str, Any]]:
     """Check a fit to the design matrix X; return dictionaries with `name`, `good` and `sentence`."""
     of_chains = [] if fit.account is None else [_halves(fit)]
-    return [_monte_carlo(fit), _bias(fit), *of_chains, _prior(fit, X, prior_scale), _rows(fit, X)]
+    return [
+        _error(fit, "Monte Carlo error", lambda c: c.std_error, MOST_ERROR, _monte_carlo),
+        _error(fit, "step-size bias", lambda c: abs(c.bias), MOST_BIAS, _bias),
+        *of_chains,
+        _prior(fit, X, prior_scale),
+        _rows(fit, X),
+    ]
 
 
 def _check(name: str, good: bool, sentence: str, remedy: str = "") -> dict[str, Any]:
@@ -108,28 +113,23 @@ def label(c: Coefficient) -> str:
     return c.name if c.output is None else f"{c.output}: {c.name}"
 
 
-def _largest(fit: Fit, size: Callable[[Coefficient], float]) -> tuple[float, Coefficient]:
-    """Return the largest size of an error in posterior standard deviations, and the coefficient that has it."""
-    return max(((size(c) / max(c.sd, 1e-300), c) for c in fit.coefficients), key=lambda pair: pair[0])
+def _error(fit: Fit, name: str, size: Callable[[Coefficient], float], most: float, words: Callable) -> dict[str, Any]:
+    """Check the largest error of a kind, in posterior standard deviations; `words` of its share and its coefficient."""
+    ratio, worst = max(((size(c) / max(c.sd, 1e-300), c) for c in fit.coefficients), key=lambda pair: pair[0])
+    return _check(name, ratio < most, words(100 * ratio, worst), "Pass `--effort thorough`.")
 
 
-def _monte_carlo(fit: Fit) -> dict[str, Any]:
-    ratio, worst = _largest(fit, lambda c: c.std_error)
-    if ratio == 0:
-        return _check("Monte Carlo error", True, "none: the means are integrals.")
-    text = f"at most {100 * ratio:.2g} % of a posterior standard deviation ({label(worst)})"
-    text += f"; effective sample size {readable(worst.ess, 2)}." if worst.ess < MANY else "."
-    return _check("Monte Carlo error", ratio < MOST_ERROR, text, "Pass `--effort thorough`.")
+def _monte_carlo(share: float, worst: Coefficient) -> str:
+    if not share:
+        return "none: the means are integrals."
+    size = f"; effective sample size {readable(worst.ess, 2)}" if worst.ess < MANY else ""
+    return f"at most {share:.2g} % of a posterior standard deviation ({label(worst)}){size}."
 
 
-def _bias(fit: Fit) -> dict[str, Any]:
-    ratio, worst = _largest(fit, lambda c: abs(c.bias))
-    if ratio == 0:
-        return _check("step-size bias", True, "none.")
-    text = (
-        f"at most {100 * ratio:.1f} % of a posterior sd ({label(worst)}), as the tuning estimates it; not subtracted."
-    )
-    return _check("step-size bias", ratio < MOST_BIAS, text, "Pass `--effort thorough`.")
+def _bias(share: float, worst: Coefficient) -> str:
+    if not share:
+        return "none."
+    return f"at most {share:.1f} % of a posterior sd ({label(worst)}), as the tuning estimates it; not subtracted."
 
 
 def _halves(fit: Fit) -> dict[str, Any]:
@@ -156,7 +156,6 @@ def _halves(fit: Fit) -> dict[str, Any]:
 
 
 def _prior(fit: Fit, X: np.ndarray, prior_scale: float) -> dict[str, Any]:
-    """Find coefficients whose posterior standard deviation is nearly the prior's."""
     scale = dict(zip(fit.names, X.std(axis=0) / fit.posterior.units.y_scale, strict=True))
     vague = [c.name for c in fit.coefficients if c.name in scale and c.sd * scale[c.name] > 0.5 * prior_scale]
     if not vague:
@@ -252,7 +251,6 @@ def results(fit: Fit, prepared: Prepared, prior_scale: float) -> dict[str, Any]:
 
 
 def _coefficients(fit: Fit, encoding: Encoding, X: np.ndarray) -> list[dict[str, Any]]:
-    """Return the coefficients in the user's units, and per standard deviation of their column."""
     scales = dict(zip(encoding.names, X.std(axis=0), strict=True))
     found = []
     for c in fit.coefficients:
@@ -265,7 +263,6 @@ def _coefficients(fit: Fit, encoding: Encoding, X: np.ndarray) -> list[dict[str,
 
 
 def _row(c: Coefficient) -> dict[str, Any]:
-    """Return a coefficient or a further parameter as plain values."""
     return {
         "label": label(c),
         "name": c.name,
@@ -412,7 +409,6 @@ def _likeliest(columns: list[str], rows: list[list[Any]]) -> Rows:
 
 
 def _sampler(fit: Fit) -> dict[str, Any]:
-    """Return how the posterior was computed."""
     found = {"num_chains": len(fit.draws), "gradient_evaluations": 0, "reason": fit.reason}
     work = f"{fit.posterior.count} independent draws in closed form"
     if fit.account is not None:

@@ -22,6 +22,7 @@ from gyromc.targets.families import FAMILIES
 from gyromc.targets.likelihoods import ResponseKind
 
 MOST_COEFFICIENTS = 60
+ESTIMATES = ["mean", "95\u00a0% credible interval", "posterior sd"]
 ERRORS = {"Monte Carlo error": "std_error", "step-size bias": "bias"}
 """Columns that are left out where all are zero: integrals have no Monte Carlo error, and without a chain there is no bias."""
 Rows = Sequence[Mapping[str, Any]]
@@ -58,7 +59,7 @@ def coefficient_table(results: Mapping[str, Any]) -> Table:
     clearest = {c["label"] for c in by_clarity[:MOST_COEFFICIENTS]}
     shown = [c for c in every if c["label"] in clearest]
     errors = _errors(every)
-    columns = ["coefficient", "mean", "95\u00a0% credible interval", "posterior sd", *errors]
+    columns = ["coefficient", *ESTIMATES, *errors]
     rows: list[list[Cell]] = []
     for name, some in by_class(shown):
         if name is not None:
@@ -78,8 +79,7 @@ def parameter_table(parameters: Rows) -> Table:
     """Return the further parameters for the terminal."""
     errors = [name for name in _errors(parameters) if name != "step-size bias"]
     rows = [[p["name"], *_cells(p, errors)] for p in parameters]
-    columns = ["parameter", "mean", "95\u00a0% credible interval", "posterior sd", *errors]
-    return Table(columns, rows, "Further parameters", [], style="simple")
+    return Table(["parameter", *ESTIMATES, *errors], rows, "Further parameters", [], style="simple")
 
 
 def _errors(rows: Rows) -> list[str]:
@@ -124,7 +124,7 @@ def _estimate(kind: str, value: float | None, interval: Sequence[float] | None) 
     return [middle, f"[{low}, {high}]"]
 
 
-def robust_table(results: dict[str, Any]) -> Table:
+def robust_table(results: Mapping[str, Any]) -> Table:
     """Return robust standard deviations beside those of the posterior."""
     sd = {c["name"]: number(c["sd"]) for c in results["coefficients"]}
     rows = [
@@ -209,38 +209,41 @@ def tables(results: dict[str, Any]) -> Iterator[Table | str]:
     """Yield the tables of a fit, with an empty line after each, from the content of fit.json."""
     data, model = results["data"], results["model"]
     yield (f"{data['file']}: {data['rows']} rows. {capital(model['title'])} of {model['target']}, {model['reason']}.\n")
-    some = lambda key, make: [make(results[key])] if results.get(key) else []
-    for table in [
-        *some("families", family_table),
-        _columns(results),
-        coefficient_table(results),
-        *some("effects", effect_table),
-        *some("parameters", parameter_table),
-        *map(level_table, results.get("groups") or ()),
-        *([robust_table(results)] if results.get("robust") else []),
-        *map(_predictions, results["predictions"]),
-        *some("held_out", _scores),
-        _quoted(results["adequacy"]),
-        _checks(results),
-        _model_checks(results["adequacy"]),
-    ]:
+    for table in _chosen_tables(results, short=False):
         yield table
         yield ""
     yield "\n".join(verdicts(results)) + "\n"
+
+
+def _chosen_tables(results: Mapping[str, Any], short: bool) -> list[Table]:
+    """The tables of a fit, or of its summary, in their order."""
+    some = lambda key, make, in_short=False: (
+        [make(results[key])] if results.get(key) and (in_short or not short) else []
+    )
+    return [
+        *some("families", family_table),
+        *([] if short else [_columns(results)]),
+        coefficient_table(results),
+        *some("effects", effect_table),
+        *some("parameters", parameter_table, True),
+        *map(level_table, results.get("groups") or ()),
+        *some("robust", lambda _: robust_table(results)),
+        *([] if short else map(_predictions, results["predictions"])),
+        *some("held_out", _scores, True),
+        _quoted(results["adequacy"]),
+        *some("checks", lambda _: _checks(results)),
+        *some("adequacy", _model_checks),
+    ]
 
 
 def summary_tables(results: Mapping[str, Any]) -> list[Table | str]:
     """Return the summary of a fit: coefficients, further parameters, what people quote, and the verdicts."""
     data, model = results["data"], results["model"]
     head = f"{capital(model['title'])} of {model['target']}, {model['reason']}. {data['file']}: {data['rows']} rows."
-    parts: list[Table | str] = [head, "", coefficient_table(results)]
-    if results["parameters"]:
-        parts += ["", parameter_table(results["parameters"])]
-    for table in map(level_table, results.get("groups") or ()):
-        parts += ["", table]
-    if results["held_out"] is not None:
-        parts += ["", _scores(results["held_out"])]
-    return [*parts, "", _quoted(results["adequacy"]), "", "\n".join([*results["data"]["notes"], *verdicts(results)])]
+    parts: list[Table | str] = [head, ""]
+    for table in _chosen_tables(results, short=True):
+        parts += [table, ""]
+    return [*parts, "\n".join([*data["notes"], *verdicts(results)])]
 
 
 def draw(kind: str, results: dict[str, Any]) -> Any:
@@ -260,7 +263,7 @@ def verdicts(results: Mapping[str, Any]) -> list[str]:
     return [*lines, *(f"Try: {command}" for command in commands[:MOST_COMMANDS])]
 
 
-def _columns(results: dict[str, Any]) -> Table:
+def _columns(results: Mapping[str, Any]) -> Table:
     model, notes = results["model"], list(results["data"]["notes"])
     if model["positive"] is not None:
         notes.append(f"probabilities are those of {model['target']} = {model['positive']}")
@@ -315,7 +318,7 @@ def quoted(found: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     ]
 
 
-def _checks(results: dict[str, Any]) -> Table:
+def _checks(results: Mapping[str, Any]) -> Table:
     rows = [
         [SIGNS["fine" if check["good"] else "look"], check["name"], check["sentence"]] for check in results["checks"]
     ]

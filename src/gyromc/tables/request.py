@@ -56,6 +56,10 @@ class Request:
     offset: str | None = option("Added to the linear predictor as it is.", metavar="COLUMN")
     exposure: str | None = option("What counts are proportional to; its logarithm is an offset.", metavar="COLUMN")
     trials: str | None = option("The number of trials of each count.", metavar="COLUMN")
+    censored: str | None = option("1 where a time is only known to be longer, else 0.", metavar="COLUMN")
+    event: str | None = option(
+        "The same the other way: 1 where the event was seen, as in Surv(time, event).", metavar="COLUMN"
+    )
     prior: list[str] = several(
         "A coefficient's prior, per unit of its column: 'age=normal(0, 1)'; 'all=normal(0, 1)'.", "NAME=PRIOR"
     )
@@ -83,15 +87,21 @@ class Request:
         "Show the columns of the model, where each comes from and its prior; fit nothing.", "--explain", default=False
     )
 
+    def __post_init__(self):
+        survival = re.match(
+            r"\s*Surv\s*\(\s*(`[^`]+`|[\w.]+)\s*,\s*`?([^`,()]+?)`?\s*\)\s*(~.*)", self.formula or "", re.DOTALL
+        )
+        if survival:  # R's notation of times with events
+            object.__setattr__(self, "formula", f"{survival[1]} {survival[3]}")
+            object.__setattr__(self, "event", survival[2])
+
     @property
     def directory(self) -> Path:
-        """The directory of the results."""
         stem = Path(self.data.removesuffix(".gz").removeprefix("example:")).stem
         return Path(self.out) if self.out is not None else Path("results") / f"fit-{stem}"
 
     @property
     def command(self) -> str:
-        """The command line with the same options."""
         parts = ["gyromc fit", shlex.quote(self.data)]
         for entry in fields(self)[1:]:
             value = getattr(self, entry.name)
@@ -106,14 +116,7 @@ class Request:
 
 
 def in_python(text: str) -> str:
-    """Return a message or JSON with options of the command line as arguments of `gyromc.fit`, and command lines as calls.
-
-    ```python
-    from gyromc.tables.request import in_python
-    assert in_python("pass `--impute`, or `--drop age`.") == "pass `impute=True`, or `drop='age'`."
-    assert in_python("gyromc fit data --formula 'y ~ x' --family gamma") == "gm.fit('y ~ x', data, family='gamma')"
-    ```
-    """
+    """Return a text with options of the command line as arguments of `gyromc.fit` (`impute=True`), command lines as calls."""
     text = re.sub(r"gyromc fit data((?: (?:'[^']*'|[^\s'\"`]+))*)", lambda match: _call(match[1]), text)
     return re.sub(r"`--([a-z][a-z-]*)(?:[ =]([^`]*))?`", lambda match: f"`{_argument(match[1], match[2])}`", text)
 
@@ -127,7 +130,6 @@ def _is_number(text: str) -> bool:
 
 
 def _call(options: str) -> str:
-    """A call of `gyromc.fit` with the options of a command line."""
     words, given = shlex.split(options), []
     formula = "'…'"
     while words:

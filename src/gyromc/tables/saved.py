@@ -20,7 +20,6 @@ from gyromc.io.codec import Codec, known_classes
 from gyromc.regression.draws import POSTERIOR_CLASSES, Draws, Predictions, Predictive, check_posterior
 from gyromc.regression.fit import Coefficient, Fit
 from gyromc.show.files import write_atomically
-from gyromc.show.numbers import bounds, number
 from gyromc.show.tables import Shown, Table
 from gyromc.tables.comparing import ModelComparison, compared
 from gyromc.tables.datatable import DataTable, pandas_module, read_table, table_of
@@ -56,7 +55,6 @@ class FittedModel(Shown):
 
     @classmethod
     def of(cls, fit: Fit, encoding: Encoding, about: Mapping[str, Any]) -> "FittedModel":
-        """Return what is worth keeping of a fit."""
         return cls(encoding, fit.posterior, (*fit.coefficients, *fit.auxiliary), dict(about))
 
     def __getitem__(self, name: str) -> Coefficient:
@@ -65,15 +63,7 @@ class FittedModel(Shown):
         return found[name]
 
     def shown(self) -> Sequence[Table | str]:
-        """The summary as tables and lines."""
-        if self.results is not None:
-            return summary_tables(self.results)
-        rows = [
-            [one.label, number(one.mean, 4), bounds(one.interval), number(one.sd), number(one.std_error, 2)]
-            for one in self.coefficients
-        ]
-        columns = ["coefficient", "mean", "95\u00a0% credible interval", "sd", "Monte Carlo error"]
-        return [Table(columns, rows, f"{self.about['family']} regression of {self.about['target']}", style="simple")]
+        return summary_tables(self._findings())
 
     def summary(self) -> str:
         """Coefficients, further parameters, what people quote, and the verdicts of all checks, as text."""
@@ -129,9 +119,8 @@ class FittedModel(Shown):
         with needs("arviz", "`to_datatree`"):
             import arviz_base
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", UserWarning
-            )  # more groups of draws than draws in each: they are independent
+            # more groups of draws than draws in each: they are independent
+            warnings.simplefilter("ignore", UserWarning)
             return arviz_base.from_dict({"posterior": self.parameters()})
 
     def plot(self, kind: str = "coefficients") -> Any:
@@ -175,31 +164,22 @@ class FittedModel(Shown):
         `data` is the path of a file, a data frame or a mapping of columns, in the units of the fitted file. Columns that the
         model does not need are ignored.
         """
-        return predicted(self.posterior, self.encoding, self.table(data, **text))
+        rows = self.encoding.rows_of(self.table(data, **text), fitted=False)
+        return self.posterior.predict(rows.X, **rows.beside())
 
     def simulate(self, data: Any, draws: int = 1000, seed: int = 0, **text: Any) -> np.ndarray:
         """Return draws of the response at new rows, rows × draws: parameters and noise drawn anew, classes as places."""
-        return simulated(self.posterior, self.encoding, self.table(data, **text), whole(draws, "draws", least=1), seed)
-
-
-def simulated(posterior: Any, encoding: Encoding, table: DataTable, draws: int, seed: int) -> np.ndarray:
-    """Return responses drawn from the law of each row of a table: rows × draws, classes as places among the encoding's."""
-    rows, rng = encoding.rows_of(table, fitted=False), np.random.default_rng(seed)
-    law = Predictive.of(posterior, rows.X, posterior.count, **rows.beside())
-    chosen = rng.choice(law.num_draws, draws, replace=draws > law.num_draws)
-    return law.replicate(rng)[chosen].T
+        rows, rng = self.encoding.rows_of(self.table(data, **text), fitted=False), np.random.default_rng(seed)
+        law = Predictive.of(self.posterior, rows.X, self.posterior.count, **rows.beside())
+        draws = whole(draws, "draws", least=1)
+        chosen = rng.choice(law.num_draws, draws, replace=draws > law.num_draws)
+        return law.replicate(rng)[chosen].T
 
 
 def require_draws_file(path: str | Path | None) -> None:
     """Raise unless draws can be written to a file of that name; None is fine."""
     known = path is None or str(path).endswith((".csv", ".parquet"))
     require(known, f"Draws are written as CSV or Parquet: name a file .csv or .parquet, not {path}.")
-
-
-def predicted(posterior: Any, encoding: Encoding, table: DataTable) -> Predictions:
-    """Return the predictions of a posterior for the rows of a table."""
-    rows = encoding.rows_of(table, fitted=False)
-    return posterior.predict(rows.X, **rows.beside())
 
 
 CLASSES = POSTERIOR_CLASSES | known_classes(

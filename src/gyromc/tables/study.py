@@ -65,8 +65,9 @@ def fit(
     - `test_fraction`: the share of the rows that are held out for scores; the model is then fitted twice.
     - `progress`: whether to show it; None: where standard error is a terminal.
     - `options`: those of `gyromc fit` by their names: `categorical`, `dates`, `reference` (a mapping from columns to levels),
-      `positive`, `order`, `weights`, `offset`, `exposure`, `trials`, `prior` (a mapping, `{"age": "normal(0, 1)"}`), `robust`,
-      `cluster`, `impute`, `missing`, `prior_scale`, `effort`, `seed`; of files `encoding`, `decimal` and `sheet`.
+      `positive`, `order`, `weights`, `offset`, `exposure`, `trials`, `censored`, `event`, `robust`, `cluster`, `impute`,
+      `missing`, `prior` (a mapping, `{"age": "normal(0, 1)"}`), `prior_scale`, `effort`, `seed`; of files `encoding`, `decimal`
+      and `sheet`.
 
     **Returns:** a `FittedModel`: `print(model)`, `model.summary()`, `model.predict(new)`, `model.plot()`, `model.report(path)`,
     `model.save(path)`.
@@ -97,7 +98,6 @@ def fit(
 
 
 def _in_python(value: Any) -> Any:
-    """Plain values with their texts for somebody who calls `fit`."""
     if isinstance(value, dict):
         return {key: _in_python(entry) for key, entry in value.items()}
     if isinstance(value, list):
@@ -151,14 +151,12 @@ class Watch:
     shown: Progress = dataclasses.field(default_factory=Progress)
 
     def stage(self, text: str) -> None:
-        """Begin a stage."""
         self.stop.check()
         release_memory()  # what the last stage took
         self.say(text)
         self.shown.describe(text)
 
     def advance(self, steps: int) -> None:
-        """Count steps that were made."""
         self.stop.check()
         self.shown.advance(steps)
 
@@ -226,7 +224,6 @@ def _with_family(prepared: Prepared, family: str, reason: str) -> Prepared:
 
 
 def _findings(request: Request, prepared: Prepared, watch: Watch) -> tuple[dict[str, Any], dict[str, Any], FittedModel]:
-    """Make both fits; return the content of fit.json, the tables beside it, and the model to save."""
     spent = {}
     if len(prepared.families) > 1:
         watch.stage(f"comparing families: {', '.join(prepared.families)}")
@@ -280,7 +277,6 @@ def _judged(request: Request, prepared: Prepared, watch: Watch) -> tuple[Any, di
 
 
 def _about(request: Request, prepared: Prepared) -> dict[str, Any]:
-    """Return what a saved model says about itself."""
     return {
         "file": located(request.data).name,
         "rows": prepared.table.num_rows,
@@ -293,7 +289,6 @@ def _about(request: Request, prepared: Prepared) -> dict[str, Any]:
 
 
 def _fit(request: Request, prepared: Prepared, rows: DesignRows, y: np.ndarray, watch: Watch):
-    """Return a fit and the seconds it took; raise `KeyboardInterrupt` after Ctrl-C."""
     encoding = prepared.encoding
     began = time.perf_counter()
     with warnings.catch_warnings(record=True) as caught:

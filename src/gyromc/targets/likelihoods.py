@@ -9,6 +9,7 @@ formula serves NumPy arrays (mode finding, predictions: nothing to compile) and 
 import abc
 import dataclasses
 import enum
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import jax
@@ -40,34 +41,26 @@ def library(t) -> Any:
     return np if isinstance(t, np.ndarray | np.generic) else jnp
 
 
-def sigmoid(t):
-    """1/(1 + e⁻ᵗ)."""
-    return scipy.special.expit(t) if library(t) is np else jax.nn.sigmoid(t)
+def _either(of_numpy: Callable, of_jax: Callable) -> Callable:
+    """One function of two: SciPy's for NumPy arrays, JAX's for the others."""
+    return lambda t: of_numpy(t) if library(t) is np else of_jax(t)
 
 
-def log_sigmoid(t):
-    """-log(1 + e⁻ᵗ)."""
-    return scipy.special.log_expit(t) if library(t) is np else jax.nn.log_sigmoid(t)
-
-
-def log_gamma(x):
-    """log Γ(x)."""
-    return scipy.special.gammaln(x) if library(x) is np else jax.scipy.special.gammaln(x)
-
-
-def log_ndtr(t):
-    """log Φ(t)."""
-    return scipy.special.log_ndtr(t) if library(t) is np else jax.scipy.special.log_ndtr(t)
-
-
-def uniform(u):
-    """The function that makes a uniform variable on (0, 1) of a standard normal one."""
-    return scipy.special.ndtr(u) if library(u) is np else jax.scipy.special.ndtr(u)
+sigmoid = _either(scipy.special.expit, jax.nn.sigmoid)
+"""1/(1 + e⁻ᵗ)."""
+log_sigmoid = _either(scipy.special.log_expit, jax.nn.log_sigmoid)
+"""-log(1 + e⁻ᵗ)."""
+log_gamma = _either(scipy.special.gammaln, jax.scipy.special.gammaln)
+"""log Γ(x)."""
+log_ndtr = _either(scipy.special.log_ndtr, jax.scipy.special.log_ndtr)
+"""log Φ(t)."""
+uniform = _either(scipy.special.ndtr, jax.scipy.special.ndtr)
+"""The function that makes a uniform variable on (0, 1) of a standard normal one."""
 
 
 def exponential(u):
     """The function that makes an exponential variable with mean 1 of a standard normal one."""
-    return -scipy.special.log_ndtr(-u) if library(u) is np else -jax.scipy.special.log_ndtr(-u)
+    return -log_ndtr(-u)
 
 
 def dispersed(u):
@@ -134,7 +127,7 @@ class Wording:
     sentence: str
     of: str
     effect: str
-    law: str
+    law: str = "the model"
     ratio: str | None = None
 
 
@@ -242,6 +235,10 @@ class Likelihood(abc.ABC):
     def cdf(self, y: Values, t: np.ndarray, *given: Values) -> np.ndarray:
         """P(Y ≤ y | t): … × rows; for classes the probability of the classes 0 … y."""
 
+    def completed(self, rng: np.random.Generator, t: np.ndarray, y: np.ndarray, *given: Values) -> np.ndarray:
+        """Responses with those that are censored drawn from their law beyond y."""
+        return y
+
     def log_density(self, t: Values, y: Values, *given: Values) -> Values:
         """log p(y | t), constants included: … × rows."""
         return -self.loss(t, y, *given) - self.constant(y, *given)
@@ -279,6 +276,18 @@ class LogLink(Likelihood):
         # A mean of zero counts as half an event.
         least = 0.5 / len(y) if self.discrete else 0.0
         return np.log(y.mean(keepdims=True) + least)
+
+
+class Positive(Likelihood):
+    """A model of positive numbers."""
+
+    response = ResponseKind.NUMBERS
+    needs = "positive numbers"
+    remedy = "Leave these rows out, or take the family linear."
+
+    @classmethod
+    def allowed(cls, y):
+        return y > 0
 
 
 class Dispersed(Likelihood):

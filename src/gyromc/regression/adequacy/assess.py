@@ -37,8 +37,8 @@ class Adequacy:
     - `loo`, `waic`: expected log densities of new rows; `r_squared`: draws of the Bayesian R²; `deviance`: draws of
       -2 Σ log p(y_i | θ).
     - `rows`: the rows that were looked at, one for each observation; `num_rows`: how many observations there are in all.
-    - `law`, `outputs`, `X`, `y`, `replicates`: the predictive law at these rows, the residuals, columns, responses, and responses
-      drawn from the law; for figures.
+    - `law`, `outputs`, `X`, `y`, `replicates`: the predictive law at these rows, the residuals, columns, responses (censored
+      times completed), and responses drawn from the law; for figures.
     - `names`: of the columns of X.
     """
 
@@ -123,6 +123,9 @@ def assess(
     scale = total / len(rows)
     left_out, information = loo(log_density, scale), waic(log_density, scale)
     deviance = -2 * scale * log_density.sum(axis=1)
+    if "censored" in law.likelihood.known:
+        # under the model, times completed by draws from it are times that were never censored
+        y_part = law.completed(y_part, rng)
     del log_density  # as large as draws × rows, like what follows
     outputs = residuals(law, y_part, replicates)
     seen = counts > 0

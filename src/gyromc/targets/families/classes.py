@@ -32,65 +32,13 @@ MOST_LOG_RATE = 60.0  # beyond, an event is certain in every precision
 LEAST_LOG_RATE = -12.0  # below, log(1 - e⁻ʳ) is log r - r/2 to all digits
 
 
-@dataclasses.dataclass(frozen=True)
-class Bernoulli(Canonical):
-    """P(y = 1) = 1/(1 + e⁻ᵗ)."""
-
-    name = "logistic"
-    aliases = ("bernoulli",)
-    response, link, rank = ResponseKind.CLASSES, LinkFunction.LOGIT, 2
-    noise_from_mean = True
-    needs = "0 or 1"
-    remedy = "Encode the positive class as 1, for example `(y == {value:g}).astype(int)`."
-    words = Wording(
-        title="logistic regression",
-        sentence="The log-odds of {name} = {positive} are a weighted sum of the columns.",
-        of="the log-odds of {name} = {positive}",
-        effect="change of the log-odds",
-        law="the model",
-        ratio="odds ratio",
-    )
-
-    @classmethod
-    def allowed(cls, y):
-        return (y == 0) | (y == 1)
-
-    def loss(self, t, y, *given):
-        if library(t) is np:  # several times as fast as `np.logaddexp`, which takes one number at a time
-            return np.maximum(t, 0.0) + np.log1p(np.exp(-np.abs(t))) - y * t
-        return library(t).logaddexp(0.0, t) - y * t
-
-    def slope(self, t, y):
-        return sigmoid(t) - y
-
-    def curvature(self, t):
-        return self.variance(sigmoid(t))
-
-    def mean(self, t, *given):
-        return sigmoid(t)
-
-    def variance(self, mean, *given):
-        return mean * (1 - mean)
-
-    def sample(self, rng, t, *given):
-        return (rng.random(np.shape(t)) < sigmoid(t)).astype(float)
-
-    def cdf(self, y, t, *given):
-        return np.where(y < 0, 0.0, np.where(y < 1, sigmoid(-t), 1.0))
-
-    def quick_mean(self, t, *given):
-        return quick_sigmoid(t)
-
-    def mean_variance(self, mean, variance, *given):
-        return of_indicator(mean, variance)
-
-
-class _OtherLink(Likelihood):
-    """Two classes with another link than the logistic one: P(y = 1) = mean(t), a function between 0 and 1."""
+class _TwoClasses(Likelihood):
+    """Two classes: P(y = 1) = mean(t), a function between 0 and 1."""
 
     response = ResponseKind.CLASSES
     noise_from_mean = True
-    needs, remedy = Bernoulli.needs, Bernoulli.remedy
+    needs = "0 or 1"
+    remedy = "Encode the positive class as 1, for example `(y == {value:g}).astype(int)`."
 
     @classmethod
     def allowed(cls, y):
@@ -110,7 +58,40 @@ class _OtherLink(Likelihood):
 
 
 @dataclasses.dataclass(frozen=True)
-class Probit(_OtherLink):
+class Bernoulli(_TwoClasses, Canonical):
+    """P(y = 1) = 1/(1 + e⁻ᵗ)."""
+
+    name = "logistic"
+    aliases = ("bernoulli",)
+    link, rank = LinkFunction.LOGIT, 2
+    words = Wording(
+        title="logistic regression",
+        sentence="The log-odds of {name} = {positive} are a weighted sum of the columns.",
+        of="the log-odds of {name} = {positive}",
+        effect="change of the log-odds",
+        ratio="odds ratio",
+    )
+
+    def loss(self, t, y, *given):
+        if library(t) is np:  # several times as fast as `np.logaddexp`, which takes one number at a time
+            return np.maximum(t, 0.0) + np.log1p(np.exp(-np.abs(t))) - y * t
+        return library(t).logaddexp(0.0, t) - y * t
+
+    def slope(self, t, y):
+        return sigmoid(t) - y
+
+    def curvature(self, t):
+        return self.variance(sigmoid(t))
+
+    def mean(self, t, *given):
+        return sigmoid(t)
+
+    def quick_mean(self, t, *given):
+        return quick_sigmoid(t)
+
+
+@dataclasses.dataclass(frozen=True)
+class Probit(_TwoClasses):
     """P(y = 1) = Φ(t): y is 1 where t plus standard normal noise is positive."""
 
     name = "probit"
@@ -120,7 +101,6 @@ class Probit(_OtherLink):
         sentence="The probability of {name} = {positive} is the normal distribution function of a weighted sum of the columns.",
         of="the normal quantile of P({name} = {positive})",
         effect="change of the normal quantile",
-        law="the model",
     )
 
     def loss(self, t, y, *given):
@@ -131,7 +111,7 @@ class Probit(_OtherLink):
 
 
 @dataclasses.dataclass(frozen=True)
-class Cloglog(_OtherLink):
+class Cloglog(_TwoClasses):
     """P(y = 1) = 1 - exp(-eᵗ): whether an event of rate eᵗ comes at least once."""
 
     name = "cloglog"
@@ -141,7 +121,6 @@ class Cloglog(_OtherLink):
         sentence="The logarithm of the rate at which {name} = {positive} comes about is a weighted sum of the columns.",
         of="the logarithm of the rate of {name} = {positive}",
         effect="change of the log rate",
-        law="the model",
         ratio="ratio of rates",
     )
 
@@ -177,7 +156,6 @@ class Categorical(Canonical):
         sentence="Every class has a weighted sum of the columns; its probability goes with the exponential of that.",
         of="a class's log-probability against the average of all classes",
         effect="change of the log-probability",
-        law="the model",
     )
     num_classes: int
 
@@ -253,7 +231,6 @@ class Ordinal(Likelihood):
         sentence="The log-odds of a higher class of {name} are a weighted sum of the columns, less a cutpoint for each class.",
         of="the log-odds of a higher class",
         effect="change of the log-odds",
-        law="the model",
         ratio="odds ratio of a higher class",
     )
     num_classes: int

@@ -331,11 +331,8 @@ class HurdlePoisson(_WithZeros):
 class ConwayMaxwellPoisson(_Counts):
     """Counts with p(y) ∝ (eᵗʸ/y!)^ν on 0 … most: Poisson for ν = 1, more even for ν > 1, less for ν < 1.
 
-    **Arguments:**
-
-    - `most`: the largest count; `made` takes one that is far beyond what was observed.
-
-    eᵗ is nearly the mode. The mean is eᵗ - (1 - 1/ν)/2 and the variance eᵗ/ν, nearly; both are computed as sums over all counts.
+    eᵗ is nearly the mode, eᵗ - (1 - 1/ν)/2 the mean, eᵗ/ν the variance; all are computed as sums. `made` takes a largest count
+    far beyond what was observed.
     """
 
     name = "conway-maxwell-poisson"
@@ -388,11 +385,7 @@ class ConwayMaxwellPoisson(_Counts):
         return [shift + np.log(sums[0]), *(total / sums[0] for total in sums[1:])]
 
     def mean(self, t, *given):
-        if library(t) is np:
-            return self._moments(t, given[0], 2)[1]
-        j = np.arange(self.most + 1.0)
-        p = jax.nn.softmax(given[0][..., None] * (j * t[..., None] - scipy.special.gammaln(j + 1)), axis=-1)
-        return p @ j
+        return self._moments(t, given[0], 2)[1]
 
     def variance(self, mean, *given):
         """Var(y) of the law with this mean: its t by Newton's method, dE[y]/dt = ν Var(y)."""

@@ -12,6 +12,7 @@ from gyromc.targets.likelihoods import (
     Likelihood,
     LinkFunction,
     LogLink,
+    Positive,
     ResponseKind,
     Wording,
     exponential,
@@ -141,13 +142,11 @@ class StudentT(Likelihood):
 
 
 @dataclasses.dataclass(frozen=True)
-class Gamma(LogLink, Dispersed):
+class Gamma(Positive, LogLink, Dispersed):
     """Positive numbers with mean μ = eᵗ and variance μ²/shape."""
 
     name = "gamma"
-    response, rank, auxiliary = ResponseKind.NUMBERS, 6, ("shape",)
-    needs = "positive numbers"
-    remedy = "Leave these rows out, or take the family linear."
+    rank, auxiliary = 6, ("shape",)
     prior = "1/√shape: exponential with mean 1."
     words = Wording(
         title="gamma regression",
@@ -157,10 +156,6 @@ class Gamma(LogLink, Dispersed):
         law="a gamma law",
         ratio="ratio of means",
     )
-
-    @classmethod
-    def allowed(cls, y):
-        return y > 0
 
     def loss(self, t, y, *given):
         (k,) = given
@@ -186,12 +181,11 @@ class Gamma(LogLink, Dispersed):
 
 
 @dataclasses.dataclass(frozen=True)
-class Lognormal(Likelihood):
+class Lognormal(Positive):
     """Positive numbers with log y ~ N(t, σ²): median eᵗ, mean e^{t + σ²/2}."""
 
     name = "lognormal"
-    response, link, rank, auxiliary = ResponseKind.NUMBERS, LinkFunction.LOG, 12, ("sigma",)
-    needs, remedy = Gamma.needs, Gamma.remedy
+    link, rank, auxiliary = LinkFunction.LOG, 12, ("sigma",)
     prior = "sigma: exponential with mean 1."
     words = Wording(
         title="lognormal regression",
@@ -201,10 +195,6 @@ class Lognormal(Likelihood):
         law="a lognormal law",
         ratio="ratio of medians",
     )
-
-    @classmethod
-    def allowed(cls, y):
-        return y > 0
 
     def natural(self, u):
         return (_noise(u[..., 0]),)
