@@ -320,7 +320,7 @@ def table(rows: Sequence[Row], error: float) -> str:
 
 
 def calibration(rows: Sequence[Row]) -> str:
-    """How the claimed errors of gyromc compare with the actual ones: the posteriors at the raced error, then all at each error."""
+    """How the claimed errors of gyromc compare with the actual ones: each posterior at the raced error, then all."""
     from pages import markdown
 
     ours = [row for row in rows if row["method"] == "gyromc"]

@@ -63,7 +63,7 @@ class Request:
     prior: list[str] = several(
         "A coefficient's prior, per unit of its column: 'age=normal(0, 1)'; 'all=normal(0, 1)'.", "NAME=PRIOR"
     )
-    robust: bool = option("Show robust (sandwich) standard deviations beside the model's.", "--robust", default=False)
+    robust: bool = option("Show robust (sandwich) standard deviations next to the model's.", "--robust", default=False)
     cluster: str | None = option(
         "Robust standard deviations that allow rows of a cluster to depend on each other.", metavar="COLUMN"
     )
