@@ -73,6 +73,22 @@ def cloglog(y, t, u):
     return np.log(np.where(y == 1, -np.expm1(-np.exp(t)), np.exp(-np.exp(t)))).sum(axis=1)
 
 
+def conway_maxwell(y, t, u):  # u: log ν
+    nu, j = np.exp(u[:, :1]), np.arange(60.0)
+    total = special.logsumexp(nu[:, :, None] * (j * t[:, :, None] - special.gammaln(j + 1)), axis=2)
+    return (nu * (y * t - special.gammaln(y + 1)) - total).sum(axis=1) + stats.norm.logpdf(u[:, 0])
+
+
+def weibull(y, t, u):  # u: log of 1/shape; times beyond 2 are censored
+    k = np.exp(-u[:, :1])
+    law = stats.weibull_min(k, scale=np.exp(t) / special.gamma(1 + 1 / k))
+    return np.where(y == LONGEST, law.logsf(y), law.logpdf(y)).sum(axis=1) + u[:, 0] - np.exp(u[:, 0])
+
+
+def exponential(y, t, u):
+    return weibull(y, t, np.zeros((len(t), 1))) + 1.0
+
+
 def uniform_zeros(u):
     return special.log_expit(u[:, 0]) + special.log_expit(-u[:, 0])  # of the log-odds of a uniform probability
 
@@ -88,7 +104,11 @@ def hurdle(y, t, u):
     return np.log(np.where(y == 0, p, (1 - p) * positive)).sum(axis=1) + uniform_zeros(u)
 
 
+LONGEST = 2.0
 FAMILIES = {
+    "conway-maxwell-poisson": (conway_maxwell, 1, lambda rng, t: rng.binomial(12, np.minimum(np.exp(t) / 12, 1))),
+    "weibull": (weibull, 1, lambda rng, t: np.minimum(np.exp(t) * rng.weibull(1.7, len(t)), LONGEST)),
+    "exponential": (exponential, 0, lambda rng, t: np.minimum(np.exp(t) * rng.exponential(size=len(t)), LONGEST)),
     "lognormal": (lognormal, 1, lambda rng, t: np.exp(t + 0.6 * rng.standard_normal(len(t)))),
     "beta": (beta, 1, lambda rng, t: rng.beta(5 * special.expit(t), 5 * special.expit(-t))),
     "probit": (probit, 0, lambda rng, t: t + rng.standard_normal(len(t)) > 0),
@@ -153,7 +173,8 @@ def test_slopes_against_a_posterior_written_anew(family):
     x = column()
     y = np.asarray(FAMILIES[family][2](np.random.default_rng(1), 0.4 + 0.7 * x), float)
     beside = {"trials": TRIALS} if "binomial" in family and "negative" not in family else {}
-    found = fit(x[:, None], y, family, num_draws=4096, **beside)
+    censored = {"censored": (y == LONGEST).astype(float)} if family in ("weibull", "exponential") else {}
+    found = fit(x[:, None], y, family, num_draws=4096, **beside, **censored)
     mean, sd, error = reference(family, x, y)
     c = found["x0"]
     assert c.std_error < 0.03 * c.sd

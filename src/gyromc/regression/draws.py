@@ -437,6 +437,8 @@ class Predictive:
 
     def completed(self, y: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """The responses, those that are censored drawn from their law beyond y, under one of the draws: n."""
+        if "censored" not in self.likelihood.known:
+            return y
         s = int(rng.integers(self.num_draws))
         given = tuple(g if g.ndim < 2 else g[s % len(g)] for g in self.given)
         return self.likelihood.completed(rng, self.t[s], y, *given)

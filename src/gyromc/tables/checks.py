@@ -20,6 +20,7 @@ from gyromc.show.numbers import counted, listed, number, plain
 from gyromc.tables.datatable import DataTable, as_numbers
 from gyromc.tables.encoding import CategoricalColumn, Encoding
 from gyromc.tables.preparation import Prepared
+from gyromc.tables.request import option_added
 from gyromc.targets.families import FAMILIES
 from gyromc.targets.likelihoods import ResponseKind
 
@@ -102,19 +103,6 @@ class Advice:
     sentence: str
     remedy: str = ""
     command: str | None = None
-
-
-def option_added(command: str, option: str, value: str, instead: Sequence[str] = ()) -> str:
-    """The command line with an option set, in place of those given; `--family` also in place of `--model`."""
-    gone = {option, *instead, *(("--model",) if option == "--family" else ())}
-    words, kept = shlex.split(command), []
-    while words:
-        word = words.pop(0)
-        if word in gone:
-            words.pop(0)
-        elif not (word.startswith("--") and word.partition("=")[0] in gone):
-            kept.append(word)
-    return shlex.join([*kept, option, value])
 
 
 def headline(checks: Sequence[dict[str, Any]]) -> str:

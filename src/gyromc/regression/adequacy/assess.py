@@ -123,18 +123,15 @@ def assess(
     scale = total / len(rows)
     left_out, information = loo(log_density, scale), waic(log_density, scale)
     deviance = -2 * scale * log_density.sum(axis=1)
-    if "censored" in law.likelihood.known:
-        # under the model, times completed by draws from it are times that were never censored
-        y_part = law.completed(y_part, rng)
+    # under the model, times completed by draws from it are times that were never censored
+    y_part = law.completed(y_part, rng)
     del log_density  # as large as draws × rows, like what follows
     outputs = residuals(law, y_part, replicates)
     seen = counts > 0
     others = {name: values[rows] for name, values in (unused or {}).items()}
     in_order = np.argsort(np.arange(len(X)) if order is None else order, kind="stable") if len(rows) == len(X) else None
-    groups = {name: values for name, values in others.items() if np.issubdtype(values.dtype, np.integer)}
-    numbers = {name: values for name, values in others.items() if name not in groups}
     checks = [
-        dependence(outputs, y_part, in_order if weights is None else None, groups, numbers) if whole else None,
+        dependence(outputs, y_part, in_order if weights is None else None, others) if whole else None,
         *(_checks_of_rows(law, part, y_part, outputs, left_out, names, sources, rng) if whole else [not_made(counts)]),
         laws.influence(left_out),
         design.separation(X[seen], np.asarray(y, float)[seen], names, law.kind),

@@ -12,7 +12,7 @@ from gyromc.targets.likelihoods import Likelihood, LogLink, Positive, Wording, e
 
 __all__ = ["LIKELIHOODS", "Exponential", "Weibull"]
 
-LEAST_NOISE = 0.02  # of log T: shapes up to 50
+LEAST_NOISE = 1e-3  # of log T: shapes up to 1000
 MOST_LOG_HAZARD = 60.0  # beyond, the cumulative hazard grows as a line, so that it is finite in single precision
 
 
