@@ -56,7 +56,7 @@ LIMIT = 300.0  # seconds of wall time after which a competitor is stopped
 FAR = 4.0  # standard errors: an estimate this far off should have been warned of
 ROWS = 8  # of warnings that are stored
 LABELS = {"gyromc": "gyromc", "nuts": "NumPyro NUTS", "mclmc": "BlackJAX MCLMC", "nuts-sharpen": "NUTS + gm.sharpen"}
-FRESH = 60  # no setting was chosen with this seed or later ones: they are those of the calibration
+FRESH = 400  # no setting was chosen with this seed or later ones: they are those of the calibration
 Row = dict
 
 

@@ -3,8 +3,7 @@
 Input: a `Problem` in the user's units. Output: a `Standardised` regression: a target over θ, so that one prior scale fits every
 coefficient, and `Units`, the affine map from θ to coefficients in the user's units. A column of two values is scaled as if both
 were equally frequent, by half their distance: its standard deviation would be tiny where one value is rare, and the prior of its
-coefficient almost flat. A constant column is not scaled: its coefficient keeps its prior. Rows of a linear model are divided by
-its noise, so that the target has unit noise.
+coefficient almost flat. A constant column is not scaled: its coefficient keeps its prior.
 
 `RowSums` holds all that a linear model has to know of rows that come in parts: R with RᵀR = [1 X y]ᵀ[1 X y], updated by QR
 factorisation of (R; new rows), which squares no condition number as adding up XᵀX would.
@@ -18,11 +17,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float
 
-from gyromc.regression.conjugate import noise_scale
 from gyromc.regression.problem import GroupTerm, Prior, Problem, cut
 from gyromc.targets.families import Normal, NormalNoise
 from gyromc.targets.mixed import Group, MixedRegression
-from gyromc.targets.regressions import WithLikelihood, regression
 
 INTERCEPT_SCALE = 10.0  # prior standard deviation of the intercept, in standardised units
 
@@ -35,7 +32,6 @@ class Units:
 
     - `center`, `scale`: of the columns; `y_center`, `y_scale`: of the response.
     - `intercept`: the entry in the intercept's column that gives the intercept its own prior scale; 0 without an intercept.
-    - `noise`: the most probable σ of a linear model, in units of `y_scale`; 1 for the others.
     - `location`: prior means of the coefficients, in the user's units.
     """
 
@@ -44,7 +40,6 @@ class Units:
     y_center: float
     y_scale: float
     intercept: float
-    noise: float = 1.0
     location: Float[np.ndarray, " columns"] | None = None
 
     @classmethod
@@ -130,11 +125,11 @@ GROUP_SCALE = 1.0  # prior mean of a group's standard deviation, per standard de
 class Standardised:
     """The posterior in standardised coordinates (`target`), and how these belong to the user's (`units`).
 
-    The target of a linear model has its most probable noise; `count` is the number of observations where its rows sum up more
-    than they are long.
+    The target of a linear model without groups has noise 1: σ is integrated out, and has no part in it. `count` is the number of
+    observations where its rows sum up more than they are long.
     """
 
-    target: WithLikelihood | MixedRegression
+    target: MixedRegression
     units: Units
     count: float | None = None
 
@@ -143,31 +138,26 @@ def standardise(problem: Problem) -> Standardised:
     """Standardise a regression."""
     problem = _in_order(problem)
     X, y, likelihood, prior_scale = problem.X, problem.y, problem.likelihood, problem.prior_scale
-    measured = likelihood.measured
     centred = problem.intercept or likelihood.cutpoints
-    units = Units.of(X, y if measured else None, prior_scale, problem.intercept, centred, problem.weights)
+    units = Units.of(X, y if likelihood.measured else None, prior_scale, problem.intercept, centred, problem.weights)
     units = units.with_priors(problem.priors, problem.names, prior_scale)
+    rows, offset = units.rows(X), units.known(X) + (0.0 if problem.offset is None else problem.offset)
+    if likelihood.measured:
+        y, offset = (y - offset) / units.y_scale, 0.0
+    offset = np.broadcast_to(offset, y.shape)
     if isinstance(likelihood, Normal) and not problem.groups:
-        return _linear(problem, units)
+        if problem.weights is None:
+            return Standardised(MixedRegression(rows, y, likelihood, prior_scale), units)
+        # Weighted rows are multiplied by the roots of their weights.
+        root = np.sqrt(problem.weights)
+        target = MixedRegression(rows * root[:, None], y * root, likelihood, prior_scale)
+        return Standardised(target, units, float(problem.weights.sum()))
     if likelihood.vector:
         prior_scale = prior_scale / math.sqrt(2)  # so that the difference of two classes has the prior asked for
-    rows = units.rows(X)
-    if problem.plain:
-        return Standardised(regression(likelihood, rows, y, prior_scale), units)
-    before = units.known(X) + (0.0 if problem.offset is None else problem.offset)
-    if measured:
-        y, before = (y - before) / units.y_scale, np.zeros(len(y))
-    target = MixedRegression(
-        rows,
-        y,
-        NormalNoise() if isinstance(likelihood, Normal) else likelihood,
-        prior_scale,
-        offset=np.broadcast_to(before, y.shape),
-        weights=problem.weights,
-        known=problem.known,
-        groups=tuple(_group(term, problem, units) for term in problem.groups),
-    )
-    return Standardised(target, units)
+    groups = tuple(_group(term, problem, units) for term in problem.groups)
+    beside = {"weights": problem.weights, "known": problem.known, "groups": groups}
+    likelihood = NormalNoise() if isinstance(likelihood, Normal) else likelihood
+    return Standardised(MixedRegression(rows, y, likelihood, prior_scale, offset=offset, **beside), units)
 
 
 def _in_order(problem: Problem) -> Problem:
@@ -181,18 +171,6 @@ def _in_order(problem: Problem) -> Problem:
     beside = cut({"offset": problem.offset, "weights": problem.weights, "groups": problem.groups}, order)
     known = tuple(values[order] for values in problem.known)
     return dataclasses.replace(problem, X=problem.X[order], y=problem.y[order], known=known, **beside)
-
-
-def _linear(problem: Problem, units: Units) -> Standardised:
-    """Standardise a linear regression: weighted rows are multiplied by the roots of their weights."""
-    before = units.known(problem.X) + (0.0 if problem.offset is None else problem.offset)
-    rows, y, count = units.rows(problem.X), (problem.y - before) / units.y_scale, None
-    if problem.weights is not None:
-        root = np.sqrt(problem.weights)
-        rows, y, count = rows * root[:, None], y * root, float(problem.weights.sum())
-    units = dataclasses.replace(units, noise=noise_scale(rows, y, problem.prior_scale, count))
-    target = regression(Normal(), rows / units.noise, y / units.noise, problem.prior_scale)
-    return Standardised(target, units, count)
 
 
 def _group(term: GroupTerm, problem: Problem, units: Units) -> Group:
@@ -211,7 +189,7 @@ class RowSums:
 
     - `R`: at most (p+2) × (p+2), upper triangular.
     - `count`: the number of rows, or the sum of their weights.
-    - `ends`: the smallest and the largest entry of every column; `two`: whether a column has no others.
+    - `ends`: the smallest and the largest entry of every column and of y; `two`: whether there are no others.
     """
 
     R: Float[np.ndarray, "rows width"]
@@ -222,33 +200,43 @@ class RowSums:
     @classmethod
     def empty(cls, num_columns: int) -> "RowSums":
         """No rows yet."""
-        return cls(np.zeros((0, num_columns + 2)), 0, np.zeros((0, num_columns)), np.ones(num_columns, bool))
+        width = num_columns + 1
+        return cls(np.zeros((0, width + 1)), 0, np.zeros((0, width)), np.ones(width, bool))
 
     def add(self, X: np.ndarray, y: np.ndarray, weights: np.ndarray | None = None) -> "RowSums":
         """With some more rows; a row of weight w counts as w rows."""
         rows = np.column_stack([np.ones(len(y)), X, y])
+        entries = np.concatenate([self.ends, rows[:, 1:]])
         if weights is not None:
             rows = rows * np.sqrt(weights)[:, None]
         R: Any = np.linalg.qr(np.concatenate([self.R, rows]), mode="r")
-        entries = np.concatenate([self.ends, X])
         ends = np.stack([entries.min(axis=0), entries.max(axis=0)])
         only = np.all((entries == ends[0]) | (entries == ends[1]), axis=0)
         return RowSums(R, self.count + (len(y) if weights is None else float(weights.sum())), ends, self.two & only)
 
+    @property
+    def two_values(self) -> np.ndarray:
+        """Which columns, y the last, take exactly two values."""
+        return self.two & (self.ends[0] < self.ends[1])
+
+    def moments(self, centred: bool = True) -> tuple[np.ndarray, np.ndarray]:
+        """Centre and standard deviation of every column, y the last; 0 for the centre where it is not to be taken away."""
+        columns = self.R[:, 1:]
+        center = columns[0] / self.R[0, 0] if centred else np.zeros(columns.shape[1])
+        return center, np.linalg.norm(columns - self.R[:, :1] * center, axis=0) / np.sqrt(self.count)
+
+    def units(self, prior_scale: float, intercept: bool = True, measured: bool = True) -> Units:
+        """The units in which columns, and y where it is measured, have mean 0 and standard deviation 1, as in `Units.of`."""
+        center, sd = self.moments(intercept)
+        scale = np.where(sd > 1e-10 * np.linalg.norm(self.R[:, 1:], axis=0) / np.sqrt(self.count), sd, 1.0)
+        y_center, y_scale = (center[-1], scale[-1]) if measured else (0.0, 1.0)
+        scale = np.where(self.two_values, (self.ends[1] - self.ends[0]) / 2, scale)[:-1]
+        return Units(center[:-1], scale, float(y_center), float(y_scale), intercept * INTERCEPT_SCALE / prior_scale)
+
     def standardised(self, prior_scale: float, intercept: bool) -> Standardised:
         """The regression in standardised coordinates, and the way back to the user's."""
-        ones, columns = self.R[:, :1], self.R[:, 1:]
-        root = np.sqrt(self.count)
-        center = columns[0] / self.R[0, 0] if intercept else np.zeros(columns.shape[1])
-        left = columns - ones * center
-        size, sd = np.linalg.norm(columns, axis=0) / root, np.linalg.norm(left, axis=0) / root
-        scale = np.where(sd > 1e-10 * size, sd, 1.0)  # as in `Units.of`: a column that never changes keeps its prior
-        two = self.two & (self.ends[0] < self.ends[1])
-        scale[:-1] = np.where(two, (self.ends[1] - self.ends[0]) / 2, scale[:-1])
-        units = Units(center[:-1], scale[:-1], center[-1], scale[-1], intercept * INTERCEPT_SCALE / prior_scale)
-        rows, y = left[:, :-1] / scale[:-1], left[:, -1] / scale[-1]
+        units, ones = self.units(prior_scale, intercept), self.R[:, :1]
+        rows = (self.R[:, 1:-1] - ones * units.center) / units.scale
         rows = np.concatenate([units.intercept * ones, rows], axis=1) if intercept else rows
-        units = dataclasses.replace(units, noise=noise_scale(rows, y, prior_scale, self.count))
-        return Standardised(
-            regression(Normal(), rows / units.noise, y / units.noise, prior_scale), units, float(self.count)
-        )
+        y = (self.R[:, -1] - self.R[:, 0] * units.y_center) / units.y_scale
+        return Standardised(MixedRegression(rows, y, Normal(), prior_scale), units, float(self.count))

@@ -9,7 +9,7 @@ the adaptation as arguments; U and ∇U of rows are another.
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -23,7 +23,7 @@ from gyromc.solve.descent import descend_all
 from gyromc.solve.metric import DenseMetric, LowRankMetric, Metric, fitted_metric
 from gyromc.targets import Target
 
-__all__ = ["ChainSettings", "LangevinChains", "Round"]
+__all__ = ["ChainSettings", "LangevinChains", "Round", "stacked"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,6 +95,12 @@ class Round(NamedTuple):
     acceptance: Any
 
 
+def stacked(rounds: Sequence[Round]) -> tuple[np.ndarray, np.ndarray]:
+    """States and gradients of rounds as rows."""
+    rows = lambda parts: np.concatenate([x.reshape(-1, x.shape[-1]) for x in parts])
+    return rows([one.theta for one in rounds]), rows([one.gradient for one in rounds])
+
+
 def _value_and_gradient(target: Target) -> Callable:
     """The function from θ to (U, ∇U); a target with a gradient of its own, such as one that reads files, is asked for it."""
     if type(target).gradient is Target.gradient:
@@ -140,9 +146,9 @@ def _round(target: Target, state: State, metric: Metric, numbers, random: Random
     return state, kept, log_steps
 
 
-def _drawn(rng: np.random.Generator, steps: int, chains: int, dim: int, settings: ChainSettings) -> Random:
+def _drawn(rng: np.random.Generator, dim: int, settings: ChainSettings) -> Random:
     """The random numbers of a round; some steps are shorter, which lets chains move where the law is narrow."""
-    shape = steps, chains
+    shape = settings.steps, settings.chains
     shorter = settings.shortest ** rng.random(shape)
     lengths = np.where(rng.random(shape) < settings.short_share, shorter, 1.0)
     return Random(rng.standard_normal((*shape, dim)), rng.random(shape), lengths)
@@ -224,18 +230,17 @@ class LangevinChains:
 
     def _place(self, theta: np.ndarray, potential: np.ndarray, gradient: np.ndarray) -> None:
         """Set the chains, with new momenta."""
-        momentum = self.rng.standard_normal(theta.shape)
+        parts = theta, potential, gradient, self.rng.standard_normal(theta.shape)
         with jax.enable_x64(True):
-            self.state = State(*(jnp.asarray(x, float) for x in (theta, potential, gradient, momentum)))
+            self.state = State(*(jnp.asarray(x, float) for x in parts))
 
     def _advance(self, rate: float) -> tuple[Round, np.ndarray]:
-        steps, chains = self.settings.steps, self.settings.chains
-        random = _drawn(self.rng, steps, chains, self.dim, self.settings)
+        random = _drawn(self.rng, self.dim, self.settings)
         numbers = np.array([self.log_step, self.settings.friction, rate, self.settings.acceptance])
         with jax.enable_x64(True):
             self.state, kept, log_steps = _round(self.target, self.state, self.metric, numbers, random)
             kept = Round(*(np.asarray(x) for x in kept))
-        self.gradients += steps * chains
+        self.gradients += self.settings.steps * self.settings.chains
         return kept, np.asarray(log_steps)
 
     def warm_up(self) -> Round:
@@ -255,11 +260,8 @@ class LangevinChains:
         """A new metric from the later half of the warm-up; of its first round the scales alone."""
         count, settings = len(self.warm), self.settings
         window = self.warm[-1:] if count <= 3 else self.warm[-max(2, count // 2) :]
-        theta, gradient = (np.concatenate([getattr(one, name) for one in window]) for name in ("theta", "gradient"))
         dense, rank = (settings.most_dense, settings.rank) if count > 1 else (0, 0)
-        self.metric = self._sized(
-            fitted_metric(theta.reshape(-1, self.dim), gradient.reshape(-1, self.dim), dense, rank)
-        )
+        self.metric = self._sized(fitted_metric(*stacked(window), dense, rank))
 
     def _sized(self, metric: DenseMetric | LowRankMetric) -> Metric:
         """The same metric as large as the compiled program was made for."""
@@ -305,9 +307,7 @@ class LangevinChains:
 
     def warm_states(self) -> tuple[np.ndarray, np.ndarray]:
         """States and gradients of the later half of the warm-up, as rows."""
-        window = self.warm[len(self.warm) // 2 :]
-        theta = np.concatenate([one.theta.reshape(-1, self.dim) for one in window])
-        return theta, np.concatenate([one.gradient.reshape(-1, self.dim) for one in window])
+        return stacked(self.warm[len(self.warm) // 2 :])
 
     def sample(self) -> Round:
         """One round with everything fixed: its states follow the law."""

@@ -185,7 +185,8 @@ def sharpen(
     question, theta, gradient = _read(draws, target, observables, start)
     steps, segments, d = theta.shape
     flat, slopes = theta.reshape(-1, d), gradient.reshape(-1, d)
-    covariance = fitted_metric(flat, slopes, most_dense=500).covariance() if len(flat) > 2 * d and d <= 500 else None
+    known = len(flat) > 2 * d and d <= 500
+    covariance = np.asarray(fitted_metric(flat, slopes, most_dense=500).covariance()) if known else None
     fields = choose_fields(flat, slopes, covariance)
     values = question.values(flat).reshape(steps, segments, -1)
     sums = FieldRegression(fields, segments, values.mean(axis=(0, 1)))

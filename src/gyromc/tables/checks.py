@@ -174,10 +174,10 @@ def _dispersion(check: ModelCheck, setting: Setting) -> Advice:
 
 
 def _too_even(text: str, setting: Setting) -> Advice:
-    remedy = "Are counts limited, as successes of trials are? Then pass their number with `--trials`."
     if "trials" in FAMILIES[setting.model].known:
         return Advice(text, "Are the trials of a row alike, or are its successes limited in another way?")
-    return Advice(text, f"{remedy} Otherwise use a family for even counts.", setting.family(EVEN))
+    remedy = "Use a family for even counts; of successes among trials, pass the number of these with `--trials`."
+    return Advice(text, remedy, setting.family(EVEN))
 
 
 def _dependence(check: ModelCheck, setting: Setting) -> Advice:

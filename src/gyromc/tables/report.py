@@ -246,13 +246,6 @@ def summary_tables(results: Mapping[str, Any]) -> list[Table | str]:
     return [*parts, "\n".join([*data["notes"], *verdicts(results)])]
 
 
-def draw(kind: str, results: dict[str, Any]) -> Any:
-    """Return one figure of a fit, as Matplotlib's `Figure`."""
-    with needs("fit", "A figure of a fit"):
-        from gyromc.tables.figures import drawn
-    return drawn(kind, results)
-
-
 def verdicts(results: Mapping[str, Any]) -> list[str]:
     """Return the answers to both questions: whether the computation can be trusted, and whether the model fits."""
     wrong = [check["name"] for check in results["checks"] if not check["good"]]

@@ -16,11 +16,6 @@ def option(help: str, *names: str, metavar: str | None = None, default: Any = No
     return field(default=default, metadata=shown)
 
 
-def several(help: str, metavar: str = "A,B,…") -> Any:
-    """A field of `Request` that may be given several times."""
-    return option(help, metavar=metavar, default=[])
-
-
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """The options of `gyromc fit`; each says what it means."""
@@ -45,11 +40,15 @@ class Request:
         "Write the draws of all parameters, in the file's units: .csv or .parquet.", metavar="FILE"
     )
     out: str | None = option("Where results go; results/fit-NAME when left out.", metavar="DIR")
-    columns: list[str] = several("Predict from these columns only.")
-    drop: list[str] = several("Leave these columns out.")
-    categorical: list[str] = several("Treat these columns as categories, even if they hold numbers.")
-    dates: list[str] = several("Turn these dates into year, month, weekday and days since the first.")
-    reference: list[str] = several("The level that others are compared with.", "COLUMN=LEVEL")
+    columns: list[str] = option("Predict from these columns only.", metavar="A,B,…", default=[])
+    drop: list[str] = option("Leave these columns out.", metavar="A,B,…", default=[])
+    categorical: list[str] = option(
+        "Treat these columns as categories, even if they hold numbers.", metavar="A,B,…", default=[]
+    )
+    dates: list[str] = option(
+        "Turn these dates into year, month, weekday and days since the first.", metavar="A,B,…", default=[]
+    )
+    reference: list[str] = option("The level that others are compared with.", metavar="COLUMN=LEVEL", default=[])
     positive: str | None = option("The class whose probability is wanted.", metavar="CLASS")
     order: str | None = option("The classes of an ordinal target, lowest first.", metavar="A,B,…")
     weights: str | None = option("How many observations each row stands for.", metavar="COLUMN")
@@ -60,8 +59,10 @@ class Request:
     event: str | None = option(
         "The same the other way: 1 where the event was seen, as in Surv(time, event).", metavar="COLUMN"
     )
-    prior: list[str] = several(
-        "A coefficient's prior, per unit of its column: 'age=normal(0, 1)'; 'all=normal(0, 1)'.", "NAME=PRIOR"
+    prior: list[str] = option(
+        "A coefficient's prior, per unit of its column: 'age=normal(0, 1)'; 'all=normal(0, 1)'.",
+        metavar="NAME=PRIOR",
+        default=[],
     )
     robust: bool = option("Show robust (sandwich) standard deviations next to the model's.", "--robust", default=False)
     cluster: str | None = option(

@@ -18,7 +18,7 @@ from gyromc.extras import needs
 from gyromc.io.archive import Archive, write_archive
 from gyromc.io.codec import Codec, known_classes
 from gyromc.regression.draws import POSTERIOR_CLASSES, Draws, Predictions, Predictive, check_posterior
-from gyromc.regression.fit import Coefficient, Fit
+from gyromc.regression.fit import Coefficient
 from gyromc.show.files import write_atomically
 from gyromc.show.tables import Shown, Table
 from gyromc.tables.comparing import ModelComparison, compared
@@ -26,7 +26,7 @@ from gyromc.tables.datatable import DataTable, pandas_module, read_table, table_
 from gyromc.tables.effects import level_rows
 from gyromc.tables.encoding import CategoricalColumn, Encoding, GroupFactor, NumericColumn, Response
 from gyromc.tables.formula import FormulaDesign
-from gyromc.tables.report import draw, render, summary_tables
+from gyromc.tables.report import render, summary_tables
 from gyromc.tables.roles import DateColumn, Roles
 
 __all__ = ["FittedModel", "restored_model"]
@@ -52,10 +52,6 @@ class FittedModel(Shown):
     coefficients: tuple[Coefficient, ...]
     about: Mapping[str, Any]
     results: Mapping[str, Any] | None = None
-
-    @classmethod
-    def of(cls, fit: Fit, encoding: Encoding, about: Mapping[str, Any]) -> "FittedModel":
-        return cls(encoding, fit.posterior, (*fit.coefficients, *fit.auxiliary), dict(about))
 
     def __getitem__(self, name: str) -> Coefficient:
         found = {one.label: one for one in reversed(self.coefficients)}
@@ -84,13 +80,9 @@ class FittedModel(Shown):
         """Draws of coefficients, further parameters and deviations of groups, in the units of the file: chains × draws each."""
         posterior = self.posterior
         values = posterior.coefficients()
-        further = list(posterior.given)
-        if posterior.likelihood.cutpoints:  # those at the columns' means, raised to where all columns are zero
-            further = [cut + values @ posterior.units.center for cut in further]
-        for group in posterior.groups:
-            further += list(np.moveaxis(group.parameters(), -1, 0))
         labels = [one.label for one in self.coefficients]
-        found = dict(zip(labels, [*np.moveaxis(values, -1, 0), *further], strict=True))
+        every = [*np.moveaxis(values, -1, 0), *np.moveaxis(posterior.further(), -1, 0)]
+        found = dict(zip(labels, every, strict=True))
         for group in posterior.groups:
             for i, level in enumerate(group.levels):
                 for j, effect in enumerate(group.columns):
@@ -128,7 +120,9 @@ class FittedModel(Shown):
 
         The last three are there where the model has them: numbers and counts, held-out rows, a column that wants a curve.
         """
-        return draw(kind, self._findings())
+        with needs("fit", "A figure of a fit"):
+            from gyromc.tables.figures import drawn
+        return drawn(kind, self._findings())
 
     def report(self, path: str | Path) -> None:
         """Write the report as one HTML page."""

@@ -259,7 +259,7 @@ def _findings(request: Request, prepared: Prepared, watch: Watch) -> tuple[dict[
     results["effects"] = effect_findings(fit, prepared)
     watch.stage("checking the model")
     results["adequacy"] = adequacy(fit, prepared, held_out, request.command)
-    model = FittedModel.of(fit, encoding, _about(request, prepared))
+    model = FittedModel(encoding, fit.posterior, (*fit.coefficients, *fit.auxiliary), _about(request, prepared))
     found = {"held_out": held_out, "predictions": predictions, "robust": robust, "families": families, "times": spent}
     return {**results, **found}, tables, model
 

@@ -42,20 +42,17 @@ def library(t) -> Any:
 
 
 def _either(of_numpy: Callable, of_jax: Callable) -> Callable:
-    """One function of two: SciPy's for NumPy arrays, JAX's for the others."""
+    """A function of NumPy and of JAX arrays."""
     return lambda t: of_numpy(t) if library(t) is np else of_jax(t)
 
 
+# 1/(1 + e⁻ᵗ), its logarithm, log Γ, log Φ.
 sigmoid = _either(scipy.special.expit, jax.nn.sigmoid)
-"""1/(1 + e⁻ᵗ)."""
 log_sigmoid = _either(scipy.special.log_expit, jax.nn.log_sigmoid)
-"""-log(1 + e⁻ᵗ)."""
 log_gamma = _either(scipy.special.gammaln, jax.scipy.special.gammaln)
-"""log Γ(x)."""
 log_ndtr = _either(scipy.special.log_ndtr, jax.scipy.special.log_ndtr)
-"""log Φ(t)."""
+# Φ makes a uniform variable on (0, 1) of a standard normal one.
 uniform = _either(scipy.special.ndtr, jax.scipy.special.ndtr)
-"""The function that makes a uniform variable on (0, 1) of a standard normal one."""
 
 
 def exponential(u):
@@ -88,11 +85,6 @@ def quick_sigmoid(t: np.ndarray) -> np.ndarray:
     np.exp(t, out=t)
     t += 1
     return np.reciprocal(t, out=t)
-
-
-def of_indicator(mean: np.ndarray, variance: np.ndarray, trials: Any = 1.0) -> np.ndarray:
-    """E[n p(1 - p)] from the mean and the variance of n p, for n trials."""
-    return np.maximum(mean * (1 - mean / trials) - variance / trials, 0.0)
 
 
 class ResponseKind(enum.Enum):
@@ -143,7 +135,6 @@ class Likelihood(abc.ABC):
     - `measured`: whether y has units, so that it is standardised; `vector`: whether t is a vector, also one of length 1.
     - `cutpoints`: whether the further parameters are cutpoints, which stand for the intercept.
     - `known`: names of what is given for every row; `auxiliary`: of the further parameters, which are `given` after these.
-    - `noise_from_mean`: whether `mean_variance` is known, so that Var(y | θ) need not be computed for every draw.
     - `wider`: the family to take where y varies more than this one allows, or None.
     - `rank`: place among all families, the simplest first; `prior`: those of its further parameters, in a sentence.
     """
@@ -161,7 +152,6 @@ class Likelihood(abc.ABC):
     measured: ClassVar[bool] = False
     vector: ClassVar[bool] = False
     cutpoints: ClassVar[bool] = False
-    noise_from_mean: ClassVar[bool] = False
     known: ClassVar[tuple[str, ...]] = ()
     auxiliary: ClassVar[tuple[str, ...]] = ()
 
@@ -223,10 +213,6 @@ class Likelihood(abc.ABC):
     def variance(self, mean: Values, *given: Values) -> Values:
         """The variance of y given its mean; of each class's indicator, for classes."""
 
-    def mean_variance(self, mean: np.ndarray, variance: np.ndarray, *given: Values) -> np.ndarray:
-        """E[Var(y | θ)] from the mean and the variance of E[y | θ] over draws, where these determine it."""
-        raise NotImplementedError
-
     @abc.abstractmethod
     def sample(self, rng: np.random.Generator, t: np.ndarray, *given: Values) -> np.ndarray:
         """One y for each linear predictor: … × rows."""
@@ -276,18 +262,6 @@ class LogLink(Likelihood):
         # A mean of zero counts as half an event.
         least = 0.5 / len(y) if self.discrete else 0.0
         return np.log(y.mean(keepdims=True) + least)
-
-
-class Positive(Likelihood):
-    """A model of positive numbers."""
-
-    response = ResponseKind.NUMBERS
-    needs = "positive numbers"
-    remedy = "Leave these rows out, or take the family linear."
-
-    @classmethod
-    def allowed(cls, y):
-        return y > 0
 
 
 class Dispersed(Likelihood):

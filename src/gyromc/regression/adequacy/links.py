@@ -1,7 +1,6 @@
 """Whether the link between the columns and the probabilities suits: two classes, and classes in their order.
 
-Input: the predictive law, X and y. Output: a `ModelCheck`, or None for other families. Both are score tests, of one more
-parameter: the model is not fitted again.
+Input: the predictive law, X and y. Output: a `ModelCheck` by a score test, or None for other families.
 """
 
 import numpy as np

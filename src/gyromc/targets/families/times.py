@@ -8,9 +8,8 @@ import dataclasses
 
 import numpy as np
 
-from gyromc.targets.likelihoods import Likelihood, LogLink, Positive, Wording, exponential, library, log_gamma
-
-__all__ = ["LIKELIHOODS", "Exponential", "Weibull"]
+from gyromc.targets.families.numbers import Positive
+from gyromc.targets.likelihoods import Likelihood, LogLink, Wording, exponential, library, log_gamma
 
 LEAST_NOISE = 1e-3  # of log T: shapes up to 1000
 MOST_LOG_HAZARD = 60.0  # beyond, the cumulative hazard grows as a line, so that it is finite in single precision
@@ -81,14 +80,12 @@ class Weibull(_Times):
     name = "weibull"
     rank, auxiliary = 18, ("shape",)
     prior = "1/shape, the noise of the logarithm: exponential with mean 1."
-    words = Wording(
+    words = dataclasses.replace(
+        Exponential.words,
         title="Weibull regression",
         sentence="{name} is a time whose hazard is a power of the time; the logarithm of its expectation is a weighted sum of "
         "the columns.",
-        of=Exponential.words.of,
-        effect=Exponential.words.effect,
         law="a Weibull law",
-        ratio=Exponential.words.ratio,
     )
 
     def natural(self, u):
