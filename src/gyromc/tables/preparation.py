@@ -273,10 +273,11 @@ def asked_priors(
 
     `sources` has the term of each column of X.
     """
-    named: dict[str, tuple[int, list[str]]] = {"all": (0, list(sources))}
+    named: dict[str, tuple[int, list[str]]] = {}
     for column, source in sources.items():
         named.setdefault(source, (1, []))[1].append(column)
     named |= {name: (2, [name]) for name in (*sources, *groups, *(["intercept"] if intercept else []))}
+    named.setdefault("all", (0, list(sources)))
     found: dict[tuple[int, str], Prior] = {}
     for text in texts:
         name, prior, is_group = _read_prior(text)
