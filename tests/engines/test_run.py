@@ -322,6 +322,22 @@ def test_ctrl_c_returns_what_is_done(plan, engine, sigint):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+def test_ctrl_c_while_the_program_is_compiled_returns_a_run_without_steps(plan, engine, sigint, monkeypatch):
+    sigint(signal.default_int_handler)
+    compiled = loop._Loop.__init__
+
+    def pressed(self, *arguments):
+        signal.raise_signal(signal.SIGINT)
+        compiled(self, *arguments)
+
+    monkeypatch.setattr(loop._Loop, "__init__", pressed)
+    with pytest.warns(gm.GyromcWarning, match="Interrupted: averages over 0 of"):
+        run = gm.run(plan, engine=engine)
+    assert run.partial
+    monkeypatch.setattr(loop._Loop, "__init__", compiled)
+    same(run.continue_(), gm.run(plan, engine=engine))
+
+
 def test_an_ignored_ctrl_c_stays_ignored(plan, engine, sigint):
     sigint(signal.SIG_IGN)
     handlers = []

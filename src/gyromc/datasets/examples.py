@@ -9,7 +9,7 @@ import hashlib
 from importlib import resources
 from pathlib import Path
 
-from gyromc.checks import require
+from gyromc.checks import read_path, require
 
 __all__ = ["EXAMPLES", "HEART", "Example", "located"]
 
@@ -101,10 +101,10 @@ def located(data: str | Path) -> Path:
     print(located("example:heart").name)
     ```
     """
-    text = str(data)
-    if not text.startswith(PREFIX):
-        return Path(data)
-    name = text.removeprefix(PREFIX)
+    path = read_path(data)
+    if not str(path).startswith(PREFIX):
+        return path
+    name = str(path).removeprefix(PREFIX)
     near = difflib.get_close_matches(name, EXAMPLES, 1)
     require(
         name in EXAMPLES,

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from gyromc.checks import read_path, require
+from gyromc.checks import require
+from gyromc.checks import shown as quoted
 from gyromc.data.csvfile import CsvFile, require_distinct
 from gyromc.datasets import located
 from gyromc.errors import InvalidInput
@@ -196,7 +197,7 @@ def read_table(
         frame = _frame(path)
         names = [str(name) for name in frame.columns]
         return table_of(frame, [names[i] for i in _Wanted("the data", columns, drop, keep, role, choose).select(names)])
-    path = located(read_path(path))
+    path = located(path)
     require(decimal in (".", ","), f"The decimal sign must be '.' or ',': got {decimal!r}.")
     require(path.exists(), f"There is no file {path}.{_near_files(path)}")
     require(not path.is_dir(), f"{path} is a directory: name one CSV or Parquet file in it.")
@@ -219,18 +220,24 @@ def table_of(data: Any, columns: Sequence[str], name: str = "the data") -> DataT
     """Return the named columns of a data frame or of a mapping from names to values, as if they had been read from a file."""
     frame = _frame(data)
     _require_names(columns, [str(known) for known in frame.columns], name, "needed by the model")
-    found = {column: _column(frame[column].reset_index(drop=True)) for column in columns}
+    found = {column: _column(frame[column].reset_index(drop=True), column, name) for column in columns}
     require(len(frame), f"{name} has no rows.".capitalize())
     return DataTable(name, "row", found, np.arange(1, len(frame) + 1))
 
 
-def _column(values):
+def _column(values, column: str, path: str):
     """A pandas Series of any type as float64, dates or texts."""
     pandas = pandas_module()
     types = pandas.api.types
     if isinstance(values.dtype, pandas.CategoricalDtype):
         values = values.astype(values.cat.categories.dtype)
-    if types.is_bool_dtype(values) or types.is_object_dtype(values):
+    texts = types.is_bool_dtype(values) or types.is_object_dtype(values)
+    nested = lambda value: isinstance(value, list | tuple | dict | set | np.ndarray)
+    require(
+        not types.is_complex_dtype(values) and not (texts and values.map(nested).any()),
+        f"Column {column!r} of {path} holds complex numbers, lists or arrays: one real number or one text per row is needed.",
+    )
+    if texts:
         values = values.map(str, na_action="ignore")
     if types.is_numeric_dtype(values):
         return values.astype(float)
@@ -300,7 +307,7 @@ class _Wanted:
 def _read_excel(path: Path, wanted: _Wanted, sheet: str | None) -> DataTable:
     names, rows, lines, notes = read_sheet(path, sheet)
     filled, unnamed = _filled(names)
-    columns = {filled[i]: _column(_cells(rows, i)) for i in wanted.select(filled, unnamed)}
+    columns = {filled[i]: _column(_cells(rows, i), filled[i], str(path)) for i in wanted.select(filled, unnamed)}
     return DataTable(str(path), "row", columns, np.array(lines, int), notes)
 
 
@@ -331,7 +338,7 @@ def _require_names(names: Collection[str], known: Sequence[str], path: str, role
         shown = f"Did you mean {' or '.join(map(repr, near))}?" if near else f"Its columns: {columns}."
         if all(map(is_number, known[:1000])):
             shown += " The first line holds only numbers: does the file lack its header line?"
-        raise InvalidInput(f"{path} has no column {name!r} ({role}). {shown}")
+        raise InvalidInput(f"{path} has no column {quoted(name)} ({role}). {shown}")
 
 
 def _near_files(path: Path) -> str:
@@ -404,7 +411,7 @@ def _read_parquet(path: Path, wanted: _Wanted) -> DataTable:
             column = column.cast(pyarrow.string())
         series = column.to_pandas()
         # dates without a time and times of the day come as objects
-        columns[name] = series if pyarrow.types.is_temporal(kind) else _column(series)
+        columns[name] = series if pyarrow.types.is_temporal(kind) else _column(series, name, str(path))
     return DataTable(str(path), "row", columns, np.arange(1, file.metadata.num_rows + 1))
 
 

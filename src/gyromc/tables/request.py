@@ -116,6 +116,9 @@ class Request:
         return " ".join(parts)
 
 
+FLAGS = [one.name for one in fields(Request) if isinstance(one.default, bool)]
+
+
 def option_added(command: str, option: str, value: str, instead: tuple[str, ...] = ()) -> str:
     """The command line with an option set, in place of those given; `--family` also in place of `--model`."""
     gone = {option, *instead, *(("--model",) if option == "--family" else ())}
@@ -136,7 +139,10 @@ def in_python(text: str) -> str:
 
 
 def _argument(option: str, value: str | None) -> str:
-    return f"{option.replace('-', '_')}={True if value is None else value if _is_number(value) else repr(value)}"
+    name = option.replace("-", "_")
+    if value is None:
+        return f"{name}=True" if name in FLAGS else name
+    return f"{name}={value if _is_number(value) else repr(value)}"
 
 
 def _is_number(text: str) -> bool:

@@ -163,9 +163,9 @@ class FittedModel(Shown):
 
     def simulate(self, data: Any, draws: int = 1000, seed: int = 0, **text: Any) -> np.ndarray:
         """Return draws of the response at new rows, rows × draws: parameters and noise drawn anew, classes as places."""
-        rows, rng = self.encoding.rows_of(self.table(data, **text), fitted=False), np.random.default_rng(seed)
+        draws, rng = whole(draws, "draws", least=1), np.random.default_rng(whole(seed, "seed", least=0))
+        rows = self.encoding.rows_of(self.table(data, **text), fitted=False)
         law = Predictive.of(self.posterior, rows.X, self.posterior.count, **rows.beside())
-        draws = whole(draws, "draws", least=1)
         chosen = rng.choice(law.num_draws, draws, replace=draws > law.num_draws)
         return law.replicate(rng)[chosen].T
 
