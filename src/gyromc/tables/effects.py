@@ -127,7 +127,6 @@ def _written(encoding: Encoding, name: str, change: np.ndarray) -> list[dict[str
 
 MOST_LEVELS = 12  # of a table: beyond, the lowest and the highest are shown
 LATENT = {LinkFunction.LOGIT: math.pi**2 / 3, LinkFunction.PROBIT: 1.0, LinkFunction.CLOGLOG: math.pi**2 / 6}
-"""Variances of the laws whose distribution functions are the inverse links."""
 CSV_COLUMNS = ["group", "level", "effect", "rows", "mean", "sd", "low_95", "high_95"]
 
 

@@ -29,7 +29,6 @@ ELEMENTWISE = {
 BASES = {"poly": ("degree",), "bs": ("df", "degree", "knots"), "ns": ("df", "knots")}
 """Functions that make several columns out of one, and the arguments that follow it."""
 FUNCTIONS = (*ELEMENTWISE, "center", "scale", *BASES, "I", "C", "offset")
-"""All functions of a formula."""
 MOST_COLUMNS = 50  # of a basis
 MOST_POWER = 20
 ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow, ast.UAdd, ast.USub)
@@ -39,7 +38,6 @@ HINTS = {
     "te(": "For a curve write bs(…, 4).",
     "cbind(": "Name the column of successes alone, and pass `--family binomial --trials COLUMN`.",
 }
-"""What R's notation has under other names."""
 
 
 @functools.cache

@@ -203,7 +203,6 @@ def with_robust(table: tuple[list[str], list[list[Any]]], robust: dict[str, Any]
 
 
 Rows = tuple[list[str], list[list[Any]]]
-"""The columns and rows of a table."""
 TRACED, TRACE_CHAINS = 4, 4
 AT_ONCE = 500  # rows whose predictive mixtures are held at a time
 COEFFICIENT_COLUMNS = {

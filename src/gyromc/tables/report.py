@@ -164,7 +164,6 @@ def family_table(found: Mapping[str, Any]) -> Table:
 
 RESULTS = ResultsFile("fit.json", "gyromc.fit", 2, "gyromc fit … --out {directory}")
 FILES = (RESULTS.name, "report.html", "coefficients.csv", "groups.csv", "held_out.csv", "predictions.csv")
-"""All files that a fit may write."""
 SHOWN = 6  # predictions
 MOST_COMMANDS = 3
 SIGNS = {"fine": ("fine", "green"), "look": ("look", "yellow"), "misfit": ("misfit", "bold red")}

@@ -118,7 +118,6 @@ class Roles:
 
 
 NO_ROLES = Roles()
-"""No column has a role."""
 
 
 PARTS = ("year", "month", "weekday", "days")

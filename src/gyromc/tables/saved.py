@@ -180,7 +180,6 @@ CLASSES = POSTERIOR_CLASSES | known_classes(
     *(FittedModel, Coefficient, Encoding, NumericColumn, CategoricalColumn, GroupFactor, Response),
     *(FormulaDesign, Roles, DateColumn),
 )
-"""All classes that a saved model may hold."""
 
 
 def restored_model(archive: Archive) -> FittedModel:

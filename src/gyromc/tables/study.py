@@ -42,7 +42,6 @@ OPTIONS = tuple(
     for field in dataclasses.fields(Request)
     if field.name not in ("data", "target", "formula", "family", "predict", "save", "draws", "out", "explain")
 )
-"""The options of a `Request` that `fit` takes too."""
 
 
 def fit(
