@@ -166,9 +166,8 @@ class Tuning:
         self.known = refer(base, oracle, float(np.clip(budget.guess(1.0), *SETTINGS.reference)), seed)
         self.steps = budget.guess(cost_of_a_gradient(self.known.plan))
         self.spent, self.count, self.candidates = self.known.gradients, 0, []
-        say(
-            f"reference: {self.known.gradients:,.0f} gradients, errors up to {self.known.largest_error:.2g} posterior sds"
-        )
+        errors = self.known.error / np.where(self.known.sd > 0, self.known.sd, np.inf)
+        say(f"reference: {self.known.gradients:,.0f} gradients, errors up to {np.max(errors):.2g} posterior sds")
         say(f"gradients: from {_reads(self.known.plan)}")
         for family in self._families():
             found = self._tried(family)
