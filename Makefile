@@ -46,11 +46,11 @@ lint: $(READY)  ## ruff and pyright (Node, which pyright needs, comes from PyPI 
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
-bench: $(READY)  ## speed beside the peers, in chain-steps per second (installs the extra `bench`)
+bench: $(READY)  ## speed compared with the peers, in chain-steps per second (installs the extra `bench`)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
 	$(BIN)/gyromc bench speed --out results/bench
 
-accuracy: $(READY)  ## effective draws beside the peers: an hour; tables and figure of docs/accuracy.md
+accuracy: $(READY)  ## effective draws compared with the peers: an hour; tables and figure of docs/accuracy.md
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
 	$(BIN)/gyromc bench accuracy --out docs/measured
 	$(BIN)/python benchmarks/accuracy_pages.py
@@ -60,7 +60,7 @@ gpu-site: $(READY)  ## .gpu-site: pure-Python packages for a GPU machine that ha
 	  equinox wadler_lindig jaxtyping rich pygments markdown-it-py mdurl pytest pluggy iniconfig packaging \
 	  numpyro multipledispatch tqdm blackjax optax absl-py typing_extensions
 
-coverage: $(READY)  ## how often 95 % intervals hold the truth: 1000 runs of each case, table in docs/intervals.md
+coverage: $(READY)  ## coverage of 95 % intervals: 1000 runs of each case, table in docs/intervals.md
 	$(BIN)/python benchmarks/interval_coverage.py --out docs/measured/coverage.json --page docs/intervals.md
 
 checked: $(READY)  ## real files and simulated data: hours; the tables of docs/checked.md

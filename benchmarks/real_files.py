@@ -152,7 +152,10 @@ def page(rows: dict[str, dict]) -> str:
         verdict = f"{expected} ({case.grounds})" if expected else "none"
         model = f"`` {case.formula} ``" if "`" in case.formula else f"`{case.formula}`"
         counts = [str(row["rows"]), str(row["coefficients"])]
-        lines.append([case.name, model, case.family, *counts, size, verdict, seen or row["verdict"]])
+        same = bool(expected) and seen == expected
+        lines.append(
+            [case.name, model, case.family, *counts, size, verdict, "the same" if same else seen or row["verdict"]]
+        )
     z = np.array(z)
     files = len({case.name for case in cases})
     summary = (
@@ -179,18 +182,13 @@ def _pairs(rows: dict[str, dict]) -> str:
 
 def groups_page(rows: list[dict]) -> str:
     """The table of models with groups."""
-    lines = [
-        [
-            r["file"],
-            f"`{r['formula']}`".replace("|", "\\|"),
-            r["name"].replace("|", "\\|"),
-            *(f"{r[k]:.5g}" for k in ("ours", "theirs")),
-            *(f"{r[k]:.2g}" for k in ("error", "z")),
-        ]
-        for r in rows
-    ]
-    titles = ["file", "model", "parameter", "gyromc", "NUTS", "combined error", "z"]
-    return markdown(titles, lines, left=3)
+    lines, shown = [], None
+    for r in rows:
+        model = f"{r['file']}: `{r['formula']}`".replace("|", "\\|")
+        numbers = [*(f"{r[k]:.5g}" for k in ("ours", "theirs")), *(f"{r[k]:.2g}" for k in ("error", "z"))]
+        lines.append(["" if model == shown else model, r["name"].replace("|", "\\|"), *numbers])
+        shown = model
+    return markdown(["model", "parameter", "gyromc", "NUTS", "combined error", "z"], lines, left=2)
 
 
 def groups_line(case: Mixed, row: dict) -> str:

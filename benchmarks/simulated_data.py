@@ -52,7 +52,7 @@ def alarms_record(case: str) -> dict:
 
 
 def coverage_record(case: str) -> dict:
-    """The share of 95 % intervals that hold the truth, over all coefficients and for each."""
+    """The share of 95 % intervals that contain the truth, over all coefficients and for each."""
     held = coverage(COVERAGE)
     by_fit = held.mean(axis=1)  # coefficients of one fit share σ
     error = float(by_fit.std(ddof=1) / np.sqrt(len(by_fit)))
@@ -110,7 +110,7 @@ def coverage_page(rows: dict[str, dict]) -> str:
     """The coverage, as a sentence."""
     (row,) = rows.values()
     return (
-        f"Linear regression of 12 rows on 6 columns, {row['simulations']} simulations: 95 % intervals hold "
+        f"Linear regression of 12 rows on 6 columns, {row['simulations']} simulations: 95 % intervals contain "
         f"{100 * row['share']:.1f} ± {100 * row['error']:.1f} % of the coefficients; {100 * min(row['each']):.1f} to "
         f"{100 * max(row['each']):.1f} % of each."
     )

@@ -1,6 +1,6 @@
 """Four NumPyro models with their data, on which `gyromc.interop.numpyro` is tested and measured.
 
-Run as `python examples/numpyro_models.py [NAME]` for the posterior means of one of them, beside those of NUTS.
+Run as `python examples/numpyro_models.py [NAME]` for the posterior means of one of them, next to those of NUTS.
 """
 
 import dataclasses
@@ -87,7 +87,7 @@ def examples() -> dict[str, Example]:
 
 
 def main(name: str = "logistic") -> None:
-    """The posterior means of one example with their errors, and those of NUTS beside them."""
+    """The posterior means of one example with their errors, next to those of NUTS."""
     import jax
     from numpyro.infer import MCMC, NUTS
 

@@ -129,8 +129,8 @@ def measured_page(docs: Path) -> str:
     lines = [
         "# What was measured, and where",
         "",
-        "These files hold the measured numbers of the pages; a command of the project wrote each. The pages explain how it is "
-        "measured and what it means, and which options the command had. Figures per second depend on the machine.",
+        "A command of the project wrote each of these files. The pages explain how a number is measured, what it means, and "
+        "which options the command had. Figures per second depend on the machine.",
         "",
         "| what | page | numbers | command | machine and versions |",
         "|---|---|---|---|---|",

@@ -1,4 +1,4 @@
-"""The table of docs/install.md: what each extra is for, and how large it is, beside the core, in this environment.
+"""The table of docs/install.md: what each extra is for, and how large it is besides the core, in this environment.
 
     python tools/sizes.py --page docs/install.md
 

@@ -7,7 +7,6 @@ from gyromc.regression.fit import fit
 from gyromc.regression.problem import Problem
 from gyromc.regression.standardised import standardise
 from gyromc.targets.families import Normal, Ordinal
-from gyromc.targets.mixed import MixedRegression
 
 
 def quick_draws(X, y, likelihood, rng, num_draws=1024, trials=None):
@@ -24,16 +23,13 @@ def quick_draws(X, y, likelihood, rng, num_draws=1024, trials=None):
     logs = -standard.target.potentials(candidates) + 0.5 * np.sum(away**2, axis=1)
     weights = np.exp(logs - logs.max())
     chosen = candidates[rng.choice(len(weights), num_draws, p=weights / weights.sum())].reshape(64, -1, theta.size)
-    if not isinstance(standard.target, MixedRegression):
-        return Draws(likelihood, standard.units, chosen)
     given = likelihood.in_units(standard.target.given(chosen), standard.units.y_scale)
     return Draws(likelihood, standard.units, chosen[..., : standard.target.num_coefficients], given)
 
 
 def _mode(target):
     """The mode and the curvature there, by damped Newton steps."""
-    mixed = isinstance(target, MixedRegression)
-    theta = np.zeros(target.dim) if mixed else target.start_point()
+    theta = np.zeros(target.dim)
     for _ in range(100):
         H = np.asarray(target.hessians(theta[None]))[0]
         lowest = np.linalg.eigvalsh(H)[0]

@@ -100,7 +100,7 @@ def mixed_linear_places(simulations, seed):
     for _ in range(simulations):
         target, theta = simulated(NormalNoise(), True, rng)
         draws = Marginal(target).sample(np.eye(2), 1024, seed=int(rng.integers(2**31)))
-        found.append([*np.mean(draws.v[:, :2] < theta[:2], axis=0), *np.mean(draws.phi < theta[2:4], axis=0)])
+        found.append(np.mean(draws.theta[:, :4] < theta[:4], axis=0))
     return np.array(found)
 
 

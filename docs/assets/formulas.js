@@ -1,4 +1,4 @@
-// Typesets the formulas of a page with KaTeX, which lies beside this file: no other host is asked for anything.
+// Typesets the formulas of a page with KaTeX, which is shipped with the site: no other host is asked for anything.
 document.querySelectorAll(".arithmatex").forEach((element) => {
   const display = element.textContent.trim().startsWith("\\[");
   const formula = element.textContent.trim().slice(2, -2);

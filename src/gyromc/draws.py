@@ -138,9 +138,9 @@ def _from_sites(values: Mapping[str, Any], target: Any) -> np.ndarray:
         f"and the draws hold {', '.join(map(repr, values))}. Sample the same model, and keep all its sites.",
     )
     found = {name: _array(values[name]) for name in target.sites}
-    axes = {name: value.ndim - len(target.shape_of(name)) for name, value in found.items()}
+    axes = {name: value.ndim - len(target.structure.shapes[name]) for name, value in found.items()}
     for name, value in found.items():
-        shape = target.shape_of(name)
+        shape = target.structure.shapes[name]
         require(
             axes[name] in (1, 2)
             and value.shape[axes[name] :] == shape

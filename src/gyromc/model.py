@@ -198,7 +198,7 @@ class Model:
 
         **Arguments:**
 
-        - `draws`: how many, an even number of at least 40; with d parameters they must be worth 20·d independent ones.
+        - `draws`: how many, an even number of at least 40; with d parameters their effective sample size must be 20·d.
 
         **Returns:** a `Sample`, which computes gradients at its points when asked for them, or None.
 

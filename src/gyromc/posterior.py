@@ -56,7 +56,7 @@ class PosteriorMean:
 
     @property
     def recommended(self) -> tuple[float, float]:
-        """The interval to report: the same; a bias that is not known is said in the posterior's `hints`."""
+        """The interval to report: the same; `hints` of the posterior names a bias that is not known."""
         return self.interval
 
     @property

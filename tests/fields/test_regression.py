@@ -5,8 +5,11 @@ import pytest
 from scipy import stats
 
 from gyromc.fields.functions import choose_fields
-from gyromc.fields.regression import FieldRegression, calibrated_weights
+from gyromc.fields.regression import SETTINGS, FieldRegression, between, calibrated_weights
 from gyromc.posterior import weighted_quantiles
+
+CAUTION = SETTINGS.caution**2
+"""By how much z² is smaller than that of Student's law: errors are stated larger on purpose."""
 
 
 def sharpened(theta, gradient, values, block=1, pieces=1):
@@ -51,7 +54,7 @@ def observed(theta):
 
 
 def test_stated_errors_hold_on_a_skew_law_and_are_smaller():
-    """400 repetitions: z² has mean 15/13 with 15 degrees of freedom, and its mean over repetitions a standard error of 0.1."""
+    """400 repetitions: z² has mean 15/13 with 15 degrees of freedom, less the caution; its mean has a standard error of 0.1."""
     rng, runs, chains = np.random.default_rng(1), 400, 16
     squares, gains = [], []
     for _ in range(runs):
@@ -61,7 +64,7 @@ def test_stated_errors_hold_on_a_skew_law_and_are_smaller():
         gains.append(found.gain)
     noise = np.std(squares, axis=0) / np.sqrt(runs)
     # e^x is 2 plus a zero-mean function: nothing is left of it but the ridge's share
-    assert np.all(np.abs(np.mean(squares, axis=0) - 15 / 13)[[0, 2]] < 4 * noise[[0, 2]])
+    assert np.all(np.abs(np.mean(squares, axis=0) - 15 / 13 / CAUTION)[[0, 2]] < 4 * noise[[0, 2]])
     assert np.median(gains, axis=0)[0] > 20
     assert np.median(gains, axis=0)[2] > 1.3
 
@@ -74,7 +77,19 @@ def test_coefficients_of_a_chain_do_not_come_from_itself():
         noise = rng.normal(size=(10, 8, 1))
         found = sharpened(theta, theta, noise)
         ratio.append(found.mean[0] ** 2 / found.std_error[0] ** 2)
-    assert abs(np.mean(ratio) - 7 / 5) < 4 * np.std(ratio) / np.sqrt(runs)
+    assert abs(np.mean(ratio) - 7 / 5 / CAUTION) < 4 * np.std(ratio) / np.sqrt(runs)
+
+
+def test_segments_of_chains_give_an_error_with_less_noise():
+    """Independent states in 20 pieces become 10 segments of 8 chains: their error scatters like one from 79 degrees, not 7."""
+    rng, errors = np.random.default_rng(8), []
+    for _ in range(200):
+        theta, gradient = gumbel(rng, 60, 8)
+        found = sharpened(theta, gradient, np.sin(3 * theta[..., :1]), pieces=20)
+        errors.append((found.segment_error[0], between(found.corrected)[0]))
+    scatter = np.std(errors, axis=0) / np.mean(errors, axis=0)
+    assert scatter[0] < 0.12 < 0.2 < scatter[1]
+    assert np.mean(errors, axis=0)[0] == pytest.approx(np.mean(errors, axis=0)[1], rel=0.06)
 
 
 def test_pieces_and_blocks_change_little():
@@ -102,8 +117,8 @@ def test_weights_sum_to_one_balance_the_functions_and_sharpen_quantiles():
     for _ in range(100):
         theta, gradient = gumbel(rng, 600, 1)
         theta, gradient = theta[:, 0], gradient[:, 0]
-        functions = choose_fields(theta, gradient)(theta, gradient)
-        w = calibrated_weights(functions)
+        fields = choose_fields(theta, gradient)
+        functions, w = fields(theta, gradient), calibrated_weights(fields, theta, gradient)
         assert w.sum() == pytest.approx(1)
         assert w.min() >= 0
         assert (

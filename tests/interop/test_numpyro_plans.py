@@ -10,6 +10,7 @@ from numpyro import distributions as dist
 
 import gyromc as gm
 from gyromc.interop import numpyro as gnp
+from gyromc.interop.numpyro import planning
 
 MEAN, SD = 4 / 4.25, np.sqrt(1 / 4.25)  # of `normal` with y = 1
 
@@ -29,35 +30,58 @@ def rates(exposure, y):
         numpyro.sample("y", dist.Poisson(rate * exposure[index]), obs=y[index])
 
 
-def test_budgets_and_what_was_asked_for():
-    """Gradients, error, or steps and chains; the run has the error that is expected, and the exact mean."""
-    target = gnp.target(normal, np.array([1.0]))
-    tuned = gnp.tune(target, gradients=4000)
+@pytest.fixture(scope="module")
+def target():
+    return gnp.target(normal, np.array([1.0]))
+
+
+@pytest.fixture(scope="module")
+def tuned(target):
+    return gnp.tune(target, gradients=4000)
+
+
+@pytest.fixture
+def budgets(tuned, monkeypatch):
+    """What the tuner is asked for; it answers with the plan that was tuned before."""
+    asked = []
+    monkeypatch.setattr(planning, "tune_any", lambda target, observables, **budget: asked.append(budget) or tuned)
+    return asked
+
+
+def test_the_run_has_the_error_that_is_expected_and_the_exact_mean(tuned):
     assert tuned.plan.gradients <= 1.01 * 4000
     assert not tuned.warnings
     run = gm.run(tuned.plan, progress=False)
     assert abs(run.mean["m"] - MEAN) < 4 * max(tuned.expected["m"], 1e-6)
     assert tuned.sd["m"] == pytest.approx(SD, rel=0.1)
-    asked = gnp.plan(target, num_steps=300, num_chains=7, seed=5)
-    assert (asked.num_steps, asked.num_chains, asked.seed) == (300, 7, 5)
-    assert gnp.plan(target, num_steps=50).num_chains == 32
-    for wrong, message in (
+
+
+def test_steps_and_chains_are_a_budget(target, budgets):
+    assert gnp.plan(target, num_steps=300, num_chains=7, seed=5).num_steps == 300
+    assert gnp.plan(target, num_steps=50).num_steps == 50
+    assert budgets == [{"gradients": 2100, "num_chains": 7, "seed": 5}, {"gradients": 1600, "num_chains": 32}]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
         ({"num_steps": 5, "error": 0.1}, "`num_steps` sets the budget"),
         ({"error": 0.1, "gradients": 10}, "Pass one of"),
         ({"error": -1.0}, "`error`"),
         ({"num_chains": 0}, "`num_chains`"),
         ({"step": 0.1}, "got step. Another field of a plan goes to `gnp.plan`; its fields are target, dynamics"),
-    ):
-        with pytest.raises(gm.InvalidInput, match=message):
-            gnp.plan(target, **wrong)
+    ],
+)
+def test_what_cannot_be_asked_for_is_named(target, wrong, message):
+    with pytest.raises(gm.InvalidInput, match=message):
+        gnp.plan(target, **wrong)
 
 
-def test_fields_replace_what_was_chosen_but_the_account_is_of_what_was_tuned():
-    target = gnp.target(normal, np.array([1.0]))
-    chosen = gnp.plan(target, gradients=2000)
-    finer = gnp.plan(target, gradients=2000, step_size=chosen.eta / 10, dtype="float64")
-    assert finer.eta == pytest.approx(chosen.eta / 10)
-    assert finer.burn_in == pytest.approx(10 * chosen.burn_in, abs=1)
+def test_fields_replace_what_was_chosen_but_the_account_is_of_what_was_tuned(target, tuned, budgets):
+    finer = gnp.plan(target, gradients=4000, step_size=tuned.plan.eta / 10, dtype="float64")
+    assert budgets == [{"gradients": 4000}]
+    assert finer.eta == pytest.approx(tuned.plan.eta / 10)
+    assert finer.burn_in == pytest.approx(10 * tuned.plan.burn_in, abs=1)
     assert finer.dtype == "float64"
     with pytest.raises(gm.InvalidInput, match=r"got step_size. Another field of a plan goes to `gnp.plan`"):
         gnp.tune(target, gradients=2000, step_size=0.1)
@@ -86,9 +110,10 @@ def test_a_batch_size_forces_a_control_variate_at_the_mode():
 
 def test_heavy_tails_are_a_warning_of_the_summary():
     """E m² = 3 under StudentT(3), whose m⁴ has no mean."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", gm.GyromcWarning)
-        plan = gnp.plan(gnp.target(heavy), num_steps=500)
+    target = gnp.target(heavy)
+    observables = gnp.observables(target, squares=True)
+    plan = gm.Plan(target=target, dynamics=gm.dynamics.overdamped(1), observables=observables, step_size=0.2,
+                   num_steps=500, num_chains=32, start=target.start)  # fmt: skip
     run = gm.run(plan)
     with pytest.warns(gm.GyromcWarning, match=r"m\^2: the observable has heavy tails"):
         table = gnp.summary(run)

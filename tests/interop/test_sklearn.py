@@ -169,24 +169,18 @@ def test_in_scikit_learns_tools():
     assert clone(search.best_estimator_[-1]).get_params()["effort"] == 0.2
 
 
-@pytest.mark.parametrize("way", ["pickle", "joblib"])
-def test_saved_and_read_back(way, tmp_path):
-    X, y = classes()
-    model = BayesianLogisticRegression(effort=0.2, num_draws=256).fit(X, y)
-    if way == "pickle":
-        copy = pickle.loads(pickle.dumps(model))
-    else:
-        copy = joblib.load(joblib.dump(model, tmp_path / "model.joblib")[0])
-    assert np.array_equal(copy.predict_proba(X), model.predict_proba(X))
-
-
-def test_the_seed_decides():
+def test_saved_and_read_back_and_the_seed_decides(tmp_path):
     X, y = classes()
     make = lambda seed: BayesianLogisticRegression(effort=0.2, num_draws=256, random_state=seed).fit(X, y)
-    assert np.array_equal(make(1).coef_, make(1).coef_)
-    assert not np.array_equal(make(1).coef_, make(2).coef_)
+    model = make(1)
+    read = joblib.load(joblib.dump(model, tmp_path / "model.joblib")[0])
+    for copy in (pickle.loads(pickle.dumps(model)), read):
+        assert np.array_equal(copy.predict_proba(X), model.predict_proba(X))
+    assert np.array_equal(model.coef_, make(1).coef_)
     generator = np.random.RandomState(3)
-    assert not np.array_equal(make(generator).coef_, make(generator).coef_)
+    others = [make(generator).coef_ for _ in range(2)]
+    assert not np.array_equal(model.coef_, others[0])
+    assert not np.array_equal(*others)
 
 
 def test_errors():
@@ -219,16 +213,12 @@ def counts(rows=150, seed=4):
 
 def test_counts_are_those_of_the_regression():
     X, y = counts()
-    for estimator, family in (
-        (BayesianPoissonRegression, "poisson"),
-        (BayesianNegativeBinomialRegression, "negative-binomial"),
-    ):
-        model = estimator(effort=0.1).fit(X, y)
-        direct = fit(X, y, family, effort=0.1)
-        assert np.allclose(model.coef_, [direct.mean["x0"], direct.mean["x1"]], rtol=1e-6)
-        mean, sd = model.predict(X[:5], return_std=True)
-        assert np.allclose(mean, direct.predict(X[:5]).mean, rtol=1e-6)
-        assert np.allclose(sd, direct.predict(X[:5]).predictive_sd, rtol=1e-6)
+    model = BayesianNegativeBinomialRegression(effort=0.1).fit(X, y)
+    direct = fit(X, y, "negative-binomial", effort=0.1)
+    assert np.allclose(model.coef_, [direct.mean["x0"], direct.mean["x1"]], rtol=1e-6)
+    mean, sd = model.predict(X[:5], return_std=True)
+    assert np.allclose(mean, direct.predict(X[:5]).mean, rtol=1e-6)
+    assert np.allclose(sd, direct.predict(X[:5]).predictive_sd, rtol=1e-6)
     assert 1 < model.auxiliary_["shape"] < 5
 
 
@@ -242,7 +232,7 @@ def data_for(estimator):
 @pytest.mark.parametrize(
     "estimator",
     [
-        pytest.param(e, id=e.__name__, marks=[pytest.mark.slow] if e is BayesianNegativeBinomialRegression else [])
+        pytest.param(e, id=e.__name__, marks=[pytest.mark.slow] if "Counts" in str(e.__mro__) else [])
         for e in ESTIMATORS
     ],
 )
@@ -292,7 +282,9 @@ def test_sparse_rows_and_several_responses():
     assert np.allclose(pieces.coef_, both.coef_, atol=1e-3 * both.coef_sd_.min())
 
 
-@pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda e: e.__name__)
+@pytest.mark.parametrize(
+    "estimator", [BayesianLinearRegression, BayesianNegativeBinomialRegression], ids=lambda e: e.__name__
+)
 def test_saved_without_pickle_and_read_back(estimator, tmp_path):
     X, y = data_for(estimator)
     model = estimator(effort=0.3, random_state=np.random.RandomState(3)).fit(X, y)

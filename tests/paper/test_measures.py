@@ -131,8 +131,8 @@ class TestVerdicts:
         published = (*self.etas, 0.00625)
         better = claims.smaller_error({"nonreversible": small, "reversible": large}, self.etas, self.boot)
         worse = claims.smaller_error({"nonreversible": large, "reversible": small}, self.etas, self.boot)
-        half = claims.half_slope({"nonreversible": small}, self.etas, self.boot, {})
-        one = claims.half_slope({"nonreversible": steep}, self.etas, self.boot, {})
+        half = claims.half_slope({"nonreversible": small}, self.etas, self.boot, "paper", {})
+        one = claims.half_slope({"nonreversible": steep}, self.etas, self.boot, "paper", {})
         cell = claims.exact({("nonreversible", 0.1): 0.5}, {("nonreversible", 0.1): 1.0})
         for claim, part in (
             (better, claims.HOLDS_HERE),
@@ -166,17 +166,23 @@ class TestVerdicts:
     def test_slope(self):
         for power, verdict in ((0.5, claims.CONFIRMED), (1.0, claims.REFUTED)):
             assert (
-                claims.half_slope({"nonreversible": self.errors(1.0, 5, power)}, self.etas, self.boot, {}).verdict
+                claims.half_slope(
+                    {"nonreversible": self.errors(1.0, 5, power)}, self.etas, self.boot, "paper", {}
+                ).verdict
                 == verdict
             )
 
     def test_what_the_exact_theory_foretells_does_not_refute_a_limit(self):
         """A slope of 1 at these step sizes refutes ½, unless exact theory says 1 there too; it does not excuse others."""
         errors = {"nonreversible": self.errors(1.0, 5, 1.0)}
-        explained = claims.half_slope(errors, self.etas, self.boot, {"nonreversible": [eta for eta in self.etas]})
+        explained = claims.half_slope(
+            errors, self.etas, self.boot, "paper", {"nonreversible": [eta for eta in self.etas]}
+        )
         assert explained.verdict == claims.UNRESOLVED
         assert "exact theory at these step sizes: 1.000" in explained.items[0].note
-        other = claims.half_slope(errors, self.etas, self.boot, {"nonreversible": [eta**0.7 for eta in self.etas]})
+        other = claims.half_slope(
+            errors, self.etas, self.boot, "paper", {"nonreversible": [eta**0.7 for eta in self.etas]}
+        )
         assert other.verdict == claims.REFUTED
 
     def test_exact_predictions(self):

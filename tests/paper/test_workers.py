@@ -88,11 +88,11 @@ def test_a_piece_with_fewer_chains_is_the_first_chains_of_another(tmp_path, name
     alone = Piece.of(engines.run(small.plan, "lanes"))
     np.testing.assert_array_equal(found.pieces[small.index].averages, alone.averages)
     assert found.pieces[large.index].averages.shape[0] == 70
-    work = Work([small, large], Cache(tmp_path), "lanes")
+    work = Work([small, large], "lanes")
     failed = dataclasses.replace(found.pieces[large.index], failures=("chain 3",))
     again = work.failed(Obtained({work.jobs[0].key: failed}, frozenset()))
     assert [job.key for job in again] == [fingerprint(small.plan, "lanes")]
-    assert len(Work([small, large], Cache(tmp_path), "scan").jobs) == 2  # `scan` may round otherwise with fewer chains
+    assert len(Work([small, large], "scan").jobs) == 2  # `scan` may round otherwise with fewer chains
 
 
 @pytest.mark.slow
@@ -101,12 +101,8 @@ def test_the_same_for_every_kind_of_problem(tmp_path, name):
     test_a_piece_with_fewer_chains_is_the_first_chains_of_another(tmp_path, name)
 
 
-def _job(cache, key="ab" * 16, function=chores.square, arguments=(3,)):
-    def store(value):
-        cache.store_json(key, {"value": value})
-        return {"value": value}
-
-    return Job(key, WorkerTask("three", function, arguments), lambda: cache.load_json(key), store)
+def _job(key="ab" * 16, function=chores.square, arguments=(3,)):
+    return Job(key, WorkerTask("three", function, arguments))
 
 
 HOLD = """
@@ -132,7 +128,7 @@ def test_another_process_that_computes_for_the_cache_is_waited_for(tmp_path, cap
 
         def work(to=results):
             with cache.alone():
-                to.append(obtain([_job(cache)], cache, Here(), Progress()))
+                to.append(obtain([_job()], cache, Here(), Progress()))
 
         thread = threading.Thread(target=work)
         thread.start()
@@ -142,21 +138,21 @@ def test_another_process_that_computes_for_the_cache_is_waited_for(tmp_path, cap
             time.sleep(0.01)
             said += capsys.readouterr().err
         if finishes:
-            cache.store_json(key, {"value": 9})
+            cache.store(key, 9)
         other.kill()
         other.wait()
         thread.join()
-        assert results[0].values == {key: {"value": 9}}
+        assert results[0].values == {key: 9}
         assert results[0].computed == (frozenset() if finishes else {key})
         (tmp_path / f"{key}.json").unlink()
 
 
 def test_an_error_names_the_piece_and_nothing_finished_is_lost(tmp_path):
     cache = Cache(tmp_path)
-    todo = [_job(cache), _job(cache, "cd" * 16, chores.refusing, ())]
+    todo = [_job(), _job("cd" * 16, chores.refusing, ())]
     with pytest.raises(InvalidInput, match=r"^three: `x` must be positive"):
         obtain(todo, cache, Here(), Progress())
-    assert cache.load_json("ab" * 16) == {"value": 9}
+    assert cache.load("ab" * 16) == 9
 
 
 def test_where_pieces_are_computed(tmp_path, monkeypatch):
@@ -203,7 +199,7 @@ def test_a_killed_worker_and_ctrl_c(tmp_path, sigint):
 def test_programs_are_compiled_by_threads_once_each(tmp_path):
     """As on a GPU: plans that differ in step size, seed or data have one program, and a task waits for its own."""
     todo = [*cells(select(["hfhr-quadratic", "linear-nld"]), TINY), *cells(select(["linear-nld"], seed=3), TINY)]
-    tasks, made = [job.task for job in Work(todo, Cache(tmp_path), "scan").jobs], []
+    tasks, made = [job.task for job in Work(todo, "scan").jobs], []
     names = [prepares(task)[0] for task in tasks]
     assert len(set(names)) == 5  # three dynamics on one problem and two on the other
     prepares(tasks[0])[1]()
@@ -231,6 +227,6 @@ def test_a_warning_of_a_piece_is_returned_with_it():
     with pytest.warns(GyromcWarning):
         engines.run(plan.replace(step_size=2.5, num_steps=200), "scan", on_divergence="report")
     plan = plan.replace(step_size=2.5, num_steps=200)
-    piece, notes = compute(SentPlan(plan), "scan", fingerprint(plan, "scan"), lambda share: None)
-    assert len(notes) == 1
+    piece = compute(SentPlan(plan), "scan", fingerprint(plan, "scan"), lambda share: None)
+    assert len(piece.warnings) == 1
     assert piece.failures

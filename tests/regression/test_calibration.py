@@ -46,10 +46,9 @@ def test_ranks_of_linear_models_with_groups_are_those_of_quadrature_in_few_simul
     assert_exact(15, seed=3)
 
 
-@pytest.mark.parametrize("family", ["negative-binomial", "ordinal", "poisson"])
-def test_ranks_are_uniform_in_few_simulations(family):
-    groups = family == "poisson"
-    places = solved_places(LIKELIHOODS[family], groups, 12, seed=2)
+def test_ranks_are_uniform_in_few_simulations():
+    """A further parameter and a group; all other families have the potentials that `test_families` writes anew."""
+    places = solved_places(LIKELIHOODS["negative-binomial"], True, 12, seed=2)
     assert stats.kstest(places.ravel(), "uniform").pvalue > 1e-3
 
 

@@ -56,7 +56,7 @@ def test_numbers_and_counts_by_probabilities():
 
 def test_weights_are_copies_of_rows():
     X, y = counts(0.5, n=60)
-    twice = compare(np.repeat(X, 2, axis=0), np.repeat(y, 2), ["poisson", "negative-binomial"])
+    twice = compare(np.repeat(X, 2, axis=0), np.repeat(y, 2), ["poisson", "negative-binomial"])  # of the shape above
     weighted = compare(X, y, ["poisson", "negative-binomial"], weights=np.full(60, 2.0))
     a, b = (found.candidates[0].difference for found in (twice, weighted))
     assert a < 0
@@ -103,7 +103,7 @@ def test_what_cannot_be_fitted_is_said():
 
 def test_successes_among_trials():
     rng = np.random.default_rng(3)
-    X, trials = rng.normal(size=(100, 1)), rng.integers(4, 12, 100)
+    X, trials = rng.normal(size=(50, 1)), rng.integers(4, 12, 50)
     p = 1 / (1 + np.exp(-X[:, 0]))
     even = compare(X, rng.binomial(trials, p), ["binomial", "beta-binomial"], trials=trials)
     uneven = compare(

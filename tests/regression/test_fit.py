@@ -9,7 +9,7 @@ from scipy import special
 import gyromc as gm
 from gyromc.approx.gaussian import GaussianApproximation, inverse_root
 from gyromc.datasets import heart
-from gyromc.regression import sampling
+from gyromc.regression import fit as fitting
 from gyromc.regression.fit import fit
 from gyromc.regression.standardised import Units
 from gyromc.targets.likelihoods import contrasts
@@ -241,13 +241,13 @@ def test_the_heart_data_against_importance_sampling():
 
 def test_a_fit_knows_that_it_was_interrupted(sigint, monkeypatch):
     sigint(signal.default_int_handler)
-    real = sampling.expect
+    real = fitting.expect
 
     def pressed(*args, **options):
         found = real(*args, **options)
         signal.raise_signal(signal.SIGINT)
         return found
 
-    monkeypatch.setattr(sampling, "expect", pressed)
+    monkeypatch.setattr(fitting, "expect", pressed)
     X, _, rng = data()
     assert fit(X, rng.standard_normal(60) > 0, "logistic", effort=0.2).partial

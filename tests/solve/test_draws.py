@@ -8,6 +8,7 @@ from scipy import stats
 
 import gyromc as gm
 from gyromc.errors import GyromcWarning, InvalidInput
+from gyromc.fields.regression import SETTINGS
 
 P = np.array([[2.0, 0.6, 0.0], [0.6, 1.0, 0.0], [0.0, 0.0, 4.0]])
 TARGET = gm.targets.Quadratic(P)
@@ -51,7 +52,7 @@ def test_a_biased_chain_is_found_by_its_kept_draws():
 
 
 def test_sharpened_means_have_errors_that_hold():
-    """100 sets of 4 × 200 draws of log Gamma(3): z² has mean 31/29, and the means gain."""
+    """100 sets of 4 × 200 draws of log Gamma(3): z² has mean 31/29 over the square of the caution, and the means gain."""
     target = gm.targets.LogDensity(lambda t: 3 * t[0] - np.e ** t[0])
     squares, gains = [], []
     for seed in range(60):
@@ -60,7 +61,7 @@ def test_sharpened_means_have_errors_that_hold():
         row = found["theta[0]"]
         squares.append(((row.mean - stats.loggamma(3.0).mean()) / row.std_error) ** 2)
         gains.append(row.gain)
-    assert abs(np.mean(squares) - 31 / 29) < 4 * np.std(squares) / np.sqrt(60)
+    assert abs(np.mean(squares) - 31 / 29 / SETTINGS.caution**2) < 4 * np.std(squares) / np.sqrt(60)
     assert np.median(gains) > 20
     assert found.weights.sum() == pytest.approx(1)
 

@@ -59,7 +59,7 @@ LAYERS = [
     Part("results", "the `Run`: the averages of all chains and what they came from"),
     Part("io", "files: one codec for archives, checkpoints, saved runs and models; plan files; functions by name"),
     Part("engines", "`run`: the loop, and the engines `scan` (any target), `lanes` (CPU), `pallas` (GPU)", "E4"),
-    Part("estimation", "`estimate`: the statistical error of a mean, and the bias of the step size beside it"),
+    Part("estimation", "`estimate`: the statistical error of a mean, and the bias of the step size"),
     Part("tuning", "the choice of dynamics, step size and run length, by trials against the solver's answer"),
     Part("datasets", "data with checksum and licence"),
     Part("regression", "Bayesian regression from X and y"),

@@ -24,6 +24,6 @@ VARIED = dataclasses.replace(
 
 def execute(todo, cache, engine="auto", fresh=False):
     """Compute the cells that are not in the cache, or all of them; their pieces."""
-    work = Work(todo, cache, engine, fresh)
+    work = Work(todo, engine, fresh)
     found = obtain(work.jobs, cache, Here(), Progress())
     return work.outcome(found, obtain(work.failed(found), cache, Here(), Progress()))

@@ -129,9 +129,9 @@ def test_many_points_are_evaluated_in_parts_with_the_same_result(monkeypatch, cl
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((50, 3)), rng.integers(0, classes, 50)
     make = gm.targets.LogisticRegression if classes == 2 else gm.targets.SoftmaxRegression
-    points = rng.standard_normal((7, make(X, y).dim))
+    points = rng.standard_normal((20, make(X, y).dim))
     whole = [f(points) for f in (make(X, y).potentials, make(X, y).gradients, make(X, y).mean_hessian)]
-    monkeypatch.setattr(regressions, "MOST_AT_ONCE", 50 * classes)  # one or two points in a part
+    monkeypatch.setattr(regressions, "IN_CACHE", 0)  # eight points in a part
     parts = [f(points) for f in (make(X, y).potentials, make(X, y).gradients, make(X, y).mean_hessian)]
     for one, other in zip(whole, parts, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-12)

@@ -1,4 +1,4 @@
-"""`gyromc bench`: speed and accuracy beside other packages, where there is a checkout; its commands are in its `benchmarks`."""
+"""`gyromc bench`: speed and accuracy compared with other packages, in a checkout; its commands are in `benchmarks`."""
 
 import importlib
 import sys
@@ -19,7 +19,7 @@ def register(app: typer.Typer) -> None:
 
 
 def bench(arguments: Annotated[list[str] | None, typer.Argument(metavar="[speed|accuracy] …")] = None) -> None:
-    """Measure engines and accuracy beside other packages; in a checkout of the source only."""
+    """Measure engines and accuracy, compared with other packages; in a checkout of the source only."""
     from gyromc.errors import InvalidInput
 
     folder = _benchmarks()

@@ -203,6 +203,7 @@ def continue_(
 
 def _finish(result: "Run", save: Path | None, json: bool) -> None:
     """Save a run where that is asked for, print it, and end with the status of Ctrl-C where it was interrupted."""
+    from gyromc.processes import agree
     from gyromc.show.interruption import unhurried
     from gyromc.show.progress import say
 
@@ -216,7 +217,8 @@ def _finish(result: "Run", save: Path | None, json: bool) -> None:
         finally:
             if is_first():
                 answer(json, result.to_dict(), result)
-        wait_for_first()
+        # Until process 0 has written its files: it loses the run where another process ends before that.
+        agree(None)
     if result.partial:
         raise typer.Exit(INTERRUPTED)
 
@@ -299,13 +301,6 @@ def is_first() -> bool:
     from gyromc.processes import index
 
     return index() == 0
-
-
-def wait_for_first() -> None:
-    """Wait until process 0 has written its files: it loses the run where another process ends before that."""
-    from gyromc.processes import agree
-
-    agree(None)
 
 
 def _keep_output() -> None:

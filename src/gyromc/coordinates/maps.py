@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from gyromc.checks import cause, numbers, require
+from gyromc.checks import cause, numbers, require, shown
 from gyromc.errors import InvalidInput
 from gyromc.evaluation import doubled, over_rows
 from gyromc.precision import owned, private
@@ -230,7 +230,7 @@ def check_coordinates(coordinates: Any, theta: np.ndarray) -> None:
     """Raise `InvalidInput` unless T and T⁻¹ invert each other at a point and log |det T′| is that of T there."""
     require(
         isinstance(coordinates, Coordinates),
-        f"`coordinates` must be a value of `gyromc.coordinates`: got {type(coordinates).__name__}.",
+        f'`coordinates` must be a value of `gyromc.coordinates`, or "learned" for `gyromc.expect`: got {shown(coordinates)}.',
     )
     d = len(theta)
     try:

@@ -57,7 +57,7 @@ class Parquet(RowSource):
         self.num_columns = len(self.columns)
         missing = [name for name in (response, *self.columns) if name not in schema.names]
         require(not missing, f"{path} has no column {', '.join(missing)}: it has {', '.join(schema.names[:30])}.")
-        require(self.columns, f"{path} has no column beside {response!r}: x needs one at least.")
+        require(self.columns, f"{path} has no column besides {response!r}: x needs one at least.")
         kinds = arrow.types
         for name in (response, *self.columns):
             kind = schema.field(name).type

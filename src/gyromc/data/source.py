@@ -15,9 +15,7 @@ import concurrent.futures
 import dataclasses
 import hashlib
 import os
-import queue
-import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, ClassVar, TypeVar
 
@@ -128,42 +126,20 @@ def prefetched(items: Iterable[T], ahead: int = AHEAD) -> Iterator[T]:
     assert list(prefetched(range(5), ahead=2)) == [0, 1, 2, 3, 4]
     ```
     """
-    made: queue.Queue = queue.Queue(maxsize=ahead)
-    left = threading.Event()
-
-    def put(item: Any) -> bool:
-        while not left.is_set():
-            try:
-                made.put(item, timeout=0.1)
-                return True
-            except queue.Full:
-                continue
-        return False
-
-    def work() -> None:
-        try:
-            for item in items:
-                if not put((item, None)):
-                    return
-            put((_END, None))
-        # Raised again in the thread that reads.
-        except BaseException as error:
-            put((_END, error))
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
+    source, waiting, pool = iter(items), collections.deque(), concurrent.futures.ThreadPoolExecutor(1)
     try:
-        while True:
-            item, error = made.get()
-            if error is not None:
-                raise error
-            if item is _END:
-                return
+        for _ in range(ahead):
+            waiting.append(pool.submit(next, source, _END))
+        while (item := waiting.popleft().result()) is not _END:
+            waiting.append(pool.submit(next, source, _END))
             yield item
-    # Also where the reader stops early.
+    # Also where the reader stops early; settings of JAX that a generator made are undone in the thread that they are of.
     finally:
-        left.set()
-        thread.join()
+        for future in waiting:
+            future.cancel()
+        if isinstance(source, Generator):
+            pool.submit(source.close)
+        pool.shutdown()
 
 
 def over_blocks(source: RowSource, function: Callable[..., T], rows: int | None = None) -> Iterator[T]:

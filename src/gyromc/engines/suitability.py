@@ -99,7 +99,7 @@ def _lanes_over_files(target: targets.StreamedRegression, oracle: Oracle) -> str
         return None  # the gradient is linear: no row is read
     if not isinstance(oracle, Batch):
         return "it reads drawn rows of data that are not in memory, not all of them in every step"
-    if not isinstance(target.sums.by_row, Mapped):
+    if not isinstance(target.by_row, Mapped):
         return f"it reads mapped files, and {target.source.name} is none (`gyromc.data.store` writes one)"
     if target.num_data > LIMITS.lanes_rows:
         return f"it chooses from {LIMITS.lanes_rows} rows at most, and the data have {target.num_data}"

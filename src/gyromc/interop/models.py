@@ -1,23 +1,28 @@
 """Posteriors of models written for other packages: unconstrained parameters by name inside, values of the model's sites outside.
 
-`ModelPosterior` has what NumPyro's and PyMC's have in common. Its input is the shapes of the parameters and of the reported
-values; its output is a target over {name: unconstrained array}, or over one vector of them all, names in alphabetical order.
+A `Structure` has what NumPyro's and PyMC's models have in common: names, shapes and dimensions. `ModelPosterior` makes of it a
+target over {name: unconstrained array}, or over one vector of them all, names in alphabetical order. A package adds the log
+density and the two ways between parameters and values.
 """
 
 import abc
+import dataclasses
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 
 from gyromc.checks import require
+from gyromc.evaluation import doubled
 from gyromc.flat import unraveler
 from gyromc.targets import Target
 
-__all__ = ["ModelPosterior", "Sites", "differences", "element_name", "unraveler_of"]
+__all__ = ["LARGEST_REPORTED", "ModelPosterior", "Sites", "Structure", "differences", "element_name"]
 
 DIFFERENCE = np.finfo(float).eps ** (1 / 3)
 """The step of a central difference that balances rounding and curvature."""
@@ -25,55 +30,54 @@ LARGEST_REPORTED = 10_000
 """Numbers of a derived value that is reported without being asked for."""
 
 
-def unraveler_of(shapes: Mapping[str, tuple[int, ...]]) -> tuple[Callable, int]:
-    """The map from vectors to arrays by name, and the length of the vectors."""
-    return unraveler({name: jax.ShapeDtypeStruct(shape, np.dtype(float)) for name, shape in shapes.items()})
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Structure:
+    """The sites of a model.
+
+    - `sites`: the latent ones, in the model's order: with their values the parameters are known.
+    - `deterministic`: the others that are reported; `on_rows`: those that are reported only where they are asked for, with one
+      value per row of data, or very many.
+    - `parameters`: the shapes of the unconstrained parameters.
+    - `shapes`, `dims`: of every site's value, and the names of its axes.
+    """
+
+    sites: tuple[str, ...]
+    deterministic: tuple[str, ...]
+    on_rows: tuple[str, ...]
+    parameters: Mapping[str, tuple[int, ...]]
+    shapes: Mapping[str, tuple[int, ...]]
+    dims: Mapping[str, tuple[str, ...]]
+
+    def unraveler(self) -> tuple[Callable, int]:
+        """The map from vectors to arrays by name, and the length of the vectors."""
+        like = {name: jax.ShapeDtypeStruct(shape, np.dtype(float)) for name, shape in self.parameters.items()}
+        return unraveler(like)
 
 
 class ModelPosterior(Target):
     """A posterior over parameters by name, which reports the values of the model's sites."""
 
+    structure: eqx.AbstractVar[Structure]
     unravel: eqx.AbstractVar[Callable]
     size: eqx.AbstractVar[int]
-
-    @property
-    @abc.abstractmethod
-    def parameters(self) -> Mapping[str, tuple[int, ...]]:
-        """The shapes of the unconstrained parameters."""
-
-    @property
-    @abc.abstractmethod
-    def sites(self) -> tuple[str, ...]:
-        """The latent sites, in the model's order: with their values the parameters are known."""
-
-    @property
-    @abc.abstractmethod
-    def derived(self) -> tuple[str, ...]:
-        """The deterministic sites, those left out unless they are asked for included."""
-
-    @property
-    def on_rows(self) -> tuple[str, ...]:
-        """The deterministic sites that are left out unless they are asked for."""
-        return tuple(name for name in self.derived if np.prod(self.shape_of(name)) > LARGEST_REPORTED)
-
-    @abc.abstractmethod
-    def shape_of(self, site: str) -> tuple[int, ...]:
-        """The shape of a site's value."""
-
-    @abc.abstractmethod
-    def dims_of(self, site: str) -> tuple[str, ...]:
-        """The names of the axes of a site's value."""
 
     @abc.abstractmethod
     def values(self, params: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
         """The values of these sites at parameters by name."""
 
     @abc.abstractmethod
-    def unconstrained(self, values: Mapping[str, Any]) -> np.ndarray:
-        """The vectors of parameters (chains × draws × d) at which the latent sites have these values (chains × draws × shape).
+    def parameters_at(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The parameters by name at which the latent sites have these values."""
 
-        Not finite where a value lies outside the support of its site.
-        """
+    @property
+    def parameters(self) -> Mapping[str, tuple[int, ...]]:
+        """The shapes of the unconstrained parameters."""
+        return self.structure.parameters
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """The latent sites, in the model's order."""
+        return self.structure.sites
 
     @property
     def dim(self) -> int:
@@ -94,7 +98,16 @@ class ModelPosterior(Target):
     @property
     def dims(self) -> dict[str, tuple[str, ...]]:
         """The names of the axes of every value that is reported."""
-        return {name: self.dims_of(name) for name in self.reported_sites()}
+        return {name: self.structure.dims[name] for name in self.reported_sites()}
+
+    def unconstrained(self, values: Mapping[str, Any]) -> np.ndarray:
+        """The vectors of parameters (chains × draws × d) at which the latent sites have these values (chains × draws × shape).
+
+        Not finite where a value lies outside the support of its site.
+        """
+        with jax.enable_x64(True):
+            given = {name: jnp.asarray(np.asarray(values[name], float)) for name in self.sites}
+            return np.asarray(_inverted(doubled(self), given))
 
     def hessians(self, rows, chunk: int = 512):
         # By differences of gradients: XLA never ends with a vmapped second derivative of a model with a Cholesky factor.
@@ -102,8 +115,8 @@ class ModelPosterior(Target):
 
     def reported_sites(self, sites: Sequence[str] | None = None) -> tuple[str, ...]:
         """The sites asked for, checked; left out: the latent and the deterministic ones, but for those with a value per row."""
-        known = (*self.sites, *self.derived)
-        usual = tuple(name for name in known if name not in self.on_rows)
+        usual = (*self.sites, *self.structure.deterministic)
+        known = (*usual, *self.structure.on_rows)
         wanted = usual if sites is None else (sites,) if isinstance(sites, str) else tuple(sites)
         unknown = [name for name in wanted if name not in known]
         require(
@@ -147,6 +160,12 @@ class ModelPosterior(Target):
                 "Parameters are given in the unconstrained space; begin with `target.start`.",
             )
         return params
+
+
+@eqx.filter_jit
+def _inverted(target: ModelPosterior, values):
+    """The vector of parameters at every draw of constrained values, chains × draws."""
+    return jax.lax.map(jax.vmap(lambda row: ravel_pytree(target.parameters_at(row))[0]), values)
 
 
 def element_name(site: str, index: tuple[int, ...]) -> str:

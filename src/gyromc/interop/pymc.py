@@ -22,7 +22,7 @@ from jax.flatten_util import ravel_pytree
 from gyromc.checks import cause, require
 from gyromc.errors import InvalidInput
 from gyromc.extras import needs
-from gyromc.interop.models import ModelPosterior, unraveler_of
+from gyromc.interop.models import LARGEST_REPORTED, ModelPosterior, Structure
 from gyromc.precision import fresh
 
 
@@ -62,7 +62,8 @@ class Graphs:
     def __init__(self, model: Any):
         self.model, self._made = model, {}
         self.latent = {rv.name: rv for rv in model.free_RVs}
-        self.derived = {rv.name: rv for rv in model.deterministics}
+        # The random variables, then the deterministics.
+        self.reported = {**self.latent, **{rv.name: rv for rv in model.deterministics}}
         with _settings_kept(), _translated("log density"):
             self.logp = model.logp()
         self.data, self.places = _large_data([self.logp])
@@ -78,12 +79,34 @@ class Graphs:
         with _quiet():
             return self._made[what, x64](*inputs, *fresh(tuple(data)))
 
+    def structure(self) -> Structure:
+        """Names, shapes and dimensions of the model's variables."""
+        first = self.model.initial_point()
+        parameters = {v.name: np.shape(first[v.name]) for v in self.model.value_vars}
+        with jax.enable_x64(True):
+            point = [jax.ShapeDtypeStruct(shape, float) for shape in parameters.values()]
+            found = jax.eval_shape(lambda inputs: self.call("values", inputs, self.data), point)
+        shapes = {name: tuple(one.shape) for name, one in zip(self.reported, found, strict=True)}
+        derived = [name for name in self.reported if name not in self.latent]
+        large = [name for name in derived if np.prod(shapes[name]) > LARGEST_REPORTED]
+        return Structure(
+            sites=tuple(self.latent),
+            deterministic=tuple(name for name in derived if name not in large),
+            on_rows=tuple(large),
+            parameters=parameters,
+            shapes=shapes,
+            dims={name: self._dims(name, len(shape)) for name, shape in shapes.items()},
+        )
+
+    def _dims(self, site: str, count: int) -> tuple[str, ...]:
+        named = [*self.model.named_vars_to_dims.get(site, ()), *[None] * count][:count]
+        return tuple(f"{site}_dim_{axis}" if name is None else name for axis, name in enumerate(named))
+
     def _potential(self):
         return self.model.value_vars, [-self.logp]
 
     def _values(self):
-        wanted = [*self.latent.values(), *self.derived.values()]
-        return self.model.value_vars, self.model.replace_rvs_by_values(wanted)
+        return self.model.value_vars, self.model.replace_rvs_by_values([*self.reported.values()])
 
     def _likelihoods(self):
         return self.model.value_vars, self.model.logp(vars=self.model.observed_RVs, sum=False)
@@ -103,73 +126,36 @@ class PyMCPosterior(ModelPosterior):
 
     graphs: Graphs = eqx.field(static=True)
     data: tuple
-    # Of the value variables, in the model's order.
-    shapes: tuple[tuple[str, tuple[int, ...]], ...] = eqx.field(static=True)
-    value_shapes: tuple[tuple[str, tuple[int, ...]], ...] = eqx.field(static=True)
+    structure: Structure = eqx.field(static=True)
     unravel: Callable
     size: int = eqx.field(static=True)
 
     def __init__(self, graphs: Graphs):
-        self.graphs, self.data = graphs, graphs.data
-        first = graphs.model.initial_point()
-        self.shapes = tuple((v.name, np.shape(first[v.name])) for v in graphs.model.value_vars)
-        self.unravel, self.size = unraveler_of(self.parameters)
-        with jax.enable_x64(True):
-            point = [jax.ShapeDtypeStruct(shape, float) for _, shape in self.shapes]
-            found = jax.eval_shape(lambda inputs: graphs.call("values", inputs, self.data), point)
-        names = (*graphs.latent, *graphs.derived)
-        self.value_shapes = tuple((name, tuple(one.shape)) for name, one in zip(names, found, strict=True))
-
-    @property
-    def parameters(self):
-        return dict(self.shapes)
-
-    @property
-    def sites(self):
-        return tuple(self.graphs.latent)
-
-    @property
-    def derived(self):
-        return tuple(self.graphs.derived)
+        self.graphs, self.data, self.structure = graphs, graphs.data, graphs.structure()
+        self.unravel, self.size = self.structure.unraveler()
 
     @property
     def coords(self) -> dict[str, Sequence]:
         """The labels of the model's dimensions."""
         return {name: labels for name, labels in self.graphs.model.coords.items() if labels is not None}
 
-    def shape_of(self, site):
-        return dict(self.value_shapes)[site]
-
-    def dims_of(self, site):
-        known = self.graphs.model.named_vars_to_dims.get(site, ())
-        shape = self.shape_of(site)
-        named = [*known, *[None] * (len(shape) - len(known))]
-        return tuple(f"{site}_dim_{axis}" if name is None else name for axis, name in enumerate(named))
-
     def potential(self, params):
         return jnp.reshape(self._call("potential", self.by_site(params))[0], ())
 
     def values(self, params, names):
-        found = dict(zip((*self.sites, *self.derived), self._call("values", params), strict=True))
+        found = dict(zip(self.graphs.reported, self._call("values", params), strict=True))
         return {name: found[name] for name in names}
 
-    def unconstrained(self, values):
-        names = [name for name, _ in self.shapes]
-
-        def one(row):
-            found = self.graphs.call("parameters", [row[site] for site in self.sites], self.data)
-            return ravel_pytree(dict(zip(names, found, strict=True)))[0]
-
-        with jax.enable_x64(True):
-            given = {name: jnp.asarray(np.asarray(values[name], float)) for name in self.sites}
-            return np.asarray(jax.jit(lambda rows: jax.lax.map(jax.vmap(one), rows))(given))
+    def parameters_at(self, values):
+        found = self.graphs.call("parameters", [values[site] for site in self.sites], self.data)
+        return dict(zip(self.parameters, found, strict=True))
 
     def log_likelihoods(self, params):
         found = self._call("likelihoods", self.by_site(params))
         return dict(zip([rv.name for rv in self.graphs.model.observed_RVs], found, strict=True))
 
     def _call(self, what: str, params: Mapping[str, Any]):
-        return self.graphs.call(what, [params[name] for name, _ in self.shapes], self.data)
+        return self.graphs.call(what, [params[name] for name in self.parameters], self.data)
 
 
 def target(model: Any = None) -> PyMCPosterior:

@@ -14,14 +14,13 @@ import numpy as np
 from scipy import sparse
 
 from gyromc.checks import positive, require
+from gyromc.errors import GyromcWarning
 from gyromc.extras import needs
 from gyromc.io.archive import Archive, write_archive
 from gyromc.io.codec import Codec, known_classes
 from gyromc.regression.draws import POSTERIOR_CLASSES, Draws, Predictions
-from gyromc.regression.fit import relative_error
-from gyromc.regression.problem import read
-from gyromc.regression.sampling import Sampled, sample
-from gyromc.regression.standardised import RowSums, Standardised, standardise
+from gyromc.regression.fit import Fit, fit, relative_error, solve
+from gyromc.regression.standardised import RowSums
 
 with needs("sklearn", "`gyromc.interop.sklearn`"):
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
@@ -39,7 +38,10 @@ __all__ = [
 KIND, CODEC = "estimator", Codec(POSTERIOR_CLASSES | known_classes(RowSums))
 LARGEST = 10**8  # numbers of a dense matrix made of a sparse one
 MOST_REPEATED = 10  # times that a row comes on average before weights are used instead
-STACKED = tuple(f"{kind}_{of}" for kind in ("coef", "intercept") for of in ("", "sd_", "std_error_", "bias_"))
+STACKED = (
+    "noise_scale_",
+    *(f"{kind}_{of}" for kind in ("coef", "intercept") for of in ("", "sd_", "std_error_", "bias_")),
+)
 
 
 def dense(X: Any) -> np.ndarray:
@@ -77,22 +79,24 @@ class BayesianEstimator(BaseEstimator):
         self.num_draws = num_draws
         self.random_state = random_state
 
-    def _sample(self, standard: Standardised, shape: tuple[int, ...]) -> Sampled:
-        """Sample the posterior, store it as arrays with `coef_` and the like, and return it; `shape` is that of the outputs."""
+    @property
+    def _options(self) -> dict[str, Any]:
+        """What `fit` and `solve` take alike."""
         seed = self.random_state
         if not isinstance(seed, int | np.integer):
             seed = check_random_state(seed).randint(2**31 - 1)
-        names = [f"{i}" for i in range(len(standard.units.coefficients(standard.target.likelihood.basis)[0]))]
-        found = sample(standard, names, relative_error(self.effort), num_draws=self.num_draws, seed=int(seed))
+        return {"num_draws": self.num_draws, "seed": int(seed)}
+
+    def _store(self, found: Fit, shape: tuple[int, ...]) -> None:
+        """Store a fit as arrays, with `coef_` and the like; `shape` is that of the outputs."""
         self.posterior_, self.reason_, self.warnings_ = found.posterior, found.reason, list(found.warnings)
         self.n_iter_ = 1 if found.account is None else found.account.gradients // found.account.chains
-        columns = {"": found.mean, "sd_": found.sd, "std_error_": found.std_error, "bias_": found.bias}
-        for name, values in columns.items():
+        for name in ("", "sd_", "std_error_", "bias_"):
+            values = np.array([getattr(c, name[:-1] or "mean") for c in found.coefficients])
             table = values.reshape(*shape, -1)
             intercept = table[..., 0] if self.fit_intercept else np.zeros(shape)[()]  # one output: a number
             setattr(self, f"coef_{name}", table[..., int(self.fit_intercept) :])
             setattr(self, f"intercept_{name}", intercept)
-        return found
 
     def save(self, path: str | Path) -> None:
         """Write the fitted estimator to a file without pickle, which `gyromc.load` reads.
@@ -135,7 +139,7 @@ class BayesianEstimator(BaseEstimator):
         require(np.any(kept), "`sample_weight` must have at least one non-zero weight: all are 0.")
         return (X, y, weights) if kept.all() else (X[kept], y[kept], weights[kept])
 
-    def _fit_family(self, X, y, family: str, weights, shape: tuple[int, ...]) -> Sampled:
+    def _fit_family(self, X, y, family: str, weights, shape: tuple[int, ...]) -> Fit:
         """Fit a family; whole weights that are not too many are rows that come several times."""
         if (
             weights is not None
@@ -144,10 +148,12 @@ class BayesianEstimator(BaseEstimator):
         ):
             times = weights.astype(int)
             X, y, weights = np.repeat(X, times, axis=0), np.repeat(y, times), None
-        beside = {"groups": (), "offset": None, "weights": weights, "trials": None, "priors": None}
-        scale, intercept = positive(self.prior_scale, "prior_scale"), bool(self.fit_intercept)
-        problem = read(X, y, family, names=None, classes=None, intercept=intercept, prior_scale=scale, **beside)
-        return self._sample(standardise(problem), shape)
+        model = {"prior_scale": self.prior_scale, "intercept": bool(self.fit_intercept), "weights": weights}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", GyromcWarning)  # they are stored in `warnings_`
+            found = fit(X, y, family, effort=self.effort, **model, **self._options)
+        self._store(found, shape)
+        return found
 
 
 class BayesianLinearRegression(RegressorMixin, BayesianEstimator):
@@ -209,13 +215,14 @@ class BayesianLinearRegression(RegressorMixin, BayesianEstimator):
         )
         self.sums_ = tuple(sums.add(X, column, weights) for sums, column in zip(before, columns, strict=True))
         scale, intercept = positive(self.prior_scale, "prior_scale"), bool(self.fit_intercept)
-        found = []
+        found, names = [], [f"x{j}" for j in range(X.shape[1])]
         for sums in self.sums_:
-            noise = self._sample(sums.standardised(scale, intercept), ()).noise_scale
-            found.append({"noise_scale_": noise, **{n: getattr(self, n) for n in (*STACKED, "posterior_")}})
-        self.noise_scale_ = found[0]["noise_scale_"]
+            one = solve(sums.standardised(scale, intercept), names, relative_error(self.effort), **self._options)
+            self._store(one, ())
+            self.noise_scale_ = one.noise_scale
+            found.append({name: getattr(self, name) for name in (*STACKED, "posterior_")})
         if np.ndim(y) == 2:
-            for name in ("noise_scale_", *STACKED):
+            for name in STACKED:
                 setattr(self, name, np.stack([output[name] for output in found]))
             self.posterior_ = tuple(output["posterior_"] for output in found)
         return self

@@ -1,9 +1,9 @@
-"""Finished pieces on disk, under names computed from the content of their plans; and the jobs that compute what is missing.
+"""Finished results on disk, under names computed from the content of their plans; and the jobs that compute what is missing.
 
-Input: a plan and its results. Output: the same results in a later run with the same plan, engine and package version. An entry is
-written whole or not at all, after a checksum of its key and content; a damaged one is computed again, with a warning. `obtain`
-takes jobs and a place and returns their results by key: those in the cache, and the others as the place computes them, each
-stored once it is finished.
+Input: the results of plans, as a `Piece` or as plain values. Output: the same results in a later run with the same plan, engine
+and package version. An entry is written whole or not at all, after a checksum of its key and content; a damaged one is computed
+again, with a warning. `obtain` takes jobs and a place and returns their results by key: those in the cache, and the others as the
+place computes them, each stored once it is finished.
 """
 
 import contextlib
@@ -13,9 +13,9 @@ import io
 import json
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -37,7 +37,7 @@ LOOK_AGAIN = 0.5
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Piece:
-    """The results of one plan: the averages of each chain (chains × observables), the engine, the times, the failures."""
+    """The results of one plan: the averages of each chain (chains × observables), the engine, the times, failures, warnings."""
 
     names: tuple[str, ...]
     averages: np.ndarray
@@ -45,13 +45,14 @@ class Piece:
     wall_time: float
     failures: tuple[str, ...] = ()
     compile_time: float = 0.0  # seconds of `wall_time`
+    warnings: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, run: Run) -> "Piece":
+    def of(cls, run: Run, warnings: Iterable[str] = ()) -> "Piece":
         """Return the part of a run that is stored."""
-        names = tuple(run.averages)
+        names, failures = tuple(run.averages), tuple(map(str, run.failures))
         table = np.column_stack([run.averages[name] for name in names])
-        return cls(names, table, run.engine, run.wall_time, tuple(map(str, run.failures)), run.compile_time)
+        return cls(names, table, run.engine, run.wall_time, failures, run.compile_time, tuple(warnings))
 
     def first(self, num_chains: int) -> "Piece":
         """Return the results of the first chains, of a piece without failures; they took no time of their own."""
@@ -124,37 +125,30 @@ class Cache:
                     time.sleep(LOOK_AGAIN)
             yield self
 
-    def path(self, key: str) -> Path:
-        """Return the path of a piece."""
-        return self.directory / f"{key}.npz"
+    def path(self, key: str, kind: str = "npz") -> Path:
+        """Return the path of an entry: pieces are `npz`, plain values `json`."""
+        return self.directory / f"{key}.{kind}"
 
-    def load(self, key: str, plan: Plan) -> Piece | None:
-        """Return the piece, or None where there is none; a damaged one is reported and counts as none."""
+    def load(self, key: str) -> Any:
+        """Return the entry, or None where there is none; a damaged one is reported and counts as none."""
+        path = next((path for kind in ("npz", "json") if (path := self.path(key, kind)).exists()), None)
+        if path is None:
+            return None
+        try:
+            checksum, _, content = path.read_bytes().partition(b"\n")
+            if checksum != _checksum(path, content):
+                raise ValueError("its content does not match its checksum")
+            return json.loads(content) if path.suffix == ".json" else _piece(content)
+        # Whatever a reader makes of damaged content: the entry can always be computed again.
+        except Exception as error:
+            message = f"The cache entry {path} is damaged ({error}): it is computed again."
+            warnings.warn(message, GyromcWarning, stacklevel=2)
 
-        def read(content: bytes) -> Piece:
-            with np.load(io.BytesIO(content), allow_pickle=False) as entry:
-                header, averages = json.loads(str(entry["header"])), entry["averages"]
-            names, failures = tuple(header.pop("names")), tuple(header.pop("failures"))
-            if set(names) != set(plan.observables) or averages.shape != (plan.num_chains, len(names)):
-                raise ValueError("its content belongs to another plan")
-            return Piece(names=names, averages=averages, failures=failures, **header)
-
-        return _read(self.path(key), read)
-
-    def store(self, key: str, piece: Piece) -> None:
-        """Store a piece; when this returns, it is on disk."""
-        header = dataclasses.asdict(piece)
-        averages, buffer = header.pop("averages"), io.BytesIO()
-        np.savez_compressed(buffer, header=np.array(json.dumps(header)), averages=averages)
-        _write(self.path(key), buffer.getvalue())
-
-    def load_json(self, key: str) -> dict | None:
-        """Return the plain values stored under this key, or None."""
-        return _read(self.directory / f"{key}.json", json.loads)
-
-    def store_json(self, key: str, value: dict) -> None:
-        """Store plain values."""
-        _write(self.directory / f"{key}.json", json_text(value).encode())
+    def store(self, key: str, value: Any) -> None:
+        """Store a piece or plain values; when this returns, they are on disk."""
+        path = self.path(key, "npz" if isinstance(value, Piece) else "json")
+        content = _content_of(value) if isinstance(value, Piece) else json_text(value).encode()
+        write_atomically(path, _checksum(path, content) + b"\n" + content)
 
 
 def _checksum(path: Path, content: bytes) -> bytes:
@@ -162,54 +156,37 @@ def _checksum(path: Path, content: bytes) -> bytes:
     return hashlib.sha256(path.name.encode() + b"\n" + content).hexdigest().encode()
 
 
-def _write(path: Path, content: bytes) -> None:
-    write_atomically(path, _checksum(path, content) + b"\n" + content)
+def _content_of(piece: Piece) -> bytes:
+    header, buffer = dataclasses.asdict(piece), io.BytesIO()
+    averages = header.pop("averages")
+    np.savez_compressed(buffer, header=np.array(json.dumps(header)), averages=averages)
+    return buffer.getvalue()
 
 
-def _read(path: Path, reader: Callable[[bytes], Any]) -> Any:
-    """Return what the reader makes of an entry's content; None where there is none, or, with a warning, a damaged one."""
-    if not path.exists():
-        return None
-    try:
-        checksum, _, content = path.read_bytes().partition(b"\n")
-        if checksum != _checksum(path, content):
-            raise ValueError("its content does not match its checksum")
-        return reader(content)
-    # Whatever a reader makes of damaged content: the entry can always be computed again.
-    except Exception as error:
-        message = f"The cache entry {path} is damaged ({error}): it is computed again."
-        warnings.warn(message, GyromcWarning, stacklevel=3)
+def _piece(content: bytes) -> Piece:
+    with np.load(io.BytesIO(content), allow_pickle=False) as entry:
+        header, averages = json.loads(str(entry["header"])), entry["averages"]
+    fields: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in header.items()}
+    return Piece(averages=averages, **fields)
 
 
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C; the message names how many pieces are finished, and where they are stored."""
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Job:
-    """A task whose result is stored under a key.
-
-    `load` returns what the cache has, or None; `store` stores what the task returned and returns what `load` will.
-    """
+class Job(NamedTuple):
+    """A task whose result is stored under a key; `fresh`: whether it is computed even where the cache has it."""
 
     key: str
     task: WorkerTask
-    load: Callable[[], Any]
-    store: Callable[[Any], Any]
-    # Whether it is computed even where the cache has it.
     fresh: bool = False
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Obtained:
+class Obtained(NamedTuple):
     """The results by key, and the keys of those that were computed now."""
 
     values: Mapping[str, Any]
     computed: frozenset[str]
-
-    def and_also(self, other: "Obtained") -> "Obtained":
-        """The results of both."""
-        return Obtained({**self.values, **other.values}, self.computed | other.computed)
 
 
 def obtain(jobs: Iterable[Job], cache: Cache, place: Place, shown: Progress) -> Obtained:
@@ -219,7 +196,7 @@ def obtain(jobs: Iterable[Job], cache: Cache, place: Place, shown: Progress) -> 
     """
     values, computed, missing = {}, set(), []
     for job in {job.key: job for job in jobs}.values():
-        value = None if job.fresh else job.load()
+        value = None if job.fresh else cache.load(job.key)
         if value is None:
             missing.append(job)
         else:
@@ -230,9 +207,10 @@ def obtain(jobs: Iterable[Job], cache: Cache, place: Place, shown: Progress) -> 
         try:
             with contextlib.closing(place.results([job.task for job in missing], shown)) as results:
                 for number, value in results:
-                    job = missing[number]
-                    values[job.key] = job.store(value)
-                    computed.add(job.key)
+                    key = missing[number].key
+                    cache.store(key, value)
+                    values[key] = value
+                    computed.add(key)
                     stop.check()
         except KeyboardInterrupt:
             raise Interrupted(f"{len(values)} of {total} pieces are kept in {cache.directory}") from None

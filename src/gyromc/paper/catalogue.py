@@ -174,16 +174,6 @@ class HeartDisease(PaperProblem):
         }
 
 
-def with_choices(problem: PaperProblem, **choices: object) -> PaperProblem:
-    """Return a copy of a problem with other values of its fields, for example `test_row=5`."""
-    known = {f.name for f in dataclasses.fields(problem)}
-    unknown = sorted(set(choices) - known)
-    require(
-        not unknown, f"{type(problem).__name__} has no choice {', '.join(unknown)}: it has {', '.join(sorted(known))}."
-    )
-    return dataclasses.replace(problem, **choices)
-
-
 ROLE_NAMES = {"nonreversible": "non-reversible", "reversible": "reversible baseline", "sgld": "plain SGLD"}
 """The dynamics compared: the paper's sampler, its baseline (same D, Q = 0), and plain SGLD (D = I, Q = 0)."""
 ROLES = tuple(ROLE_NAMES)

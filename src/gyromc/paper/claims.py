@@ -240,13 +240,14 @@ def judged_at(claim: Claim, step_sizes: Sequence[float], published: Sequence[flo
 
 
 def _claim(
-    key: str, statement: str, source: str, relation: str, level: str, items: Sequence[Item], reach: Reach
-) -> Claim:
-    """A claim holds when every item does; the first item with the worst verdict decides."""
-    worst = min(items, key=lambda item: list(Judgement).index(item.verdict))
-    return Claim(
-        key, statement, source, relation, worst.value, worst.interval, level, worst.verdict, tuple(items), reach
-    )
+    key: str, statement: str, source: str, relation: str, level: str, reach: Reach,
+    items: Sequence[Item], distances: Sequence[float],
+) -> Claim:  # fmt: skip
+    """A claim holds when every item does. The item with the worst verdict decides; of several the one furthest from holding."""
+    order = list(Judgement)
+    worst = items[max(range(len(items)), key=lambda i: (-order.index(items[i].verdict), distances[i]))]
+    decided = worst.value, worst.interval, level, worst.verdict
+    return Claim(key, statement, source, relation, *decided, tuple(items), reach)
 
 
 def _limit(
@@ -289,8 +290,9 @@ def smaller_error(
         source,
         "RMSE ratio < 1",
         "95 %, paired bootstrap, simultaneous over step sizes",
-        items,
         Reach.EVERY,
+        items,
+        [item.value for item in items],
     )
 
 
@@ -313,8 +315,9 @@ def asymptotic(
         source,
         f"→ 1 within {RATIO_TOLERANCE:g}",
         "95 %, bootstrap, at the smallest η",
-        items,
         Reach.LIMIT,
+        items,
+        [abs(item.value - 1) for item in items],
     )
 
 
@@ -332,21 +335,21 @@ def exact(z_scores: Cells, ratios: Cells) -> Claim:
     worst = max(z_scores, key=lambda at: abs(z_scores[at]))
     chi2 = float(np.sum(np.square(list(z_scores.values()))))
     p = float(special.chdtrc(len(z_scores), chi2))
-    claim = _claim(
+    return _claim(
         "exact",
         f"RMSE equals the exact finite-step prediction in all {len(items)} cells "
         f"(χ² = {chi2:.1f} on {len(items)}, p = {p:.2g}).",
         "beyond",
         f"|z| ≤ {MAX_Z:g}",
         f"largest |z| = {abs(z_scores[worst]):.2f}, {worst[0]} at η = {worst[1]:g}",
-        items,
         Reach.CELLS,
+        items,
+        [abs(z) for z in z_scores.values()],
     )
-    return dataclasses.replace(claim, value=ratios[worst])
 
 
 def half_slope(
-    errors: Errors, etas: Sequence[float], bootstrap: Bootstrap, exact_rmse: Mapping[str, Sequence[float]]
+    errors: Errors, etas: Sequence[float], bootstrap: Bootstrap, source: str, exact_rmse: Mapping[str, Sequence[float]]
 ) -> Claim:
     """(iii) The log-log slope of the RMSE tends to ½, judged over the smallest step sizes."""
     last = range(max(0, len(etas) - SLOPE_POINTS), len(etas))
@@ -365,19 +368,20 @@ def half_slope(
     return _claim(
         "slope",
         "The log-log slope of the RMSE tends to ½.",
-        "paper",
+        source,
         f"→ ½ within {SLOPE_TOLERANCE:g}",
         f"95 %, bootstrap, over the {len(small)} smallest η",
-        items,
         Reach.LIMIT,
+        items,
+        [abs(item.value - 0.5) for item in items],
     )
 
 
 def normal_errors(found: Mapping[str, Normality], key: str, source: str, by: str, scale_known: bool) -> Claim:
     """(iv) Normalised errors are standard normal, by tests and by the line through the Q-Q plot."""
     items = []
-    for role, n in found.items():
-        p = n.ks_p if scale_known else n.ad_p
+    p_values = [n.ks_p if scale_known else n.ad_p for n in found.values()]
+    for (role, n), p in zip(found.items(), p_values, strict=True):
         near = max(abs(x - 1) for x in n.slope_interval) <= QQ_TOLERANCE
         near &= max(abs(x) for x in n.intercept_interval) <= QQ_TOLERANCE
         verdict = REFUTED if p < 1e-3 else CONFIRMED if p > 1e-2 and near else UNRESOLVED
@@ -393,8 +397,9 @@ def normal_errors(found: Mapping[str, Normality], key: str, source: str, by: str
         source,
         f"p > 0.01, Q-Q line within {QQ_TOLERANCE:g} of y = x",
         f"Q-Q slope, 95 %; {test}",
-        items,
         Reach.LIMIT,
+        items,
+        [-p for p in p_values],
     )
 
 
@@ -406,6 +411,7 @@ def even_bias(z_scores: Cells, biases: Cells, name: str) -> Claim:
         "beyond",
         f"|z| ≤ {MAX_Z:g}",
         f"largest |z| = {max(map(abs, z_scores.values())):.2f}",
-        _compared(z_scores, biases),
         Reach.CELLS,
+        _compared(z_scores, biases),
+        [abs(z) for z in z_scores.values()],
     )

@@ -2,9 +2,9 @@
 
 Each (experiment, dynamics, η) is a cell: a plan, run once and stored. Input: experiments, a profile and what the user said about
 workers. Output: the averages of every cell and of the variants, the same numbers wherever they were computed: now, earlier, in a
-run that was killed half-way, in this process or in others; the predictions are in the cache then. Pieces and predictions are jobs
-of one list, so that no processor waits for the other kind. `forecast` returns the predictions for an experiment, V, finite-step
-errors, stability and verdicts on the assumptions, as plain dictionaries for results.json: nothing is sampled there.
+run that was killed half-way, in this process or in others. Pieces and predictions are jobs of one list, so that no processor
+waits for the other kind. `Computation.forecast` returns the predictions for an experiment, V, finite-step errors, stability and
+verdicts on the assumptions, as plain dictionaries for results.json: nothing is sampled there.
 """
 
 import dataclasses
@@ -14,6 +14,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 import jax
@@ -83,12 +84,11 @@ class Work:
     the engine is not given, cells with few chains are computed by `lanes`, on the processors beside the GPU.
     """
 
-    def __init__(self, todo: Sequence[Cell], cache: Cache, engine: str = "auto", fresh: bool = False):
-        self.todo, self.cache, self.fresh = todo, cache, fresh
+    def __init__(self, todo: Sequence[Cell], engine: str = "auto", fresh: bool = False):
+        self.todo, self.fresh = todo, fresh
         names: dict[object, str] = {}
         self.engines = [_engine(cell, engine, names) for cell in todo]
         self.keys = [fingerprint(cell.plan, name) for cell, name in zip(todo, self.engines, strict=True)]
-        self.notes: list[str] = []
         self.larger = self._larger()
         places = {key: i for i, key in reversed(list(enumerate(self.keys))) if key not in self.larger}
         self.jobs = [self._job(i) for i in sorted(places.values())]
@@ -107,15 +107,7 @@ class Work:
     def _job(self, i: int) -> Job:
         cell, engine, key = self.todo[i], self.engines[i], self.keys[i]
         expected = 0.2 + seconds(cell.experiment, cell.plan.gradients, engine)
-        task = WorkerTask(str(cell), compute, (SentPlan(cell.plan), engine, key), expected)
-
-        def store(found: tuple[Piece, list[str]]) -> Piece:
-            piece, notes = found
-            self.notes += [f"{cell}: {note}" for note in notes]
-            self.cache.store(key, piece)
-            return piece
-
-        return Job(key, task, lambda: self.cache.load(key, cell.plan), store, self.fresh)
+        return Job(key, WorkerTask(str(cell), compute, (SentPlan(cell.plan), engine, key), expected), self.fresh)
 
     def failed(self, found: Obtained) -> list[Job]:
         """The jobs of pieces that cannot be taken from a larger one, because a chain failed there."""
@@ -125,19 +117,21 @@ class Work:
     def outcome(self, found: Obtained, more: Obtained) -> Outcome:
         """All pieces; `more` are those of `failed`."""
         values = {**found.values, **more.values}
-        pieces = {}
+        # `found` may hold other jobs as well.
+        mine = {job.key for job in self.jobs} | more.values.keys()
+        computed = mine & (found.computed | more.computed)
+        pieces, owners = {}, {}
         for cell, key in zip(self.todo, self.keys, strict=True):
             if key not in values:
                 values[key] = values[self.larger[key]].first(cell.plan.num_chains)
             pieces[cell.index] = values[key]
-        # `found` may hold other jobs as well.
-        mine = {job.key for job in self.jobs} | more.values.keys()
-        computed = len(mine & (found.computed | more.computed))
-        return Outcome(pieces, computed, len(mine) - computed, tuple(self.notes))
+            owners.setdefault(key, cell)
+        notes = [f"{owners[key]}: {note}" for key in owners if key in computed for note in values[key].warnings]
+        return Outcome(pieces, len(computed), len(mine) - len(computed), tuple(notes))
 
 
-def compute(sent: SentPlan, engine: str, key: str, advance: Advance) -> tuple[Piece, list[str]]:
-    """Run one plan; return its piece and the warnings of gyromc. Ctrl-C raises `KeyboardInterrupt`."""
+def compute(sent: SentPlan, engine: str, key: str, advance: Advance) -> Piece:
+    """Run one plan; return its piece, with the warnings of gyromc. Ctrl-C raises `KeyboardInterrupt`."""
     plan = sent.plan
     if fingerprint(plan, engine) != key:
         raise InvalidInput(
@@ -146,18 +140,13 @@ def compute(sent: SentPlan, engine: str, key: str, advance: Advance) -> tuple[Pi
     total = plan.num_steps
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", GyromcWarning)
-        run = engines.run(
-            plan,
-            engine,
-            on_divergence="report",
-            progress=lambda count: advance(count / total),
-        )
+        run = engines.run(plan, engine, on_divergence="report", progress=lambda count: advance(count / total))
     if run.partial:
         raise KeyboardInterrupt
     for warning in caught:
         if not issubclass(warning.category, GyromcWarning):
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
-    return Piece.of(run), [str(w.message) for w in caught if issubclass(w.category, GyromcWarning)]
+    return Piece.of(run, [str(w.message) for w in caught if issubclass(w.category, GyromcWarning)])
 
 
 def prepares(task: WorkerTask) -> tuple[Hashable, Callable[[], object]]:
@@ -209,16 +198,18 @@ class Computation:
         self.variants = {e.name: variants(e) for e in experiments} if profile.sensitivity is not None else {}
         if profile.sensitivity is not None:
             todo += cells([one for made in self.variants.values() for one in made], profile.sensitivity)
-        self.work = Work(todo, cache, engine, fresh)
+        self.work = Work(todo, engine, fresh)
         self.errors = dict(self._error_jobs())
-        self.predictions = [*self._forecast_jobs(), *self.errors.values()]
+        forecasts = [job for e in experiments for role in e.roles for job in self._forecast_jobs(e, role)]
+        self.predictions = [*forecasts, *self.errors.values()]
         self.on_gpu = bool(self.work.on_gpu)
         on_gpu = lambda job: job.key in self.work.on_gpu
         self.own = [job for job in self.work.jobs if not self.on_gpu or on_gpu(job)]  # at the place
         self.aside = [job for job in self.work.jobs if self.on_gpu and not on_gpu(job)]  # beside the GPU
         self.place = self._place(workers)
-        self.found: Obtained | None = None
-        # Seconds that predictions took beside the pieces.
+        # The predictions by key, once they are computed.
+        self.predicted: Mapping[str, Any] = {}
+        # Seconds that they took beside the pieces.
         self.predicting: float | None = None
 
     @property
@@ -239,13 +230,13 @@ class Computation:
         if isinstance(self.place, Here):
             free = num_threads() - 1 if self.on_gpu else 0
             count = free if self.aside else min(free, PREDICTING)
-            with _Beside([*self.aside, *self.predictions], self.cache, count) as beside:
-                pieces = obtain(self.own, self.cache, self.place, shown)
-            assert beside.found is not None
-            self.found, self.predicting = beside.found, beside.seconds
-            pieces = pieces.and_also(beside.found)
+            beside = _beside([*self.aside, *self.predictions], self.cache, count)
+            pieces = obtain(self.own, self.cache, self.place, shown)
+            others, self.predicting = beside.result()
+            pieces = Obtained({**pieces.values, **others.values}, pieces.computed | others.computed)
         else:
-            pieces = self.found = obtain([*self.work.jobs, *self.predictions], self.cache, self.place, shown)
+            pieces = obtain([*self.work.jobs, *self.predictions], self.cache, self.place, shown)
+        self.predicted = pieces.values
         more = obtain(self.work.failed(pieces), self.cache, self.place, shown)
         return self.work.outcome(pieces, more)
 
@@ -254,16 +245,35 @@ class Computation:
         made = {}
         for one in self.variants[experiment.name]:
             if one.name in self.errors:
-                assert self.found is not None
-                rows = self.found.values[self.errors[one.name].key]["errors"]
+                rows = self.predicted[self.errors[one.name].key]["errors"]
                 indices = [cell.index for cell in self.work.todo if cell.experiment is one]
                 made |= {at: (float.fromhex(a), float.fromhex(b)) for at, (a, b) in zip(indices, rows, strict=True)}
         return made
 
-    def _forecast_jobs(self) -> Iterator[Job]:
-        for e in self.experiments:
-            p = self.profile
-            yield from forecast_jobs(e, p.step_sizes(e), p.chains(e), p.digits, self.cache)
+    def forecast(self, e: Experiment) -> dict[str, Any]:
+        """The predictions by role: the constants that do not depend on η, and `cells`, one entry by observable per step size.
+
+        Where the errors are not exact, the prediction at the smallest η is converted to the others.
+        """
+        names, etas = _names(e), self.profile.step_sizes(e)
+        found = {}
+        for role in e.roles:
+            predicted = [dict(self.predicted[job.key]) for job in self._forecast_jobs(e, role)]
+            cells = [p.pop("observables") for p in predicted]
+            if not e.problem.gaussian:
+                cells = [{name: _scaled(cells[0][name], etas[-1], eta) for name in names} for eta in etas]
+            found[role] = {**{key: cells[-1][names[0]][key] for key in CONSTANTS}, **predicted[-1], "cells": cells}
+        return found
+
+    def _forecast_jobs(self, e: Experiment, role: str) -> Iterator[Job]:
+        """The predictions of one dynamics: at all step sizes, or, where errors are not exact, at the smallest."""
+        etas, digits = self.profile.step_sizes(e), self.profile.digits
+        for eta in etas if e.problem.gaussian else etas[-1:]:
+            plan = e.plan(eta, role, num_chains=self.profile.chains(e))
+            plan = plan.replace(observables={name: plan.observables[name] for name in _names(e)})
+            name = f"{e.name} {role} η = {eta:g}: prediction"
+            task = WorkerTask(name, predicted, (SentPlan(plan), digits), SECONDS[e.problem.family])
+            yield Job(fingerprint(plan, f"prediction to {digits} digits"), task)
 
     def _error_jobs(self) -> Iterator[tuple[str, Job]]:
         """By variant on a Gaussian target: the exact errors of its cells."""
@@ -274,8 +284,10 @@ class Computation:
             for one in made:
                 if one.problem.gaussian:
                     places = cells_of[one.name]
-                    plans, keys = [self.work.todo[i].plan for i in places], [self.work.keys[i] for i in places]
-                    yield one.name, error_job(one.name, plans, keys, one.problem.primary, self.cache)
+                    observable, sent = one.problem.primary, tuple(SentPlan(self.work.todo[i].plan) for i in places)
+                    named = " ".join(["errors of", observable, *(self.work.keys[i] for i in places)])
+                    task = WorkerTask(f"{one.name}: exact errors", errors, (sent, observable), 0.03 * len(sent))
+                    yield one.name, Job(hashlib.sha256(named.encode()).hexdigest()[:32], task)
 
     def _place(self, workers: int | None) -> Place:
         if self.on_gpu:
@@ -290,41 +302,23 @@ class Computation:
         return Here() if workers == 1 else Processes(workers)
 
 
-class _Beside:
-    """Computes jobs while a block runs: in a thread, or, beside a GPU, in processes that do not use it.
+def _beside(jobs: Sequence[Job], cache: Cache, count: int) -> "Future[tuple[Obtained, float]]":
+    """Compute jobs meanwhile, in a thread or, beside a GPU, in `count` processes that do not use it; and the seconds it took."""
+    future: Future[tuple[Obtained, float]] = Future()
 
-    The end of the block waits for them, unless it ends by an error; `found` is what they gave.
-    """
-
-    def __init__(self, jobs: Sequence[Job], cache: Cache, count: int):
-        self.jobs, self.cache, self.count = jobs, cache, count
-        self.thread = threading.Thread(target=self._compute, daemon=True)
-        self.found: Obtained | None = None
-        self.seconds = 0.0
-        self.error: BaseException | None = None
-
-    def _compute(self) -> None:
-        aside = Processes(self.count, environment={"JAX_PLATFORMS": "cpu"}) if self.count > 0 else Here()
+    def compute_jobs() -> None:
+        aside = Processes(count, environment={"JAX_PLATFORMS": "cpu"}) if count > 0 else Here()
         began = time.perf_counter()
         try:
-            self.found = obtain(self.jobs, self.cache, aside, Progress())
-            self.seconds = time.perf_counter() - began
+            found = obtain(jobs, cache, aside, Progress())
+            future.set_result((found, time.perf_counter() - began))
         # Raised by the thread that waits.
         except BaseException as error:
-            self.error = error
+            future.set_exception(error)
 
-    def __enter__(self) -> "_Beside":
-        self.thread.start()
-        return self
-
-    def __exit__(self, kind: type | None, *_) -> None:
-        if kind is not None:
-            return
-        while self.thread.is_alive():
-            # Ctrl-C is heard in between.
-            self.thread.join(0.1)
-        if self.error is not None:
-            raise self.error
+    # A thread that an interrupted program does not wait for.
+    threading.Thread(target=compute_jobs, daemon=True).start()
+    return future
 
 
 CONSTANTS = ("variance", "reversible_variance", "method", "strict")
@@ -333,82 +327,10 @@ SECONDS = {"quadratic": 0.1, "nonquadratic": 6.0, "linear": 0.2, "logistic": 8.0
 """About how long one prediction takes, by family."""
 
 
-def forecast(
-    experiment: Experiment, step_sizes: Sequence[float], num_chains: int, digits: int, cache: Cache
-) -> dict[str, Any]:
-    """Predict by role: the constants that do not depend on η, and `cells`, one entry by observable per step size.
-
-    Where the errors are not exact, the prediction at the smallest η is converted to the others. `digits` are those of V where
-    the Poisson equation is solved.
-    """
-    problem = experiment.problem
-    names, etas = _names(experiment), _etas(experiment, step_sizes)
-    found = {}
-    for role in experiment.roles:
-        plans = [_plan(experiment, role, eta, num_chains) for eta in etas]
-        predicted = [_predicted(plan, digits, cache) for plan in plans]
-        cells = [p.pop("observables") for p in predicted]
-        if not problem.gaussian:
-            cells = [{name: _scaled(cells[0][name], etas[0], eta) for name in names} for eta in step_sizes]
-        found[role] = {**{key: cells[-1][names[0]][key] for key in CONSTANTS}, **predicted[-1], "cells": cells}
-    return found
-
-
-def forecast_jobs(
-    experiment: Experiment, step_sizes: Sequence[float], num_chains: int, digits: int, cache: Cache
-) -> Iterator[Job]:
-    """The predictions that `forecast` reads from the cache, as jobs."""
-    for role in experiment.roles:
-        for eta in _etas(experiment, step_sizes):
-            plan = _plan(experiment, role, eta, num_chains)
-            name = f"{experiment.name} {role} η = {eta:g}: prediction"
-            task = WorkerTask(name, predicted, (SentPlan(plan), digits), SECONDS[experiment.problem.family])
-            yield _job(_key(plan, digits), task, cache)
-
-
-def error_job(name: str, plans: Sequence[Plan], keys: Sequence[str], observable: str, cache: Cache) -> Job:
-    """μ(h) and the RMSE of one chain for each of some plans, as a job; `keys` name the plans' content."""
-    key = hashlib.sha256(" ".join(["errors of", observable, *keys]).encode()).hexdigest()[:32]
-    sent = tuple(SentPlan(plan) for plan in plans)
-    return _job(key, WorkerTask(f"{name}: exact errors", errors, (sent, observable), 0.03 * len(plans)), cache)
-
-
-def _job(key: str, task: WorkerTask, cache: Cache) -> Job:
-    def store(value: dict[str, Any]) -> dict[str, Any]:
-        cache.store_json(key, value)
-        return value
-
-    return Job(key, task, lambda: cache.load_json(key), store)
-
-
 def _names(experiment: Experiment) -> list[str]:
     """The observables that are predicted."""
     problem = experiment.problem
     return [name for name in (problem.primary, problem.even) if name is not None]
-
-
-def _etas(experiment: Experiment, step_sizes: Sequence[float]) -> Sequence[float]:
-    """The step sizes at which a prediction is made: where errors are not exact, one."""
-    return step_sizes if experiment.problem.gaussian else step_sizes[-1:]
-
-
-def _plan(experiment: Experiment, role: str, eta: float, num_chains: int) -> Plan:
-    plan = experiment.plan(eta, role, num_chains=num_chains)
-    return plan.replace(observables={name: plan.observables[name] for name in _names(experiment)})
-
-
-def _key(plan: Plan, digits: int) -> str:
-    return fingerprint(plan, f"prediction to {digits} digits")
-
-
-def _predicted(plan: Plan, digits: int, cache: Cache) -> dict[str, Any]:
-    """One prediction as plain values, from the cache if it is stored there."""
-    key = _key(plan, digits)
-    found = cache.load_json(key)
-    if found is None:
-        found = predicted(SentPlan(plan), digits)
-        cache.store_json(key, found)
-    return found
 
 
 def predicted(sent: SentPlan, digits: int, advance: Advance | None = None) -> dict[str, Any]:
@@ -431,7 +353,9 @@ def errors(sent: Sequence[SentPlan], observable: str, advance: Advance | None = 
     for one in sent:
         plan = one.plan.replace(observables={observable: one.plan.observables[observable]}, num_chains=1)
         row = gyromc.predict(plan)[observable]
-        found.append([float(_known(row.expectation)).hex(), float(row.rmse).hex()])
+        # Known in closed form on a Gaussian target.
+        assert row.expectation is not None
+        found.append([float(row.expectation).hex(), float(row.rmse).hex()])
     return {"errors": found}
 
 
@@ -445,9 +369,3 @@ def _scaled(found: Mapping[str, Any], at: float, eta: float) -> dict[str, Any]:
     N = paper_steps(eta)
     std = math.sqrt(max(V / (N * eta) + s / N, 0.0))
     return {**found, "bias": bias, "std": std, "rmse": math.hypot(std, bias or 0.0)}
-
-
-def _known(expectation: float | None) -> float:
-    """μ(h), which is known in closed form on a Gaussian target."""
-    assert expectation is not None
-    return expectation

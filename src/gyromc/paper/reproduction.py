@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from gyromc.approx.sample import Expectation
-from gyromc.checks import require
+from gyromc.checks import one_of
 from gyromc.paper.analysis import Measured, Varied, analyse, predictive_reference
 from gyromc.paper.cache import Cache
 from gyromc.paper.catalogue import PROFILES, Experiment, HeartDisease, Profile, select
 from gyromc.paper.claims import Bootstrap
-from gyromc.paper.computation import Computation, Outcome, forecast
+from gyromc.paper.computation import Computation, Outcome
 from gyromc.paper.report import RESULTS, SECONDS_PER_FIGURES, drawing_place, write_report
 from gyromc.show.pages import machine
 from gyromc.show.progress import Progress
@@ -72,7 +72,8 @@ def reproduce(
 
     **Returns:** a `Reproduction`.
     """
-    experiments, chosen = select(names, seed), _profile(profile)
+    experiments = select(names, seed)
+    chosen = profile if isinstance(profile, Profile) else PROFILES[one_of(profile, PROFILES, "profile")]
     if not sensitivity:
         chosen = dataclasses.replace(chosen, sensitivity=None)
     directory = Path(out) if out is not None else Path("results") / chosen.name
@@ -87,30 +88,19 @@ def reproduce(
             clock.lap("computing")
             found = _findings(experiments, chosen, outcome, work, shown, seed)
             clock.lap("judging")
-            results = {
+            content = {
                 "profile": chosen.name,
                 "seed": seed,
                 "command": _command(names, chosen.name, engine, seed, sensitivity),
                 "environment": machine(),
                 "experiments": found,
-                "times": {
-                    "started": started.isoformat(timespec="seconds"),
-                    "wall": clock.total,
-                    "workers": work.place_name,
-                    **clock.laps,
-                    **({} if work.predicting is None else {"predicting": work.predicting}),
-                    "pieces": {"computed": outcome.computed, "reused": outcome.reused},
-                    **_times(outcome, found),
-                },
+                "times": _times(started, clock, work, outcome, found),
             }
-            results = RESULTS.save(results, directory)
+            results = RESULTS.save(content, directory)
             report = write_report(results, directory, shown, place=drawing_place(len(found)))
             clock.lap("drawing")
-    times = {
-        **clock.laps,
-        **{name: results["times"][name] for name in SUMS if name in results["times"]},
-        "wall": clock.total,
-    }
+    sums = {name: results["times"][name] for name in SUMS if name in results["times"]}
+    times = {**clock.laps, **sums, "wall": clock.total}
     return Reproduction(results, directory, report, outcome.computed, outcome.reused, outcome.warnings, times)
 
 
@@ -132,24 +122,25 @@ class _Clock:
         return time.perf_counter() - self.began
 
 
-def _times(outcome: Outcome, found: Mapping[str, Any]) -> dict[str, Any]:
-    """The seconds of the experiments' own pieces and of their variants', and of each of the former."""
+def _times(
+    started: datetime.datetime, clock: _Clock, work: Computation, outcome: Outcome, found: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The seconds of the stages so far, of the experiments' own pieces and of their variants', and of each of the former."""
     own = {at: piece for at, piece in outcome.pieces.items() if at[0] in found}
     mine = {id(piece): piece.wall_time for piece in own.values()}
     every = {id(piece): piece for piece in outcome.pieces.values()}
     return {
+        "started": started.isoformat(timespec="seconds"),
+        "wall": clock.total,
+        "workers": work.place_name,
+        **clock.laps,
+        **({} if work.predicting is None else {"predicting": work.predicting}),
+        "pieces": {"computed": outcome.computed, "reused": outcome.reused},
         "sampling": sum(mine.values()),
         "sensitivity": sum(piece.wall_time for piece in every.values()) - sum(mine.values()),
         "compiling": sum(piece.compile_time for piece in every.values()),
         "cells": {" ".join(map(str, at)): piece.wall_time for at, piece in own.items()},
     }
-
-
-def _profile(profile: str | Profile) -> Profile:
-    if isinstance(profile, Profile):
-        return profile
-    require(profile in PROFILES, f"Unknown profile {profile!r}: it is one of {', '.join(PROFILES)}.")
-    return PROFILES[profile]
 
 
 def _command(names: Sequence[str], profile: str, engine: str, seed: int, sensitivity: bool) -> str:
@@ -194,9 +185,7 @@ def _findings(
         shown.describe(f"{e.name}: predictions and claims")
         pieces = {at[1:]: piece for at, piece in outcome.pieces.items() if at[0] == e.name}
         known = reference(e.problem, profile.reference_draws) if isinstance(e.problem, HeartDisease) else None
-        etas, chains = profile.step_sizes(e), profile.chains(e)
-        predicted, resampled = forecast(e, etas, chains, profile.digits, work.cache), bootstrap(chains)
-        data = Measured(e, etas, pieces, predicted, known, resampled)
+        data = Measured(e, profile.step_sizes(e), pieces, work.forecast(e), known, bootstrap(profile.chains(e)))
         found[e.name] = analyse(data)
         if profile.sensitivity is not None:
             found[e.name]["sensitivity"] = varied(data, profile.sensitivity).summary()

@@ -5,9 +5,9 @@ have the one method of `Place`. The caller stores the results.
 
 The worker processes are new ones (not forks, which JAX does not survive) and do not run the program that started them again, so
 that scripts need no `if __name__ == "__main__"`. A worker reads tasks from standard input and writes what came of them to
-standard output, as pickles, each after its length; what a task prints goes to standard error. It ends when its input does, so
-that no worker outlives the process that started it, however that one ends. A worker that is killed, by someone or by the system,
-is replaced, and its task is computed by another.
+standard output, as pickles; what a task prints goes to standard error. It ends when its input does, so that no worker outlives
+the process that started it, however that one ends. A worker that is killed, by someone or by the system, is replaced, and its
+task is computed by another.
 """
 
 import contextlib
@@ -17,7 +17,6 @@ import os
 import pickle
 import queue
 import signal
-import struct
 import subprocess
 import sys
 import threading
@@ -25,7 +24,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from typing import IO, Any, Protocol
 
 from gyromc.checks import whole
@@ -57,7 +56,6 @@ class PoolSettings:
 
 SETTINGS = PoolSettings()
 SHARED = ("GYROMC_THREADS", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NPROC")  # NPROC is XLA's
-LENGTH = struct.Struct("<Q")
 
 
 class TaskError(RuntimeError):
@@ -117,27 +115,19 @@ class Here:
         self.prepares, self.threads = prepares, threads
 
     def results(self, tasks: Sequence[WorkerTask], shown: Progress) -> Generator[tuple[int, Any], None, None]:
-        pool = ThreadPoolExecutor(self.threads)
+        pool, made = ThreadPoolExecutor(self.threads), {}
         try:
-            ready = self._started(tasks, pool)
+            wanted = [] if self.prepares is None else [self.prepares(task) for task in tasks]
+            for name, make in wanted:
+                if name not in made:
+                    made[name] = pool.submit(make)
             for number, task in enumerate(tasks):
                 shown.describe(f"{task.name} ({number + 1} of {len(tasks)})")
-                if ready:
-                    ready[number].exception()  # waits
+                if wanted:
+                    made[wanted[number][0]].exception()  # waits
                 yield number, _computed(task, shown)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
-
-    def _started(self, tasks: Sequence[WorkerTask], pool: ThreadPoolExecutor) -> list[Future]:
-        """For each task, what it waits for; empty where nothing is prepared."""
-        if self.prepares is None:
-            return []
-        made: dict[Hashable, Future] = {}
-        wanted = [self.prepares(task) for task in tasks]
-        for name, make in wanted:
-            if name not in made:
-                made[name] = pool.submit(make)
-        return [made[name] for name, _ in wanted]
 
 
 def _computed(task: WorkerTask, shown: Progress) -> Any:
@@ -241,13 +231,13 @@ class _Crew:
                 _send(process.stdin, task)
             while (content := _receive(process.stdout)) is not None:
                 message = pickle.loads(content)
-                if isinstance(message, _Failure):
-                    raise message.error(task)
-                share = 1 - done if isinstance(message, _Done) else min(message, 1 - done)
+                if isinstance(message, Exception):
+                    raise type(message)(f"{task.name}: {message}")
+                share = min(message, 1 - done) if isinstance(message, float) else 1 - done
                 done += share
                 self._advance(share * task.seconds)
-                if isinstance(message, _Done):
-                    return message.value
+                if isinstance(message, tuple):
+                    return message[0]
             self.own.process, how = None, _ending(_closed(process))
             if self.ended:
                 break
@@ -304,55 +294,27 @@ def _closed(process: subprocess.Popen) -> int:
 
 def _ending(code: int) -> str:
     """How a process ended, in words."""
-    if code >= 0:
-        return f"with status {code}"
-    try:
-        return f"by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"by signal {-code}"
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Done:
-    """The result of a task."""
-
-    value: Any
-
-
-@dataclasses.dataclass(frozen=True)
-class _Failure:
-    """An exception in a worker as plain text; `invalid` where it was `InvalidInput`, whose message is for users."""
-
-    message: str
-    traceback: str
-    invalid: bool
-
-    def error(self, task: WorkerTask) -> Exception:
-        """The exception to raise in the caller."""
-        if self.invalid:
-            return InvalidInput(f"{task.name}: {self.message}")
-        return TaskError(f"{task.name}: {self.message}\n\nIn the worker:\n{self.traceback}")
+    names = {-number: f"by {number.name}" for number in signal.Signals}
+    return names.get(code, f"with status {code}" if code >= 0 else f"by signal {-code}")
 
 
 def _send(file: IO[bytes], message: Any) -> None:
-    """Write a message; nothing is written where it cannot be pickled."""
-    content = pickle.dumps(message)
-    file.write(LENGTH.pack(len(content)) + content)
+    """Write a message, pickled twice: the outer one, of bytes, says where it ends, even where the inner one cannot be read."""
+    pickle.dump(pickle.dumps(message), file)
     file.flush()
 
 
 def _receive(file: IO[bytes]) -> bytes | None:
-    """Read a message that is still pickled, or None at the end of the file."""
-    head = file.read(LENGTH.size)
-    if len(head) < LENGTH.size:
-        return None
-    size = LENGTH.unpack(head)[0]
-    content = file.read(size)
-    return content if len(content) == size else None
+    """Read a message that is still pickled once, or None at the end of the file."""
+    with contextlib.suppress(EOFError, pickle.UnpicklingError):
+        return pickle.load(file)
 
 
 def serve() -> None:
-    """In a worker process: compute tasks, one by one, until the input ends."""
+    """In a worker process: compute tasks, one by one, until the input ends.
+
+    Sends the shares of a task that were done, as floats, then a tuple with its result or the exception to raise.
+    """
     # Ctrl-C is the business of the process that started this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     out = os.fdopen(os.dup(1), "wb")
@@ -363,13 +325,14 @@ def serve() -> None:
         content = waiting.get()
         try:
             task = pickle.loads(content)
-            _send(out, _Done(task.function(*task.arguments, advance=_reporting(out))))
+            _send(out, (task.function(*task.arguments, advance=_reporting(out)),))
         except BrokenPipeError:
             os._exit(0)
+        except InvalidInput as error:
+            _send(out, InvalidInput(str(error)))
         except BaseException as error:
-            text = str(error) or type(error).__name__
-            message = text if isinstance(error, InvalidInput) else f"{type(error).__name__}: {text}"
-            _send(out, _Failure(message, traceback.format_exc(), isinstance(error, InvalidInput)))
+            said = f"{type(error).__name__}: {str(error) or type(error).__name__}"
+            _send(out, TaskError(f"{said}\n\nIn the worker:\n{traceback.format_exc()}"))
 
 
 def _listen(file: IO[bytes], waiting: "queue.SimpleQueue[bytes]") -> None:

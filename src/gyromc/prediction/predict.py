@@ -94,7 +94,7 @@ class Prediction(Records[Answer], Shown):
         return math.nan if self.stability is None else self.stability.largest_step_size
 
     def rotations(self, excess: float = 0.1) -> RotationTable:
-        """The plan's dynamics beside the best rotations for its target, at equal bias: see `compare_rotations`."""
+        """The plan's dynamics and the best rotations for its target, at equal bias: see `compare_rotations`."""
         return compare_rotations(self.plan, excess)
 
     @property

@@ -79,12 +79,6 @@ class Evidence:
         return coarse, weights / weights.sum()
 
 
-def noise_scale(rows: np.ndarray, y: np.ndarray, prior_scale: float, count: float | None = None) -> float:
-    """The most probable σ of a linear model y = Xθ + σN(0, I), on the scale of log σ."""
-    log_sigma, weights = Evidence.of(rows, y, prior_scale, count).grid
-    return float(np.exp(log_sigma[np.argmax(weights)]))
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class Integrated:
     """The posterior of a linear regression.

@@ -8,6 +8,7 @@ arrays, so that they can be pickled.
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -30,7 +31,7 @@ from gyromc.regression.averages import (
 from gyromc.regression.problem import GroupTerm, of_rows
 from gyromc.regression.standardised import Units
 from gyromc.targets import families
-from gyromc.targets.likelihoods import Likelihood, ResponseKind
+from gyromc.targets.likelihoods import Likelihood, ResponseKind, library
 
 __all__ = [
     "MOST_DRAWS",
@@ -148,13 +149,12 @@ class GroupDraws:
         return self.deviations.std(axis=(0, 1))
 
     def parameters(self) -> np.ndarray:
-        """Standard deviations, then correlations, as in `GroupTerm.names`: chains × draws × numbers."""
-        covariance = self.root @ np.swapaxes(self.root, -1, -2)
-        sd = np.sqrt(np.einsum("...ii->...i", covariance))
-        k = len(self.columns)
-        pairs = [(i, j) for i in range(k) for j in range(i + 1, k)]
-        found = [covariance[..., i, j] / (sd[..., i] * sd[..., j]) for i, j in pairs]
-        return np.concatenate([sd, *(c[..., None] for c in found)], axis=-1)
+        """Standard deviations, then correlations, as in `GroupTerm.names`: chains × draws × numbers, NumPy's or JAX's."""
+        xp, k = library(self.root), len(self.columns)
+        covariance = self.root @ xp.swapaxes(self.root, -1, -2)
+        sd = [xp.sqrt(covariance[..., i, i]) for i in range(k)]
+        pairs = itertools.combinations(range(k), 2)
+        return xp.stack([*sd, *(covariance[..., i, j] / (sd[i] * sd[j]) for i, j in pairs)], axis=-1)
 
     def placed(self, term: GroupTerm) -> "PlacedGroup":
         """The group for new rows. A level that was not fitted has deviations of its own, drawn from their law: the same for all
@@ -217,6 +217,15 @@ class Draws:
         """The draws as coefficients in the user's units: chains × draws × coefficients."""
         T, offset = self.units.coefficients(self.likelihood.basis)
         return self.theta @ T.T + offset
+
+    def further(self) -> Any:
+        """The likelihood's further parameters, then those of groups, in the user's units: chains × draws × numbers.
+
+        Cutpoints are raised from the columns' means to where all columns are zero.
+        """
+        raised = self.coefficients() @ self.units.center if self.likelihood.cutpoints else 0.0
+        found = [(values + raised)[..., None] for values in self.given] + [group.parameters() for group in self.groups]
+        return library(self.theta).concatenate([self.theta[..., :0], *found], axis=-1)
 
     def average(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The mean over draws of values, chains × draws × …, and its standard error from the variance between chains."""

@@ -1,42 +1,56 @@
 """fit: Bayesian regression from a matrix of columns and a response, with every error named.
 
 Input: X and y in the user's units. Output: a `Fit`: coefficients and predictions with Monte Carlo error, posterior standard
-deviation and discretisation bias kept apart. `Coefficient` is one row of its table.
+deviation and discretisation bias kept apart. `Coefficient` is one row of its table. `METHODS` are the ways to compute a posterior
+in the order in which they are tried; each says why it does not apply, and the last one, the solver (`gyromc.expect`), always
+does. Directions in which no row has an entry are not sampled: there the posterior is the prior, so a regression with more columns
+than rows costs as much as one with as many.
 """
 
 import dataclasses
+import itertools
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import equinox as eqx
 import numpy as np
 
+from gyromc.approx.sample import systematic
 from gyromc.checks import coverage, flag, positive, require, whole
 from gyromc.errors import GyromcWarning
-from gyromc.posterior import Account
+from gyromc.machine import require_memory
+from gyromc.observables import linear
+from gyromc.posterior import Account, Posterior
+from gyromc.regression import marginal
+from gyromc.regression.conjugate import integrate
 from gyromc.regression.draws import Draws, GroupDraws, Predictions, quantile_errors, sd_errors
-from gyromc.regression.problem import GroupTerm, Prior, Problem, read
-from gyromc.regression.sampling import Sampled, sample
+from gyromc.regression.problem import GroupTerm, Prior, read
 from gyromc.regression.standardised import Standardised, standardise
+from gyromc.show.interruption import interruptible
 from gyromc.show.records import Column, Records
-from gyromc.targets.families import FAMILIES
+from gyromc.solve.expect import expect
+from gyromc.targets.families import FAMILIES, Normal, NormalNoise
 from gyromc.targets.mixed import MixedRegression
-from gyromc.targets.regressions import WithLikelihood
 
 __all__ = [
     "EFFORTS",
     "FAMILIES",
+    "METHODS",
     "Coefficient",
     "Fit",
     "GroupTerm",
     "Prior",
-    "auxiliary",
-    "coefficients",
     "fit",
-    "labels",
     "relative_error",
+    "solve",
 ]
+
+EFFORTS = {"quick": 0.05, "standard": 0.02, "thorough": 0.005}
+"""Errors aimed at, bias included, in posterior standard deviations."""
+LEAST_EFFORT = 1e-6  # what averages reach in a fit's time where the posterior is nearly Gaussian
+SECONDS = 120.0  # that a fit may take; the error that was reached is stated
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +112,7 @@ class Fit(Records[Coefficient]):
     - `posterior`: draws in standardised coordinates, which predict; `draws`: the same as coefficients in the user's units,
       chains × draws × coefficients.
     - `reason`: how it was computed; `refused`: why simpler methods did not apply, by name; `account`: what the solver did, None
-      where no chain was run.
+      where no chain was run; `warnings`: what could not be known.
     - `partial`: whether Ctrl-C ended it early.
     - `level`: of the credible intervals.
     - `predict(X)`: a `Predictions`.
@@ -109,13 +123,14 @@ class Fit(Records[Coefficient]):
     classes: tuple[str, ...] | None
     coefficients: tuple[Coefficient, ...]
     posterior: Draws
-    target: WithLikelihood | MixedRegression
+    target: MixedRegression
     reason: str
     level: float
     account: Account | None = None
     partial: bool = False
     auxiliary: tuple[Coefficient, ...] = ()
     refused: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
     _entry, _result = "coefficient", "fit"
     mean = Column[float]("The posterior mean.")
@@ -136,9 +151,7 @@ class Fit(Records[Coefficient]):
 
     @property
     def noise_scale(self) -> float | None:
-        return (
-            next((row.mean for row in self.auxiliary if row.name == "sigma"), None) if self.family == "linear" else None
-        )
+        return self.auxiliary[0].mean if self.family == "linear" else None
 
     @property
     def draws(self) -> np.ndarray:
@@ -154,62 +167,6 @@ class Fit(Records[Coefficient]):
         `offset`, `trials` and `groups` of the rows are passed by name, as for `Draws.predictors`.
         """
         return self.posterior.predict(X, **beside)
-
-
-Rows = list[tuple[str, str | None]]  # the coefficients' names and outputs
-
-
-def labels(problem: Problem) -> Rows:
-    """The coefficients' names and outputs, in the table's order."""
-    one = [*(["intercept"] if problem.intercept else []), *problem.names]
-    several = problem.classes is not None and problem.likelihood.outputs > 1
-    outputs = problem.classes if several and problem.classes is not None else [None]
-    return [(name, output) for output in outputs for name in one]
-
-
-def coefficients(sampled: Sampled, rows: Rows, level: float) -> tuple[Coefficient, ...]:
-    """The table of coefficients."""
-    posterior, ends = sampled.posterior, ((1 - level) / 2, (1 + level) / 2)
-    if sampled.exact is None:
-        low, high = posterior.quantiles(ends)
-        errors = _errors(sampled, posterior.coefficients(), ends)
-    else:
-        offset = posterior.units.coefficients(posterior.likelihood.basis)[1]
-        low, high = (sampled.exact.quantiles(end) + offset for end in ends)
-        errors = np.zeros((3, len(rows)))
-    columns = sampled.mean, sampled.sd, low, high, sampled.std_error, sampled.bias, *errors
-    return tuple(
-        Coefficient(name, output, *(float(v) for v in values))
-        for (name, output), *values in zip(rows, *columns, strict=True)
-    )
-
-
-def _errors(sampled: Sampled, draws: np.ndarray, ends: tuple[float, float]) -> np.ndarray:
-    """The Monte Carlo errors of sd, low and high end of draws, chains × draws × numbers: 3 × numbers."""
-    return sampled.scarcity * np.concatenate([sd_errors(draws)[None], quantile_errors(draws, ends)])
-
-
-def auxiliary(sampled: Sampled, problem: Problem, level: float) -> tuple[Coefficient, ...]:
-    """The further parameters: σ of a linear model, those of other families, standard deviations and correlations of groups."""
-    ends = (1 - level) / 2, (1 + level) / 2
-    if sampled.exact is not None:
-        unit = sampled.posterior.units.y_scale
-        mean, sd, low, high = (unit * v for v in sampled.exact.sigma(ends))
-        return (Coefficient("sigma", None, mean, sd, low, high, std_error=0.0, bias=0.0),)
-    found = []
-    for i, (name, draws) in enumerate(sampled.further.items()):
-        mean, error = sampled.averages.get(name) or sampled.posterior.average(draws)
-        if problem.likelihood.cutpoints and problem.classes is not None and i < len(problem.classes) - 1:
-            name = f"{problem.classes[i]} | {problem.classes[i + 1]}"
-        sd, (low, high) = float(draws.std()), np.quantile(draws, ends, method="hazen")
-        errors = _errors(sampled, draws[..., None], ends)[:, 0].tolist()
-        found.append(Coefficient(name, None, float(mean), sd, float(low), float(high), float(error), 0.0, *errors))
-    return tuple(found)
-
-
-EFFORTS = {"quick": 0.05, "standard": 0.02, "thorough": 0.005}
-"""Errors aimed at, bias included, in posterior standard deviations."""
-LEAST_EFFORT = 1e-6  # what averages reach in a fit's time where the posterior is nearly Gaussian
 
 
 def fit(
@@ -281,13 +238,21 @@ def fit(
     about = {"names": names, "classes": classes, "intercept": flag(intercept, "intercept"), "priors": priors}
     by_row = {"groups": groups, "offset": offset, "weights": weights, "trials": trials}
     problem = read(X, y, family, prior_scale=positive(prior_scale, "prior_scale"), **about, **by_row)
-    standard = standardise(problem)
-    texts = [name if output is None else f"{name} ({output})" for name, output in labels(problem)]
-    error = relative_error(effort)
-    sampled = sample(standard, texts, error, progress, num_chains, num_draws, seed, problem.groups)
-    if sampled.warnings:
-        warnings.warn(" ".join(sampled.warnings), GyromcWarning, stacklevel=2)
-    return _fit_of(sampled, standard, problem, level)
+    found = solve(
+        standardise(problem),
+        problem.names,
+        relative_error(effort),
+        classes=problem.classes,
+        groups=problem.groups,
+        level=level,
+        num_chains=num_chains,
+        num_draws=num_draws,
+        seed=seed,
+        progress=progress,
+    )
+    if found.warnings:
+        warnings.warn(" ".join(found.warnings), GyromcWarning, stacklevel=2)
+    return found
 
 
 def relative_error(effort: str | float) -> float:
@@ -303,19 +268,228 @@ def relative_error(effort: str | float) -> float:
     return found
 
 
-def _fit_of(sampled: Sampled, standard: Standardised, problem: Problem, level: float) -> Fit:
-    """The `Fit` of a sampled posterior."""
-    return Fit(
-        family=problem.family,
-        names=problem.names,
-        classes=problem.classes,
-        coefficients=coefficients(sampled, labels(problem), level),
-        posterior=sampled.posterior,
-        target=standard.target,
-        reason=sampled.reason,
-        level=level,
-        account=sampled.account,
-        partial=sampled.interrupted,
-        auxiliary=auxiliary(sampled, problem, level),
-        refused=sampled.refused,
+def solve(
+    standard: Standardised,
+    names: Sequence[str],
+    error: float,
+    *,
+    classes: tuple[str, ...] | None = None,
+    groups: Sequence[GroupTerm] = (),
+    level: float = 0.95,
+    num_chains: int = 64,
+    num_draws: int = 2048,
+    seed: int = 0,
+    progress: bool | None = False,
+) -> Fit:
+    """The posterior of a standardised regression, with errors of about `error` posterior standard deviations or less.
+
+    `names`: of the columns; everything else as for `fit`.
+    """
+    shape = num_chains, math.ceil(whole(num_draws, "num_draws", least=1) / num_chains)
+    dim = standard.target.dim
+    require_memory(8 * math.prod(shape) * dim, f"{math.prod(shape):,} draws of {dim:,} parameters", "Take fewer.")
+    question = _Question(standard, tuple(names), classes, tuple(groups), error, level, shape, seed, progress)
+    refused: dict[str, str] = {}
+    for name, method in METHODS.items():
+        found = method(question)
+        if isinstance(found, Fit):
+            return dataclasses.replace(found, refused=refused)
+        refused[name] = found
+    raise AssertionError("the solver takes every regression")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Question:
+    """What `solve` was asked; `shape`: in how many groups how many draws are kept."""
+
+    standard: Standardised
+    names: tuple[str, ...]
+    classes: tuple[str, ...] | None
+    groups: tuple[GroupTerm, ...]
+    error: float
+    level: float
+    shape: tuple[int, int]
+    seed: int
+    progress: bool | None
+
+    @property
+    def target(self) -> MixedRegression:
+        return self.standard.target
+
+    @property
+    def map(self) -> tuple[np.ndarray, np.ndarray]:
+        """(T, t₀): the coefficients in the user's units are Tθ + t₀."""
+        return self.standard.units.coefficients(self.target.likelihood.basis)
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        return (1 - self.level) / 2, (1 + self.level) / 2
+
+    @property
+    def coefficients(self) -> list[tuple[str, str | None]]:
+        """The coefficients' names and outputs, in the table's order."""
+        one = [*(["intercept"] if self.standard.units.intercept else []), *self.names]
+        several = self.classes is not None and len(self.target.likelihood.basis) > 1
+        outputs = self.classes if several and self.classes is not None else [None]
+        return [(name, output) for output in outputs for name in one]
+
+    @property
+    def further(self) -> list[tuple[str, str | None]]:
+        """The names of the further parameters, as `Draws.further` orders them."""
+        likelihood, names = self.target.likelihood, list(self.target.likelihood.auxiliary)
+        if likelihood.cutpoints and self.classes is not None:
+            names = [f"{low} | {high}" for low, high in itertools.pairwise(self.classes)]
+        return [(name, None) for name in (*names, *(name for term in self.groups for name in term.names))]
+
+    def fit(self, posterior: Draws, coefficients: Any, auxiliary: Any, reason: str, **more: Any) -> Fit:
+        about = {"family": self.target.likelihood.name, "names": self.names, "classes": self.classes}
+        tables = {"coefficients": tuple(coefficients), "auxiliary": tuple(auxiliary)}
+        return Fit(**about, **tables, posterior=posterior, target=self.target, reason=reason, level=self.level, **more)
+
+    def from_draws(self, posterior: Draws, mean, sd, std_error, reason: str, scarcity: float = 1.0, **more: Any) -> Fit:
+        """The fit of draws; mean, sd and standard error of coefficients and further parameters are known better than from these.
+
+        `scarcity`: by how much errors of the draws are larger than those of as many independent ones.
+        """
+        draws = np.concatenate([posterior.coefficients(), posterior.further()], axis=-1)
+        low, high = np.quantile(draws.reshape(-1, draws.shape[-1]), self.ends, axis=0, method="hazen")
+        errors = scarcity * sd_errors(draws), *(scarcity * quantile_errors(draws, self.ends))
+        columns = mean, sd, low, high, std_error, np.zeros(len(mean)), *errors
+        rows = _table([*self.coefficients, *self.further], *columns)
+        count = len(self.coefficients)
+        return self.fit(posterior, rows[:count], rows[count:], reason, **more)
+
+
+def _table(labels: Sequence[tuple[str, str | None]], *columns: np.ndarray) -> list[Coefficient]:
+    rows = zip(labels, *columns, strict=True)
+    return [Coefficient(name, output, *(float(v) for v in values)) for (name, output), *values in rows]
+
+
+def _closed_form(question: _Question) -> Fit | str:
+    """Independent draws of a linear regression: nothing is warmed up, and no chain is run."""
+    standard, target = question.standard, question.target
+    if isinstance(target.likelihood, NormalNoise):
+        return "groups have variances of their own"
+    if not isinstance(target.likelihood, Normal):
+        return f"the family {target.likelihood.name} has no closed form"
+    (T, offset), scale = question.map, float(target.prior_precision) ** -0.5
+    found = integrate(target.X, target.y, scale, T, standard.count)
+    theta, sigma = found.draws(np.random.default_rng(question.seed), question.shape)
+    (mean, sd), none, unit = found.moments(), np.zeros(len(T)), standard.units.y_scale
+    low, high = (found.quantiles(end) + offset for end in question.ends)
+    noise = Coefficient("sigma", None, *(unit * value for value in found.sigma(question.ends)), std_error=0.0, bias=0.0)
+    return question.fit(
+        Draws(target.likelihood, standard.units, theta, (unit * sigma,)),
+        _table(question.coefficients, mean + offset, sd, low, high, none, none),
+        [noise],
+        "Independent draws: given σ the posterior is Gaussian, and p(σ | y) is known in closed form. Means, standard "
+        "deviations and intervals of the coefficients are integrals over σ, by quadrature; no chain was run.",
     )
+
+
+def _marginal(question: _Question) -> Fit | str:
+    """A linear model with groups, coefficients and deviations integrated out."""
+    why_not = marginal.why_not(question.target)
+    if why_not is not None:
+        return why_not
+    (T, offset), target = question.map, question.target.centred([True] * len(question.groups))
+    found = marginal.Marginal(target).sample(T, math.prod(question.shape), question.seed)
+    if found.why_not_trusted is not None:
+        return found.why_not_trusted
+    posterior = _draws(question, target, found.theta.reshape(*question.shape, -1))
+    further = posterior.further()
+    mean, error = posterior.average(further)
+    return question.from_draws(
+        posterior,
+        np.concatenate([found.mean + offset, mean]),
+        np.concatenate([found.sd, further.std(axis=(0, 1))]),
+        np.concatenate([found.std_error, error]),
+        "Independent draws: given σ and the groups' standard deviations and correlations, coefficients and deviations are "
+        f"Gaussian and were integrated out. The {found.num_numbers} remaining parameters were drawn by importance sampling; the "
+        f"effective sample size is {100 * found.share:.0f} % of the draws.",
+        max(1.0, posterior.count / found.effective) ** 0.5,
+    )
+
+
+def _solved(question: _Question) -> Fit:
+    """Any regression, by the solver."""
+    full = question.target
+    lift, prior_scale = _spanned(full), float(full.prior_precision) ** -0.5
+    target = eqx.tree_at(
+        lambda t: t.X, full, full.X @ lift[: full.X.shape[1], : lift.shape[1] // full.likelihood.outputs]
+    )
+    target = target.in_good_coordinates()
+    (every, offset), further = question.map, question.further
+    T = every @ lift
+    wide = np.pad(T, ((0, 0), (0, target.dim - T.shape[1])))
+    # A number before each name: no two are the same then.
+    names = [
+        f"{i}: {name}{'' if output is None else f' ({output})'}"
+        for i, (name, output) in enumerate(question.coefficients)
+    ]
+    asked: dict[str, Any] = dict(zip(names, map(linear, wide), strict=True))
+    if further:
+        asked["further"] = lambda theta: _draws(question, target, theta, lift).further()
+    found, interrupted = _asked(target, asked, question)
+    posterior = _draws(question, target, _equal_draws(found, question.shape, question.seed), lift)
+    # Directions without data follow their prior.
+    prior = np.random.default_rng(question.seed).normal(0.0, prior_scale, posterior.theta.shape)
+    posterior = dataclasses.replace(posterior, theta=posterior.theta + prior - prior @ lift @ lift.T)
+    unseen = prior_scale**2 * np.maximum(0.0, np.sum(every**2, axis=1) - np.sum(T**2, axis=1))
+    # Variances of weighted draws: the zero-mean functions that made the weights sharpen them too.
+    weights, values = found.weights / found.weights.sum(), found.values_at_draws
+    variance = np.einsum("cd,cdk->k", weights, (values - np.einsum("cd,cdk->k", weights, values)) ** 2)
+    said = found.account.sentence()
+    return question.from_draws(
+        posterior,
+        np.array([row.mean for row in found.values()]) + np.concatenate([offset, np.zeros(len(further))]),
+        np.sqrt(variance + np.concatenate([unseen, np.zeros(len(further))])),
+        np.array([row.std_error for row in found.values()]),
+        f"{said[0].upper()}{said[1:]}.",
+        account=found.account,
+        warnings=tuple(found.warnings),
+        partial=interrupted,
+    )
+
+
+METHODS: dict[str, Callable[[_Question], Fit | str]] = {
+    "closed form": _closed_form,
+    "importance sample of the variances": _marginal,
+    "solver": _solved,
+}
+"""By name: a `Fit`, or a sentence why there is none."""
+
+
+def _asked(target: MixedRegression, observables: dict[str, Any], question: _Question) -> tuple[Posterior, bool]:
+    """The solver's answer with its warnings in it, and whether Ctrl-C ended it."""
+    with warnings.catch_warnings(), interruptible() as stop:
+        warnings.simplefilter("ignore", GyromcWarning)
+        found = expect(
+            target, observables, question.error, seconds=SECONDS, seed=question.seed, progress=question.progress
+        )
+    return found, bool(stop)
+
+
+def _equal_draws(found: Posterior, shape: tuple[int, int], seed: int) -> np.ndarray:
+    """Draws of equal weight, in the order of the chains: each group of draws comes from one chain."""
+    flat = found.draws.reshape(-1, found.draws.shape[-1])
+    return flat[systematic(found.weights.ravel(), math.prod(shape), np.random.default_rng(seed))].reshape(*shape, -1)
+
+
+def _draws(question: _Question, target: MixedRegression, theta: Any, lift: np.ndarray | None = None) -> Draws:
+    """θ, … × dim, NumPy's or JAX's, in the user's units; `lift`: from the coefficients of `target` to all."""
+    units, likelihood, beta = question.standard.units, target.likelihood, target.parts(theta)[0]
+    groups = tuple(
+        GroupDraws(term.name, term.columns, term.levels, units.y_scale * deviations, units.y_scale * root)
+        for term, deviations, root in zip(question.groups, target.deviations(theta), target.roots(theta), strict=True)
+    )
+    given = likelihood.in_units(target.given(theta), units.y_scale)
+    return Draws(likelihood, units, beta if lift is None else beta @ lift.T, given, groups)
+
+
+def _spanned(target: MixedRegression) -> np.ndarray:
+    """An orthonormal basis, in columns, of the directions of the coefficients in which rows have entries."""
+    values, vectors = np.linalg.eigh(target.X.T @ target.X)
+    kept = values > 1e-13 * max(float(values.max(initial=0.0)), np.finfo(float).tiny)
+    kept[-1:] = True
+    return np.kron(np.eye(target.likelihood.outputs), np.eye(len(kept)) if kept.all() else vectors[:, kept])

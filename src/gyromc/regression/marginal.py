@@ -1,9 +1,11 @@
 """Linear regression with groups: coefficients and deviations integrated out, what is left drawn by importance sampling.
 
-A `MixedRegression` with normal noise in, draws out. Given σ and the groups' standard deviations and correlations, φ, coefficients
-and deviations are Gaussian: with W the columns and the groups' designs, R the root of their prior covariance, A = I + RᵀWᵀWR/σ²,
-and p(y | φ) ∝ σ⁻ⁿ |A|^{-1/2} exp(-|y|²/(2σ²) + |A^{-1/2}RᵀWᵀy|²/(2σ⁴)). The few numbers φ, standard normal a priori, are drawn
-from a t-distribution fitted to p(φ | y) in rounds, and weighted; means and sds of the coefficients given each φ are exact.
+A `MixedRegression` with normal noise and centred groups in, draws of its θ out. Given σ and the groups' standard deviations and
+correlations, φ, coefficients and deviations are Gaussian: with W the columns and the groups' designs, R the root of their prior
+covariance, A = I + RᵀWᵀWR/σ², and p(y | φ) ∝ σ⁻ⁿ |A|^{-1/2} exp(-|y|²/(2σ²) + |A^{-1/2}RᵀWᵀy|²/(2σ⁴)). The few numbers φ,
+standard normal a priori, are drawn from a t-distribution fitted to p(φ | y) in rounds, and weighted; means and sds of the
+coefficients given each φ are exact. Cold, it takes 2 s where the solver takes 23 (18 subjects with slopes), 5 s for 100 groups of
+4 rows where the solver takes 30.
 """
 
 import dataclasses
@@ -15,6 +17,7 @@ from scipy import optimize, special
 from gyromc.approx.gaussian import GaussianApproximation
 from gyromc.approx.sample import SETTINGS as SAMPLES
 from gyromc.approx.sample import effective_size, systematic, t_proposal
+from gyromc.targets.families import NormalNoise
 from gyromc.targets.mixed import MixedRegression
 
 
@@ -47,15 +50,15 @@ class MarginalDraws:
     **Attributes:**
 
     - `mean`, `sd`, `std_error`: of the coefficients asked for, and the standard error of their means.
-    - `phi`, `v`: draws of equal weight of φ and of coefficients and deviations, φ by systematic resampling.
-    - `effective`: how many equally weighted draws of φ the weighted ones are worth; `share`: of their number.
+    - `theta`: draws of equal weight, φ by systematic resampling.
+    - `num_numbers`: how many numbers φ has; `effective`: the effective size of its sample; `share`: of the number of draws.
     """
 
     mean: np.ndarray
     sd: np.ndarray
     std_error: np.ndarray
-    phi: np.ndarray
-    v: np.ndarray
+    theta: np.ndarray
+    num_numbers: int
     effective: float
 
     @property
@@ -69,6 +72,18 @@ class MarginalDraws:
         if self.share >= SAMPLES.even_share:
             return None
         return f"the effective sample size of {SETTINGS.rounds[-1]} draws of the variances is {self.effective:.0f}"
+
+
+def why_not(target: MixedRegression) -> str | None:
+    """Why this is no way to compute a posterior, or None."""
+    if not isinstance(target.likelihood, NormalNoise):
+        return "coefficients cannot be integrated out unless the noise is normal"
+    left = Marginal(target)
+    if left.dim > SETTINGS.most_numbers:
+        return f"{left.dim} standard deviations and correlations are more than {SETTINGS.most_numbers}"
+    if left.size > SETTINGS.most_size:
+        return f"{left.size} coefficients and deviations are more than {SETTINGS.most_size}"
+    return None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -105,7 +120,7 @@ class Marginal:
         roots, first = [], 1
         for group in self.target.groups:
             a, b = first + group.sizes[0], first + sum(group.sizes[:2])
-            roots.append(group.sds(phi[:, first:a])[..., None] * group.correlation_root(phi[:, a:b]))
+            roots.append(group.root(phi[:, first:a], phi[:, a:b]))
             first = b
         return np.asarray(self.target.likelihood.natural(phi[:, :1])[0]), roots
 
@@ -173,7 +188,20 @@ class Marginal:
         sd, error = np.sqrt(weights @ (np.concatenate(inside) + away**2)), np.sqrt(weights**2 @ away**2)
         drawn = np.empty((count, self.dim))
         drawn[order] = phi[picked]
-        return MarginalDraws(mean, sd, error, drawn, v, effective_size(weights))
+        return MarginalDraws(mean, sd, error, self._theta(drawn, v), self.dim, effective_size(weights))
+
+    def _theta(self, phi: np.ndarray, v: np.ndarray) -> np.ndarray:
+        """θ from φ, coefficients and deviations."""
+        p, at = self.target.num_coefficients, 1
+        parts, first = [v[:, :p], phi[:, :1]], p
+        for group in self.target.groups:
+            k, correlations, size = group.sizes
+            parts += [
+                phi[:, at : at + k + correlations],
+                v[:, first : first + size] / np.tile(group.scale, group.num_levels),
+            ]
+            at, first = at + k + correlations, first + size
+        return np.concatenate(parts, axis=1)
 
     def _weighted(self, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Draws of φ with weights that sum to one, proposed from what the round before has found."""

@@ -13,7 +13,7 @@ import numpy as np
 from gyromc.checks import numbers, one_of, positive, require, shown
 from gyromc.errors import InvalidInput
 from gyromc.targets.families import FAMILIES
-from gyromc.targets.likelihoods import Canonical, Likelihood, ResponseKind
+from gyromc.targets.likelihoods import Likelihood, ResponseKind
 
 MOST_COLUMNS = 6  # of a group: beyond, correlations are too many to be told apart
 
@@ -162,13 +162,6 @@ class Problem:
     weights: np.ndarray | None = None
     known: tuple[np.ndarray, ...] = ()
     groups: tuple[GroupTerm, ...] = ()
-
-    @property
-    def plain(self) -> bool:
-        """Whether coefficients are all there is to sample."""
-        beside = self.likelihood.auxiliary or self.known or self.groups or self.weights is not None
-        moved = self.offset is not None or any(p.location for p in self.priors.values())
-        return isinstance(self.likelihood, Canonical) and not (beside or moved)
 
 
 def read(X, y, family: str, *, names, classes, intercept: bool, prior_scale: float, **beside: Any) -> Problem:

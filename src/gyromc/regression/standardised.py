@@ -3,8 +3,7 @@
 Input: a `Problem` in the user's units. Output: a `Standardised` regression: a target over θ, so that one prior scale fits every
 coefficient, and `Units`, the affine map from θ to coefficients in the user's units. A column of two values is scaled as if both
 were equally frequent, by half their distance: its standard deviation would be tiny where one value is rare, and the prior of its
-coefficient almost flat. A constant column is not scaled: its coefficient keeps its prior. Rows of a linear model are divided by
-its noise, so that the target has unit noise.
+coefficient almost flat. A constant column is not scaled: its coefficient keeps its prior.
 
 `RowSums` holds all that a linear model has to know of rows that come in parts: R with RᵀR = [1 X y]ᵀ[1 X y], updated by QR
 factorisation of (R; new rows), which squares no condition number as adding up XᵀX would.
@@ -18,11 +17,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float
 
-from gyromc.regression.conjugate import noise_scale
 from gyromc.regression.problem import GroupTerm, Prior, Problem, cut
 from gyromc.targets.families import Normal, NormalNoise
 from gyromc.targets.mixed import Group, MixedRegression
-from gyromc.targets.regressions import WithLikelihood, regression
 
 INTERCEPT_SCALE = 10.0  # prior standard deviation of the intercept, in standardised units
 
@@ -35,7 +32,6 @@ class Units:
 
     - `center`, `scale`: of the columns; `y_center`, `y_scale`: of the response.
     - `intercept`: the entry in the intercept's column that gives the intercept its own prior scale; 0 without an intercept.
-    - `noise`: the most probable σ of a linear model, in units of `y_scale`; 1 for the others.
     - `location`: prior means of the coefficients, in the user's units.
     """
 
@@ -44,7 +40,6 @@ class Units:
     y_center: float
     y_scale: float
     intercept: float
-    noise: float = 1.0
     location: Float[np.ndarray, " columns"] | None = None
 
     @classmethod
@@ -130,11 +125,11 @@ GROUP_SCALE = 1.0  # prior mean of a group's standard deviation, per standard de
 class Standardised:
     """The posterior in standardised coordinates (`target`), and how these belong to the user's (`units`).
 
-    The target of a linear model has its most probable noise; `count` is the number of observations where its rows sum up more
-    than they are long.
+    The target of a linear model without groups has noise 1: σ is integrated out, and has no part in it. `count` is the number of
+    observations where its rows sum up more than they are long.
     """
 
-    target: WithLikelihood | MixedRegression
+    target: MixedRegression
     units: Units
     count: float | None = None
 
@@ -143,31 +138,26 @@ def standardise(problem: Problem) -> Standardised:
     """Standardise a regression."""
     problem = _in_order(problem)
     X, y, likelihood, prior_scale = problem.X, problem.y, problem.likelihood, problem.prior_scale
-    measured = likelihood.measured
     centred = problem.intercept or likelihood.cutpoints
-    units = Units.of(X, y if measured else None, prior_scale, problem.intercept, centred, problem.weights)
+    units = Units.of(X, y if likelihood.measured else None, prior_scale, problem.intercept, centred, problem.weights)
     units = units.with_priors(problem.priors, problem.names, prior_scale)
+    rows, offset = units.rows(X), units.known(X) + (0.0 if problem.offset is None else problem.offset)
+    if likelihood.measured:
+        y, offset = (y - offset) / units.y_scale, 0.0
+    offset = np.broadcast_to(offset, y.shape)
     if isinstance(likelihood, Normal) and not problem.groups:
-        return _linear(problem, units)
+        if problem.weights is None:
+            return Standardised(MixedRegression(rows, y, likelihood, prior_scale), units)
+        # Weighted rows are multiplied by the roots of their weights.
+        root = np.sqrt(problem.weights)
+        target = MixedRegression(rows * root[:, None], y * root, likelihood, prior_scale)
+        return Standardised(target, units, float(problem.weights.sum()))
     if likelihood.vector:
         prior_scale = prior_scale / math.sqrt(2)  # so that the difference of two classes has the prior asked for
-    rows = units.rows(X)
-    if problem.plain:
-        return Standardised(regression(likelihood, rows, y, prior_scale), units)
-    before = units.known(X) + (0.0 if problem.offset is None else problem.offset)
-    if measured:
-        y, before = (y - before) / units.y_scale, np.zeros(len(y))
-    target = MixedRegression(
-        rows,
-        y,
-        NormalNoise() if isinstance(likelihood, Normal) else likelihood,
-        prior_scale,
-        offset=np.broadcast_to(before, y.shape),
-        weights=problem.weights,
-        known=problem.known,
-        groups=tuple(_group(term, problem, units) for term in problem.groups),
-    )
-    return Standardised(target, units)
+    groups = tuple(_group(term, problem, units) for term in problem.groups)
+    beside = {"weights": problem.weights, "known": problem.known, "groups": groups}
+    likelihood = NormalNoise() if isinstance(likelihood, Normal) else likelihood
+    return Standardised(MixedRegression(rows, y, likelihood, prior_scale, offset=offset, **beside), units)
 
 
 def _in_order(problem: Problem) -> Problem:
@@ -181,18 +171,6 @@ def _in_order(problem: Problem) -> Problem:
     beside = cut({"offset": problem.offset, "weights": problem.weights, "groups": problem.groups}, order)
     known = tuple(values[order] for values in problem.known)
     return dataclasses.replace(problem, X=problem.X[order], y=problem.y[order], known=known, **beside)
-
-
-def _linear(problem: Problem, units: Units) -> Standardised:
-    """Standardise a linear regression: weighted rows are multiplied by the roots of their weights."""
-    before = units.known(problem.X) + (0.0 if problem.offset is None else problem.offset)
-    rows, y, count = units.rows(problem.X), (problem.y - before) / units.y_scale, None
-    if problem.weights is not None:
-        root = np.sqrt(problem.weights)
-        rows, y, count = rows * root[:, None], y * root, float(problem.weights.sum())
-    units = dataclasses.replace(units, noise=noise_scale(rows, y, problem.prior_scale, count))
-    target = regression(Normal(), rows / units.noise, y / units.noise, problem.prior_scale)
-    return Standardised(target, units, count)
 
 
 def _group(term: GroupTerm, problem: Problem, units: Units) -> Group:
@@ -248,7 +226,4 @@ class RowSums:
         units = Units(center[:-1], scale[:-1], center[-1], scale[-1], intercept * INTERCEPT_SCALE / prior_scale)
         rows, y = left[:, :-1] / scale[:-1], left[:, -1] / scale[-1]
         rows = np.concatenate([units.intercept * ones, rows], axis=1) if intercept else rows
-        units = dataclasses.replace(units, noise=noise_scale(rows, y, prior_scale, self.count))
-        return Standardised(
-            regression(Normal(), rows / units.noise, y / units.noise, prior_scale), units, float(self.count)
-        )
+        return Standardised(MixedRegression(rows, y, Normal(), prior_scale), units, float(self.count))

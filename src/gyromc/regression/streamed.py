@@ -22,11 +22,11 @@ from gyromc.errors import InvalidInput
 from gyromc.model import Model
 from gyromc.observables import linear
 from gyromc.plan import Plan
-from gyromc.regression.conjugate import integrate
-from gyromc.regression.fit import Coefficient
-from gyromc.regression.standardised import INTERCEPT_SCALE, Units
+from gyromc.regression.fit import Coefficient, solve
+from gyromc.regression.standardised import INTERCEPT_SCALE, Standardised, Units
 from gyromc.solve.expect import expect
-from gyromc.targets import StreamedRegression
+from gyromc.targets import MixedRegression, StreamedRegression
+from gyromc.targets.families import Normal
 from gyromc.targets.regressions import BY_FAMILY
 
 __all__ = ["Learnt", "StreamedFit", "fit_streamed", "learn"]
@@ -178,11 +178,10 @@ def fit_streamed(
     require(family != "logistic" or learnt.family == "logistic", "A logistic regression needs a y of 0 and 1.")
     require(family != "poisson" or learnt.whole, "A Poisson regression needs counts: y has negative or broken numbers.")
     units = learnt.units(positive(prior_scale, "prior_scale"), family == "linear")
-    labels = ("intercept", *names)
     if family == "linear":
-        found, reason, warnings = _linear(source, units, prior_scale, labels), INTEGRATED, ()
+        found, reason, warnings = _linear(source, units, prior_scale, names), INTEGRATED, ()
     else:
-        found, reason, warnings = _sampled(source, units, family, prior_scale, error, labels, seed, say)
+        found, reason, warnings = _sampled(source, units, family, prior_scale, error, ("intercept", *names), seed, say)
     return StreamedFit(family, source.num_rows, found, reason, warnings, learnt.sample)
 
 
@@ -192,7 +191,7 @@ INTEGRATED = (
 )
 
 
-def _linear(source: RowSource, units: Units, prior_scale: float, labels: Sequence[str]) -> tuple[Coefficient, ...]:
+def _linear(source: RowSource, units: Units, prior_scale: float, names: Sequence[str]) -> tuple[Coefficient, ...]:
     def gram(X, y):
         rows = np.concatenate(
             [units.rows(np.asarray(X, float)), ((y - units.y_center) / units.y_scale)[:, None]], axis=1
@@ -201,12 +200,8 @@ def _linear(source: RowSource, units: Units, prior_scale: float, labels: Sequenc
 
     values, vectors = np.linalg.eigh(sum(over_blocks(source, gram)))
     rows = (vectors * np.sqrt(np.maximum(values, 0.0))).T  # few rows with the same second moments as all
-    T, offset = units.coefficients(np.eye(1))
-    found = integrate(rows[:, :-1], rows[:, -1], prior_scale, T, source.num_rows)
-    (mean, sd), edges = found.moments(), [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
-    low, high = (found.quantiles(level) + offset for level in edges)
-    rows = zip(labels, mean + offset, sd, low, high, strict=True)
-    return tuple(Coefficient(name, None, float(m), float(s), float(a), float(b), 0.0, 0.0) for name, m, s, a, b in rows)
+    target = MixedRegression(rows[:, :-1], rows[:, -1], Normal(), prior_scale)
+    return solve(Standardised(target, units, source.num_rows), names, 1.0, level=LEVEL, num_draws=1).coefficients
 
 
 def _sampled(source, units, family, prior_scale, error, labels, seed, say):

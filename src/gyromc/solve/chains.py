@@ -9,7 +9,7 @@ the adaptation as arguments; U and ∇U of rows are another.
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -23,7 +23,7 @@ from gyromc.solve.descent import descend_all
 from gyromc.solve.metric import DenseMetric, LowRankMetric, Metric, fitted_metric
 from gyromc.targets import Target
 
-__all__ = ["ChainSettings", "LangevinChains", "Round"]
+__all__ = ["ChainSettings", "LangevinChains", "Round", "stacked"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +40,8 @@ class ChainSettings:
     - `first_rate`, `later_rate`: change of the log step size by acceptance, in the first rounds and then.
     - `fewest`, `most`: warm-up rounds. After 8, what chains of eight schools still were off the law showed against sharpened
       errors of 0.0005 standard deviations (mean z² 2.1; 1.5 after 24), and after 16 those of a mixture (8.2; 0.2 after 60).
+    - `every_round`, `later_fit`: the metric is fitted in each of the first rounds, then in every so many: with 1200 parameters
+      fits took two thirds of the time.
     - `stuck_acceptance`, `stuck_potential`: a chain that accepts less, or whose U lies so many of the law's standard deviations
       √(d/2) above the lower third of chains, begins anew from another chain while warm-up lasts.
     - `most_dense`, `rank`: parameters up to which the metric is a matrix, and its own directions beyond.
@@ -56,6 +58,8 @@ class ChainSettings:
     later_rate: float = 0.1
     fewest: int = 40
     most: int = 100
+    every_round: int = 8
+    later_fit: int = 4
     stuck_acceptance: float = 0.3
     stuck_potential: float = 5.0
     most_dense: int = 1000
@@ -89,6 +93,12 @@ class Round(NamedTuple):
     gradient: Any
     potential: Any
     acceptance: Any
+
+
+def stacked(rounds: Sequence[Round]) -> tuple[np.ndarray, np.ndarray]:
+    """States and gradients of rounds as rows."""
+    rows = lambda parts: np.concatenate([x.reshape(-1, x.shape[-1]) for x in parts])
+    return rows([one.theta for one in rounds]), rows([one.gradient for one in rounds])
 
 
 def _value_and_gradient(target: Target) -> Callable:
@@ -136,9 +146,9 @@ def _round(target: Target, state: State, metric: Metric, numbers, random: Random
     return state, kept, log_steps
 
 
-def _drawn(rng: np.random.Generator, steps: int, chains: int, dim: int, settings: ChainSettings) -> Random:
+def _drawn(rng: np.random.Generator, dim: int, settings: ChainSettings) -> Random:
     """The random numbers of a round; some steps are shorter, which lets chains move where the law is narrow."""
-    shape = steps, chains
+    shape = settings.steps, settings.chains
     shorter = settings.shortest ** rng.random(shape)
     lengths = np.where(rng.random(shape) < settings.short_share, shorter, 1.0)
     return Random(rng.standard_normal((*shape, dim)), rng.random(shape), lengths)
@@ -201,15 +211,7 @@ class LangevinChains:
         change = self.evaluate(theta + away)[1] - gradient
         curvature = np.abs(np.nansum(change * away, axis=0)) / np.sum(away**2, axis=0)
         curvature = np.maximum(curvature, 1e-8 * np.median(curvature) + 1e-300)
-        scale = 1 / np.sqrt(curvature)
-        dense = self.dim <= self.settings.most_dense
-        self.metric = (
-            DenseMetric(np.diag(scale))
-            if dense
-            else LowRankMetric(
-                scale, np.zeros((self.dim, 2 * self.settings.rank)), np.zeros((2 * self.settings.rank,) * 2)
-            )
-        )
+        self.metric = self._sized(LowRankMetric(1 / np.sqrt(curvature), np.zeros((self.dim, 1)), np.zeros((1, 1))))
         self._place(theta, potential, gradient)
 
     def move_to(self, coordinates: Coordinates) -> None:
@@ -228,18 +230,17 @@ class LangevinChains:
 
     def _place(self, theta: np.ndarray, potential: np.ndarray, gradient: np.ndarray) -> None:
         """Set the chains, with new momenta."""
-        momentum = self.rng.standard_normal(theta.shape)
+        parts = theta, potential, gradient, self.rng.standard_normal(theta.shape)
         with jax.enable_x64(True):
-            self.state = State(*(jnp.asarray(x, float) for x in (theta, potential, gradient, momentum)))
+            self.state = State(*(jnp.asarray(x, float) for x in parts))
 
     def _advance(self, rate: float) -> tuple[Round, np.ndarray]:
-        steps, chains = self.settings.steps, self.settings.chains
-        random = _drawn(self.rng, steps, chains, self.dim, self.settings)
+        random = _drawn(self.rng, self.dim, self.settings)
         numbers = np.array([self.log_step, self.settings.friction, rate, self.settings.acceptance])
         with jax.enable_x64(True):
             self.state, kept, log_steps = _round(self.target, self.state, self.metric, numbers, random)
             kept = Round(*(np.asarray(x) for x in kept))
-        self.gradients += steps * chains
+        self.gradients += self.settings.steps * self.settings.chains
         return kept, np.asarray(log_steps)
 
     def warm_up(self) -> Round:
@@ -249,18 +250,29 @@ class LangevinChains:
         # the first rounds still fall towards the bulk of the law
         self.warm.append(Round(*(x[settings.steps // 2 :] for x in kept)) if count < 2 else kept)
         self.log_step = float(np.mean(log_steps[len(log_steps) // 2 :]))
-        window = self.warm[-1:] if count < 3 else self.warm[-max(2, (count + 1) // 2) :]
-        theta, gradient = (np.concatenate([getattr(one, name) for one in window]) for name in ("theta", "gradient"))
-        dense, rank = (settings.most_dense, settings.rank) if count else (0, 0)
-        fitted = fitted_metric(theta.reshape(-1, self.dim), gradient.reshape(-1, self.dim), dense, rank)
-        if isinstance(self.metric, DenseMetric) and isinstance(fitted, LowRankMetric):
-            fitted = DenseMetric(np.diag(fitted.scale))
-        elif isinstance(fitted, LowRankMetric):
-            fitted = _padded(fitted, 2 * settings.rank)
-        self.metric = fitted
+        if count < settings.every_round or count % settings.later_fit == 0:
+            self._fit_metric()
         if count:
             self._free_stuck(kept)
         return kept
+
+    def _fit_metric(self) -> None:
+        """A new metric from the later half of the warm-up; of its first round the scales alone."""
+        count, settings = len(self.warm), self.settings
+        window = self.warm[-1:] if count <= 3 else self.warm[-max(2, count // 2) :]
+        dense, rank = (settings.most_dense, settings.rank) if count > 1 else (0, 0)
+        self.metric = self._sized(fitted_metric(*stacked(window), dense, rank))
+
+    def _sized(self, metric: DenseMetric | LowRankMetric) -> Metric:
+        """The same metric as large as the compiled program was made for."""
+        if isinstance(metric, DenseMetric):
+            return metric
+        if self.dim <= self.settings.most_dense:
+            return DenseMetric(np.diag(metric.scale))
+        rank, k = 2 * self.settings.rank, metric.basis.shape[1]
+        basis, extra = np.zeros((self.dim, rank)), np.zeros((rank, rank))
+        basis[:, :k], extra[:k, :k] = metric.basis, metric.extra
+        return LowRankMetric(metric.scale, basis, extra)
 
     def _free_stuck(self, kept: Round) -> None:
         """Chains that hardly move, or sit where U is far above the others', continue from another chain's state."""
@@ -295,18 +307,8 @@ class LangevinChains:
 
     def warm_states(self) -> tuple[np.ndarray, np.ndarray]:
         """States and gradients of the later half of the warm-up, as rows."""
-        window = self.warm[len(self.warm) // 2 :]
-        theta = np.concatenate([one.theta.reshape(-1, self.dim) for one in window])
-        return theta, np.concatenate([one.gradient.reshape(-1, self.dim) for one in window])
+        return stacked(self.warm[len(self.warm) // 2 :])
 
     def sample(self) -> Round:
         """One round with everything fixed: its states follow the law."""
         return self._advance(0.0)[0]
-
-
-def _padded(metric: LowRankMetric, rank: int) -> LowRankMetric:
-    """The same metric with as many directions as the compiled program was made for."""
-    basis, extra = np.zeros((len(metric.scale), rank)), np.zeros((rank, rank))
-    k = metric.basis.shape[1]
-    basis[:, :k], extra[:k, :k] = metric.basis, metric.extra
-    return LowRankMetric(metric.scale, basis, extra)

@@ -21,12 +21,13 @@ from gyromc.errors import GyromcWarning
 from gyromc.fields.functions import choose_fields
 from gyromc.fields.regression import FieldRegression, calibrated_weights
 from gyromc.plan import Plan
-from gyromc.posterior import Account, Posterior, PosteriorMean, by_site
+from gyromc.posterior import Account, Posterior, by_site
 from gyromc.show.numbers import listed
 from gyromc.show.records import Column, Records
 from gyromc.show.tables import Shown, Table
 from gyromc.solve.metric import fitted_metric
 from gyromc.solve.question import Question
+from gyromc.solve.sampling import posterior_means
 from gyromc.targets import Target
 
 __all__ = ["CheckedCoordinate", "DrawCheck", "check", "sharpen"]
@@ -93,16 +94,9 @@ class DrawCheck(Records[CheckedCoordinate], Shown):
     def shown(self) -> Sequence[Table | str]:
         """The coordinates, the worst first."""
         order = sorted(self.values(), key=lambda row: -max(abs(row.shift_z), abs(row.variance_z)))
-        cells = [
-            [
-                row.name,
-                f"{row.shift:+.3f}",
-                f"{row.shift_z:+.1f}",
-                f"{100 * row.variance_error:+.1f} %",
-                f"{row.variance_z:+.1f}",
-            ]
-            for row in order[:20]
-        ]
+        means = lambda row: [f"{row.shift:+.3f}", f"{row.shift_z:+.1f}"]
+        variances = lambda row: [f"{100 * row.variance_error:+.1f} %", f"{row.variance_z:+.1f}"]
+        cells = [[row.name, *means(row), *variances(row)] for row in order[:20]]
         verdict = self.warnings or [f"{self.draws:,} draws agree with the target in every coordinate."]
         return [Table(["coordinate", "mean off by (sd)", "z", "variance off by", "z"], cells), *verdict]
 
@@ -140,10 +134,10 @@ def check(draws: Any, target: Target | Plan, start: Any = None) -> DrawCheck:
     shift = -(gradient.mean(axis=0) @ covariance) / sd
     virial = ((theta - center) * gradient - 1).mean(axis=0)  # T13
     limit = -float(special.stdtrit(segments - 1, SETTINGS.chance / (4 * d)))
-    rows, names = {}, _coordinates(question)
+    rows = {}
     z_of = lambda x: x.mean(axis=0) / np.maximum(x.std(axis=0, ddof=1) / math.sqrt(segments), 1e-300)
     shift_z, virial_z = z_of(shift), z_of(virial)
-    for i, name in enumerate(names):
+    for i, name in enumerate(question.coordinates):
         moved, wide = float(-shift[:, i].mean()), float(virial[:, i].mean())
         wrong = (abs(shift_z[i]) > limit and abs(moved) > SETTINGS.shift) or (
             abs(virial_z[i]) > limit and abs(wide) > SETTINGS.spread
@@ -191,7 +185,8 @@ def sharpen(
     question, theta, gradient = _read(draws, target, observables, start)
     steps, segments, d = theta.shape
     flat, slopes = theta.reshape(-1, d), gradient.reshape(-1, d)
-    covariance = fitted_metric(flat, slopes, most_dense=500).covariance() if len(flat) > 2 * d and d <= 500 else None
+    known = len(flat) > 2 * d and d <= 500
+    covariance = np.asarray(fitted_metric(flat, slopes, most_dense=500).covariance()) if known else None
     fields = choose_fields(flat, slopes, covariance)
     values = question.values(flat).reshape(steps, segments, -1)
     sums = FieldRegression(fields, segments, values.mean(axis=(0, 1)))
@@ -199,32 +194,16 @@ def sharpen(
     sharp = sums.sharpened()
     errors = sharp.std_error * _dependence(sharp.corrected)
     r_hat = np.full(len(question.names), np.nan)
-    rows = {
-        name: PosteriorMean(
-            name, float(sharp.mean[i]), float(errors[i]), segments - 1, float(sharp.sd[i]), float(r_hat[i]),
-            float(sharp.gain[i]), str(sharp.groups[i]), coverage(level),
-        )
-        for i, name in enumerate(question.names)
-    }  # fmt: skip
-    size = max((size for size in fields.sizes.values() if size <= len(flat) / 8), default=0)
-    weights = calibrated_weights(fields(flat, slopes)[:, :size]) if size else np.full(len(flat), 1 / len(flat))
+    rows = posterior_means(question.names, sharp, errors, segments - 1, r_hat, coverage(level))
+    weights = calibrated_weights(fields, flat, slopes)
     said = check(theta.swapaxes(0, 1), target, start).warnings
     if said:
         warnings.warn(" ".join(said), GyromcWarning, stacklevel=2)
     spent = time.perf_counter() - began
     account = Account("sharpened draws", segments, len(flat), len(flat), 0, spent, math.nan, math.nan)
     by_segment = lambda x: np.asarray(x).reshape(steps, segments, *np.shape(x)[1:]).swapaxes(0, 1)
-    return Posterior(
-        rows,
-        level,
-        by_segment(flat),
-        by_segment(weights),
-        values.swapaxes(0, 1),
-        said,
-        [NOT_REMOVED],
-        account,
-        question.model,
-    )
+    flat, weights, values = by_segment(flat), by_segment(weights), values.swapaxes(0, 1)
+    return Posterior(rows, level, flat, weights, values, said, [NOT_REMOVED], account, question.model)
 
 
 def _read(draws: Any, target: Any, observables: Any, start: Any) -> tuple[Question, np.ndarray, np.ndarray]:
@@ -265,9 +244,3 @@ def _dependence(averages: np.ndarray) -> np.ndarray:
     correlation = np.sum(away[1:] * away[:-1], axis=0) / np.where(square > 0, square, 1.0)
     noise = 2 / math.sqrt(len(averages))
     return np.sqrt(1 + 2 * np.where(correlation > noise, correlation, 0.0))
-
-
-def _coordinates(question: Question) -> list[str]:
-    if question.parameters_only:
-        return list(question.names)
-    return [f"theta[{i}]" for i in range(question.model.dim)]

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gyromc.checks import coverage, flag, positive, require, whole
+from gyromc.checks import coverage, flag, positive, whole
 from gyromc.coordinates.maps import Coordinates, check_coordinates
 from gyromc.errors import GyromcWarning
 from gyromc.plan import Plan
@@ -21,7 +21,7 @@ from gyromc.show.numbers import duration, listed
 from gyromc.show.progress import progress as show_progress
 from gyromc.solve.minibatch import MinibatchChains
 from gyromc.solve.question import Question
-from gyromc.solve.sampling import Sampling, rotation_gain
+from gyromc.solve.sampling import Sampling, posterior_means, rotation_gain
 from gyromc.solve.solver import LEARNED, SETTINGS, Limits, Solver
 from gyromc.targets import Target
 
@@ -87,28 +87,16 @@ def expect(
     limits = Limits.read(seconds, gradients, began)
     question = Question.read(target, observables, start)
     coordinates = target.coordinates if coordinates is None and isinstance(target, Plan) else coordinates
-    _check_coordinates(coordinates, question)
+    if coordinates is not None and coordinates != LEARNED:
+        check_coordinates(coordinates, question.start)
     with interruptible("stopping; what is done will be estimated") as stop, show_progress(None, progress) as shown:
-        number, chosen = (
-            whole(seed, "seed", least=0),
-            {"coordinates": coordinates, "rotations": flag(rotations, "rotations")},
-        )
-        solver = Solver(question, error, limits, lambda: bool(stop), shown, number, **chosen)
+        chosen: Any = {"coordinates": coordinates, "rotations": flag(rotations, "rotations")}
+        solver = Solver(question, error, limits, lambda: bool(stop), shown, whole(seed, "seed", least=0), **chosen)
         solver.solve()
     found = answer(solver, level)
     if found.warnings:
         warnings.warn(" ".join(found.warnings), GyromcWarning, stacklevel=2)
     return found
-
-
-def _check_coordinates(coordinates: Any, question: Question) -> None:
-    if coordinates is None or coordinates == LEARNED:
-        return
-    require(
-        not isinstance(coordinates, str),
-        f'`coordinates` must be a value of `gm.coordinates` or "learned": got {coordinates!r}.',
-    )
-    check_coordinates(coordinates, question.start)
 
 
 def answer(solver: Solver, level: float) -> Posterior:
@@ -120,15 +108,8 @@ def answer(solver: Solver, level: float) -> Posterior:
             sampling.add(kept)
     sharp, r_hat = sampling.sharpened(), sampling.r_hat()
     states, weights, values = sampling.draws()
-    draws = solver.thetas(states)
-    errors, dof = sharp.std_error, chains.settings.chains - 1
-    rows = {
-        name: PosteriorMean(
-            name, float(sharp.mean[i]), float(errors[i]), dof, float(sharp.sd[i]), float(r_hat[i]),
-            float(sharp.gain[i]), str(sharp.groups[i]), level,
-        )
-        for i, name in enumerate(solver.question.names)
-    }  # fmt: skip
+    draws = chains.thetas(states)
+    rows = posterior_means(solver.question.names, sharp, sharp.std_error, chains.settings.chains - 1, r_hat, level)
     account = Account(
         "warm up, sample, regress", chains.settings.chains, sampling.states * chains.settings.chains, chains.gradients,
         solver.warm_gradients, solver.limits.spent, float(np.mean(sampling.acceptance)), chains.step_size,
@@ -152,7 +133,7 @@ def _warnings(solver: Solver, rows: Mapping[str, PosteriorMean], sampling: Sampl
         )
     tests = sampling.tests()
     if tests:
-        labels = _coordinates(solver)
+        labels = solver.question.coordinates
         off = [labels[test.coordinate] for test in tests]
         said.append(
             f"The draws do not follow the target: a variance seems wrong by {100 * abs(tests[0].virial):.0f} % "
@@ -172,9 +153,3 @@ def _warnings(solver: Solver, rows: Mapping[str, PosteriorMean], sampling: Sampl
             "Warm-up was cut short by the time allowed: errors may be larger than stated. Allow more `seconds`."
         )
     return said
-
-
-def _coordinates(solver: Solver) -> list[str]:
-    if solver.question.parameters_only:
-        return list(solver.question.names)
-    return [f"θ[{i}]" for i in range(solver.question.model.dim)]

@@ -74,7 +74,7 @@ def diagonal_scale(theta: Rows, gradient: Rows) -> np.ndarray:
     return np.sqrt(np.where(known, wide, 1.0) / np.where(known, steep, 1.0))
 
 
-def fitted_metric(theta: Rows, gradient: Rows, most_dense: int, rank: int = 0) -> Metric:
+def fitted_metric(theta: Rows, gradient: Rows, most_dense: int, rank: int = 0) -> DenseMetric | LowRankMetric:
     """The metric from points and gradients: dense up to `most_dense` parameters, beyond with `rank` directions of its own.
 
     Both covariances are shrunk to their diagonals by the share d/n of noise in them; with `rank` 0 beyond `most_dense`, or with

@@ -19,7 +19,7 @@ from gyromc.errors import InvalidInput
 from gyromc.evaluation import compiled, doubled
 from gyromc.model import Model
 from gyromc.oracles import ControlVariate
-from gyromc.solve.chains import ChainSettings, Round
+from gyromc.solve.chains import ChainSettings, Round, stacked
 from gyromc.solve.metric import DenseMetric
 from gyromc.targets import StreamedRegression, SumOverData
 from gyromc.targets.regressions import KnownLikelihood
@@ -151,6 +151,7 @@ class MinibatchChains:
         return self.warm[-1]
 
     sample = _advance
+    thetas = staticmethod(lambda states: states)
     first_look = SETTINGS.first_look
 
     @property
@@ -160,11 +161,7 @@ class MinibatchChains:
 
     def warm_states(self) -> tuple[np.ndarray, np.ndarray]:
         """States and gradients of the warm-up, as rows."""
-        theta, gradient = (
-            np.concatenate([getattr(one, name).reshape(-1, self.dim) for one in self.warm])
-            for name in ("theta", "gradient")
-        )
-        return theta, gradient
+        return stacked(self.warm)
 
 
 def _inverse_root(target: SumOverData, oracle: ControlVariate, mode: np.ndarray) -> np.ndarray:

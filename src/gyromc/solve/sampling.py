@@ -5,16 +5,17 @@ Input: rounds of states. Output: sharpened means, split R-hat, tests by zero-mea
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from statistics import NormalDist
 
 import numpy as np
 
 from gyromc.fields.functions import FieldGroup, Fields
 from gyromc.fields.regression import FieldRegression, Sharpened, calibrated_weights
+from gyromc.posterior import PosteriorMean
 from gyromc.solve.chains import Round
 
-__all__ = ["Sampling", "ZeroMeanTest", "split_r_hat"]
+__all__ = ["Sampling", "ZeroMeanTest", "posterior_means", "rotation_gain", "split_r_hat"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +26,6 @@ class SamplingSettings:
     - `per_round`: draws of each chain from a round.
     - `block`: states that are one row of the regression where there are many functions.
     - `many`: functions from which on blocks are used.
-    - `draws_per_function`: that the functions for the weights of draws need.
     - `chance`: that a test by zero-mean functions speaks by chance, over all coordinates.
     - `learned_share`: of a plain standard error that is left at least in learned coordinates. E v of a funnel was off by 8 stated
       errors without: what chains had not seen when the coordinates were learnt, the regression does not know.
@@ -36,7 +36,6 @@ class SamplingSettings:
     per_round: int = 5
     block: int = 5
     many: int = 150
-    draws_per_function: int = 8
     chance: float = 1e-4
     learned_share: float = 1.5
     virial: float = 0.1
@@ -116,13 +115,20 @@ class Sampling:
     def draws(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Kept states (chains × draws × d), their weights, and the observables there."""
         theta, gradient, values = (np.concatenate(parts).swapaxes(0, 1) for parts in zip(*self._kept, strict=True))
-        chains, count, d = theta.shape
-        most = chains * count / SETTINGS.draws_per_function
-        size = max((size for size in self.fields.sizes.values() if size <= most), default=0)
-        if size == 0:
-            return theta, np.full((chains, count), 1 / (chains * count)), values
-        functions = self.fields(theta.reshape(-1, d), gradient.reshape(-1, d))[:, :size]
-        return theta, calibrated_weights(functions).reshape(chains, count), values
+        d = theta.shape[2]
+        weights = calibrated_weights(self.fields, theta.reshape(-1, d), gradient.reshape(-1, d))
+        return theta, weights.reshape(theta.shape[:2]), values
+
+
+def posterior_means(
+    names: Sequence[str], sharp: Sharpened, errors: np.ndarray, dof: int, r_hat: np.ndarray, level: float
+) -> dict[str, PosteriorMean]:
+    """What is reported of every observable."""
+    columns = zip(names, sharp.mean, errors, sharp.sd, r_hat, sharp.gain, sharp.groups, strict=True)
+    return {
+        name: PosteriorMean(name, float(mean), float(error), dof, float(sd), float(r), float(gain), str(group), level)
+        for name, mean, error, sd, r, gain, group in columns
+    }
 
 
 def _student_quantile(probability: float, dof: int) -> float:

@@ -79,7 +79,7 @@ class Request:
             metavar="NAME=PRIOR",
         ),
     ] = field(default_factory=list)
-    robust: Annotated[bool, Option("Show robust (sandwich) standard deviations beside the model's.", "--robust")] = (
+    robust: Annotated[bool, Option("Show robust (sandwich) standard deviations next to the model's.", "--robust")] = (
         False
     )
     cluster: Annotated[

@@ -94,13 +94,9 @@ class FittedModel(Shown):
         """Draws of coefficients, further parameters and deviations of groups, in the units of the file: chains × draws each."""
         posterior = self.posterior
         values = posterior.coefficients()
-        further = list(posterior.given)
-        if posterior.likelihood.cutpoints:  # those at the columns' means, raised to where all columns are zero
-            further = [cut + values @ posterior.units.center for cut in further]
-        for group in posterior.groups:
-            further += list(np.moveaxis(group.parameters(), -1, 0))
         labels = [one.label for one in self.coefficients]
-        found = dict(zip(labels, [*np.moveaxis(values, -1, 0), *further], strict=True))
+        every = [*np.moveaxis(values, -1, 0), *np.moveaxis(posterior.further(), -1, 0)]
+        found = dict(zip(labels, every, strict=True))
         for group in posterior.groups:
             for i, level in enumerate(group.levels):
                 for j, effect in enumerate(group.columns):

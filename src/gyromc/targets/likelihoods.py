@@ -9,6 +9,7 @@ formula serves NumPy arrays (mode finding, predictions: nothing to compile) and 
 import abc
 import dataclasses
 import enum
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import jax
@@ -40,34 +41,23 @@ def library(t) -> Any:
     return np if isinstance(t, np.ndarray | np.generic) else jnp
 
 
-def sigmoid(t):
-    """1/(1 + e⁻ᵗ)."""
-    return scipy.special.expit(t) if library(t) is np else jax.nn.sigmoid(t)
+def _either(of_numpy: Callable, of_jax: Callable) -> Callable:
+    """A function of NumPy and of JAX arrays."""
+    return lambda t: of_numpy(t) if library(t) is np else of_jax(t)
 
 
-def log_sigmoid(t):
-    """-log(1 + e⁻ᵗ)."""
-    return scipy.special.log_expit(t) if library(t) is np else jax.nn.log_sigmoid(t)
-
-
-def log_gamma(x):
-    """log Γ(x)."""
-    return scipy.special.gammaln(x) if library(x) is np else jax.scipy.special.gammaln(x)
-
-
-def log_ndtr(t):
-    """log Φ(t)."""
-    return scipy.special.log_ndtr(t) if library(t) is np else jax.scipy.special.log_ndtr(t)
-
-
-def uniform(u):
-    """The function that makes a uniform variable on (0, 1) of a standard normal one."""
-    return scipy.special.ndtr(u) if library(u) is np else jax.scipy.special.ndtr(u)
+# 1/(1 + e⁻ᵗ), its logarithm, log Γ, log Φ.
+sigmoid = _either(scipy.special.expit, jax.nn.sigmoid)
+log_sigmoid = _either(scipy.special.log_expit, jax.nn.log_sigmoid)
+log_gamma = _either(scipy.special.gammaln, jax.scipy.special.gammaln)
+log_ndtr = _either(scipy.special.log_ndtr, jax.scipy.special.log_ndtr)
+# Φ makes a uniform variable on (0, 1) of a standard normal one.
+uniform = _either(scipy.special.ndtr, jax.scipy.special.ndtr)
 
 
 def exponential(u):
     """The function that makes an exponential variable with mean 1 of a standard normal one."""
-    return -scipy.special.log_ndtr(-u) if library(u) is np else -jax.scipy.special.log_ndtr(-u)
+    return -log_ndtr(-u)
 
 
 def dispersed(u):
@@ -134,7 +124,7 @@ class Wording:
     sentence: str
     of: str
     effect: str
-    law: str
+    law: str = "the model"
     ratio: str | None = None
 
 

@@ -7,8 +7,10 @@ as standard normal numbers; and for each group the numbers that make its standar
 of its levels, all standard normal a priori (non-centred). Nothing is compiled for drawing: `parts` takes NumPy and JAX arrays.
 """
 
+import dataclasses
 import functools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
@@ -98,19 +100,22 @@ class Group(eqx.Module):
             rows.append(xp.stack([*row, left, *[zero] * (k - 1 - i)], axis=-1))
         return xp.stack(rows, axis=-2)
 
+    def root(self, u_sd, u_correlation):
+        """The Cholesky factor of the covariance of a level's deviations: … × k × k."""
+        return self.sds(u_sd)[..., :, None] * self.correlation_root(u_correlation)
+
     def deviations(self, u_sd, u_correlation, z):
         """b: … × levels × k."""
         z = z.reshape(*z.shape[:-1], self.num_levels, self.Z.shape[1])
         if self.centred:
             return z * self.scale
-        sds, root = self.sds(u_sd), self.correlation_root(u_correlation)
-        return z @ library(z).swapaxes(sds[..., :, None] * root, -1, -2)
+        return z @ library(z).swapaxes(self.root(u_sd, u_correlation), -1, -2)
 
     def energy(self, u_sd, u_correlation, z):
         """-log p of the numbers z that make the deviations, given the others, up to a constant."""
         if not self.centred:
             return 0.5 * jnp.sum(z**2)
-        L = self.sds(u_sd)[..., :, None] * self.correlation_root(u_correlation)
+        L = self.root(u_sd, u_correlation)
         b = self.deviations(u_sd, u_correlation, z)
         standard = jax.scipy.linalg.solve_triangular(L, b.T, lower=True)
         return 0.5 * jnp.sum(standard**2) + self.num_levels * jnp.sum(jnp.log(jnp.diagonal(L)))
@@ -171,8 +176,7 @@ class MixedRegression(SumOverData):
             )
         for group in self.groups:
             require(group.Z.shape[:1] == rows, f"A group has {len(group.Z)} rows, but `X` has {rows[0]}.")
-        several = likelihood.outputs > 1 and bool(self.groups)
-        require(not several, "Groups are for models with one linear predictor per row.")
+        require(not (likelihood.vector and self.groups), "Groups are for models with one linear predictor per row.")
         self.prior_precision = np.asarray(positive(prior_scale, "prior_scale") ** -2)
 
     @property
@@ -215,11 +219,16 @@ class MixedRegression(SumOverData):
         parts = self.parts(theta)[2:]
         return [group.deviations(*parts[3 * i : 3 * i + 3]) for i, group in enumerate(self.groups)]
 
+    def roots(self, theta) -> list[Any]:
+        """The Cholesky factors of the covariance of the deviations of each group: … × k × k."""
+        parts = self.parts(theta)[2:]
+        return [group.root(*parts[3 * i : 3 * i + 2]) for i, group in enumerate(self.groups)]
+
     def _losses(self, theta, rows):
         """loss_i for the data given: X, y, offset, weights, known, Z and index of the groups."""
         X, y, offset, weights, known, groups = rows
-        beta, q = self.parts(theta)[0], self.likelihood.outputs
-        t = X @ beta + offset if q == 1 else X @ beta.reshape(q, -1).T
+        beta = self.parts(theta)[0]
+        t = X @ beta.reshape(self.likelihood.outputs, -1).T if self.likelihood.vector else X @ beta + offset
         for (Z, index), b in zip(groups, self.deviations(theta), strict=True):
             t = t + jnp.sum(Z * b[index], axis=-1)
         return weights * self.likelihood.loss(t, y, *known, *self.given(theta))
@@ -244,7 +253,7 @@ class MixedRegression(SumOverData):
         effect, the slope over I. What the effects vary more than by chance, 1/I, is the variance between levels; where it times
         I is above `INFORMED`, deviations that vary with their standard deviation would make a narrow curved ridge.
         """
-        if self.likelihood.outputs > 1:
+        if not self.groups:
             return self
         given = self.likelihood.natural(np.zeros(len(self.likelihood.auxiliary)))
         t = np.full(self.num_data, float(np.ravel(self.likelihood.start(self.y))[0]))
@@ -252,15 +261,20 @@ class MixedRegression(SumOverData):
         low, middle, high = (loss(t + h) for h in (-STEP, 0.0, STEP))
         slope = (high - low) / (2 * STEP)
         curvature = np.maximum((high - 2 * middle + low) / STEP**2, 1e-6)
-        groups = []
+        centred = []
         for group in self.groups:
             sums = lambda x, group=group: np.bincount(group.index, x, minlength=group.num_levels)
             information = np.maximum(sums(curvature), 1e-6)
             effects = -sums(slope) / information
             between = max(0.0, float(np.var(effects) - np.mean(1 / information)))
-            centred = bool(between * np.median(information) > INFORMED)
-            groups.append(Group(group.Z, group.index, group.num_levels, group.scale, centred))
-        return eqx.tree_at(lambda target: target.groups, self, tuple(groups))
+            centred.append(bool(between * np.median(information) > INFORMED))
+        return self.centred(centred)
+
+    def centred(self, which: Sequence[bool]) -> "MixedRegression":
+        """The same model with these groups centred, and the others not."""
+        groups = zip(self.groups, which, strict=True)
+        found = tuple(dataclasses.replace(group, centred=centred) for group, centred in groups)
+        return eqx.tree_at(lambda target: target.groups, self, found)
 
     def potential(self, params):
         return jnp.sum(self._losses(params, self._rows())) + self._prior(params)

@@ -6,6 +6,7 @@ its linear predictors are in `likelihoods`. Data are float64 NumPy arrays; an en
 
 import abc
 import functools
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -19,15 +20,15 @@ from gyromc.evaluation import POTENTIAL, spend
 from gyromc.machine import require_memory
 from gyromc.targets.base import Scalar, SumOverData
 from gyromc.targets.families import Bernoulli, Categorical, Normal, Poisson
-from gyromc.targets.likelihoods import Canonical, Likelihood
+from gyromc.targets.likelihoods import Canonical
 
-MOST_AT_ONCE = 2**18  # linear predictors held while U, ∇U or ∇²U is evaluated at many points: 2 MB
+IN_CACHE = 2**16  # linear predictors of a block of rows at some points, so that arrays between them stay in the cache
 
 
 class Regression(SumOverData):
     """The base of all regressions: rows x_i with responses y_i, and the prior θ ~ N(0, σ₀² I).
 
-    A subclass defines `losses(θ, X, y)` = Σ_i ℓ_i and `slopes(θ, X, y)` = Σ_i ∇ℓ_i over the given rows.
+    A subclass defines `loss(t, y)` of the linear predictors t and its derivative `slope(t, y)` in t.
 
     **Arguments:**
 
@@ -53,12 +54,24 @@ class Regression(SumOverData):
         self.prior_precision = np.asarray(positive(prior_scale, "prior_scale") ** -2)
 
     @abc.abstractmethod
-    def losses(self, params, X, y) -> Scalar:
-        """Σ_i ℓ_i(θ) over the rows given."""
+    def loss(self, t: Scalar, y: Scalar) -> Scalar:
+        """ℓ as a function of the linear predictor t = xᵀθ."""
 
     @abc.abstractmethod
+    def slope(self, t: Scalar, y: Scalar) -> Scalar:
+        """∂ loss / ∂t."""
+
+    def by_column(self, params):
+        """What the rows are multiplied by: θ, or a column for each linear predictor of a row."""
+        return params
+
+    def losses(self, params, X, y) -> Scalar:
+        """Σ_i ℓ_i(θ) over the rows given."""
+        return jnp.sum(self.loss(X @ self.by_column(params), y))
+
     def slopes(self, params, X, y):
         """Σ_i ∇ℓ_i(θ) over the rows given."""
+        return (self.slope(X @ self.by_column(params), y).T @ X).reshape(-1)
 
     @property
     def num_data(self) -> int:
@@ -85,8 +98,7 @@ class Regression(SumOverData):
 class KnownLikelihood(SumOverData):
     """A regression with a convex `Likelihood` and a Gaussian prior, wherever its rows are: U has one mode and grows as a square.
 
-    U, ∇U and ∇²U at many points θ are computed by NumPy, nothing is compiled: a subclass sums over its rows, the prior is added
-    here.
+    U, ∇U and ∇²U at many points θ are computed by NumPy, nothing is compiled; a subclass sums over its rows.
     """
 
     prior_precision: Float[np.ndarray, ""]
@@ -96,25 +108,9 @@ class KnownLikelihood(SumOverData):
     def likelihood(self) -> Canonical:
         """The model of y given its linear predictors."""
 
-    @property
     @abc.abstractmethod
-    def dim(self) -> int: ...
-
-    @abc.abstractmethod
-    def loss_sums(self, points: np.ndarray) -> np.ndarray:
-        """Σ_i ℓ_i at each point."""
-
-    @abc.abstractmethod
-    def slope_sums(self, points: np.ndarray) -> np.ndarray:
-        """Σ_i ∇ℓ_i at each point."""
-
-    @abc.abstractmethod
-    def mean_data_hessian(self, points: np.ndarray) -> np.ndarray:
-        """The mean over points of Σ_i ∇²ℓ_i."""
-
-    @abc.abstractmethod
-    def data_products(self, theta: np.ndarray, directions: np.ndarray) -> np.ndarray:
-        """Σ_i ∇²ℓ_i(θ) times each direction, in rows."""
+    def over_data(self, function: Callable[[np.ndarray, np.ndarray], Any], points: int) -> Any:
+        """The sum over blocks of rows of a function of (X, y), which is evaluated at so many points θ."""
 
     @abc.abstractmethod
     def start_point(self) -> np.ndarray:
@@ -123,6 +119,73 @@ class KnownLikelihood(SumOverData):
     @abc.abstractmethod
     def sampled(self, count: int) -> "WithLikelihood":
         """The same model in memory, of so many random rows or all where there are fewer, with as much less prior."""
+
+    def predictors(self, theta: np.ndarray, X: np.ndarray) -> np.ndarray:
+        """Linear predictors of every row of X: … × rows, or … × rows × q where a row has several."""
+        if not self.likelihood.vector:
+            return theta @ X.T
+        return np.swapaxes(theta.reshape(*theta.shape[:-1], self.likelihood.outputs, -1) @ X.T, -1, -2)
+
+    def _parts(self, points: np.ndarray, rows: int) -> list[np.ndarray]:
+        """The points in parts whose linear predictors stay in the cache; fewer than eight would read X again and again."""
+        count = max(8, IN_CACHE // (rows * self.likelihood.outputs))
+        return [points[i : i + count] for i in range(0, len(points), count)]
+
+    def _sums(self, function: Callable, points: np.ndarray) -> np.ndarray:
+        """Σ_i of a function of (points, X, y) that has a row for each point."""
+        block = lambda X, y: np.concatenate([function(part, X, y) for part in self._parts(points, len(X))])
+        return self.over_data(block, len(points))
+
+    def _along_rows(self, slopes: np.ndarray, X: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+        """Σ_i of derivatives in the linear predictors times the row: derivatives in θ."""
+        return ((np.swapaxes(slopes, -1, -2) if self.likelihood.vector else slopes) @ X).reshape(shape)
+
+    def loss_sums(self, points: np.ndarray) -> np.ndarray:
+        """Σ_i ℓ_i at each point."""
+        spend(POTENTIAL * len(points))
+        losses = lambda part, X, y: self.likelihood.loss(self.predictors(part, X), y).sum(axis=-1)
+        return self._sums(losses, points)
+
+    def slope_sums(self, points: np.ndarray) -> np.ndarray:
+        """Σ_i ∇ℓ_i at each point."""
+        spend(len(points))
+        slopes = lambda part, X, y: self.likelihood.slope(self.predictors(part, X), y)
+        return self._sums(lambda part, X, y: self._along_rows(slopes(part, X, y), X, part.shape), points)
+
+    def mean_data_hessian(self, points: np.ndarray) -> np.ndarray:
+        """The mean over points of Σ_i ∇²ℓ_i."""
+        spend(len(points) + points.shape[-1])
+        return self.over_data(lambda X, y: self.curved(X, self._mean_curvatures(points, X)), len(points))
+
+    def _mean_curvatures(self, points: np.ndarray, X: np.ndarray) -> np.ndarray:
+        found = 0.0
+        for part in self._parts(points, len(X)):
+            found = found + self.likelihood.curvature(self.predictors(part, X)).sum(axis=0) / len(points)
+        return np.asarray(found)
+
+    def curved(self, X: np.ndarray, w: np.ndarray) -> np.ndarray:
+        """Σ_i x_i x_iᵀ times the curvature of each row in its linear predictors, rows or rows × q × q."""
+        if not self.likelihood.vector:
+            roots = X * np.sqrt(w)[:, None]
+            return roots.T @ roots  # symmetric: half the work
+        q, p = self.likelihood.outputs, X.shape[1]
+        K = np.empty((q, p, q, p))
+        for a in range(q):
+            for b in range(a, q):
+                K[a, :, b] = (X * w[:, a, b, None]).T @ X
+                K[b, :, a] = K[a, :, b]
+        return K.reshape(q * p, q * p)
+
+    def data_products(self, theta: np.ndarray, directions: np.ndarray) -> np.ndarray:
+        """Σ_i ∇²ℓ_i(θ) times each direction, in rows."""
+        spend(2 * len(directions))
+
+        def products(X: np.ndarray, y: np.ndarray) -> np.ndarray:
+            w, along = self.likelihood.curvature(self.predictors(theta, X)), self.predictors(directions, X)
+            found = np.einsum("nab,snb->sna", w, along) if self.likelihood.vector else w * along
+            return self._along_rows(found, X, directions.shape)
+
+        return self.over_data(products, len(directions))
 
     def potentials(self, points):
         points = np.asarray(points, float)
@@ -133,13 +196,13 @@ class KnownLikelihood(SumOverData):
         return self.slope_sums(points) + float(self.prior_precision) * points
 
     def mean_hessian(self, points):
-        return self.mean_data_hessian(np.asarray(points, float)) + float(self.prior_precision) * np.eye(self.dim)
+        return self.mean_data_hessian(np.asarray(points, float)) + float(self.prior_precision) * np.eye(len(points[0]))
 
     def hessians(self, points, chunk=512):
         return np.stack([self.mean_hessian(point[None]) for point in np.asarray(points, float)])
 
     def data_hessian(self, theta):
-        return self.mean_hessian(np.asarray(theta, float)[None]) - float(self.prior_precision) * np.eye(self.dim)
+        return self.mean_data_hessian(np.asarray(theta, float)[None])
 
     def prior_gradient(self, params):
         return self.prior_precision * params
@@ -148,42 +211,29 @@ class KnownLikelihood(SumOverData):
 class WithLikelihood(Regression, KnownLikelihood):
     """A regression in memory with a `Likelihood`."""
 
+    def __init__(self, X, y, prior_scale: float = 1.0):
+        Regression.__init__(self, X, y, prior_scale)
+        self.likelihood.require(self.y)
+
     @property
     def dim(self) -> int:
         return self.likelihood.outputs * self.X.shape[1]
 
-    def predictors(self, theta: np.ndarray, X: np.ndarray | None = None) -> np.ndarray:
-        """Linear predictors of every row of X: … × rows, or … × rows × q where a row has several."""
-        X, q = (self.X if X is None else X), self.likelihood.outputs
-        if not self.likelihood.vector:
-            return theta @ X.T
-        return np.swapaxes(theta.reshape(*theta.shape[:-1], q, -1) @ X.T, -1, -2)
+    def loss(self, t, y):
+        return self.likelihood.loss(t, y)
+
+    def slope(self, t, y):
+        return self.likelihood.slope(t, y)
+
+    def by_column(self, params):
+        return params.reshape(self.likelihood.outputs, -1).T if self.likelihood.vector else params
+
+    def over_data(self, function, points):
+        return function(np.asarray(self.X, float), np.asarray(self.y, float))
 
     def log_likelihoods(self, params):
-        q = self.likelihood.outputs
-        weights = params if not self.likelihood.vector else params.reshape(q, -1).T
-        return {"y": -self.likelihood.loss(jnp.asarray(self.X) @ weights, self.y) - self.likelihood.constant(self.y)}
-
-    def _parts(self, points: np.ndarray) -> list[np.ndarray]:
-        """The points in parts whose linear predictors are held together."""
-        at_once = max(1, MOST_AT_ONCE // (self.num_data * self.likelihood.outputs))
-        return np.array_split(points, max(1, -(-len(points) // at_once)))
-
-    def loss_sums(self, points):
-        spend(POTENTIAL * len(points))
-        return np.concatenate(
-            [self.likelihood.loss(self.predictors(part), self.y).sum(axis=-1) for part in self._parts(points)]
-        )
-
-    def slope_sums(self, points):
-        spend(len(points))
-        found = []
-        for part in self._parts(points):
-            slopes = self.likelihood.slope(self.predictors(part), self.y)
-            found.append(
-                ((np.swapaxes(slopes, -1, -2) if self.likelihood.vector else slopes) @ self.X).reshape(part.shape)
-            )
-        return np.concatenate(found)
+        losses = self.likelihood.loss(jnp.asarray(self.X) @ self.by_column(params), self.y)
+        return {"y": -losses - self.likelihood.constant(self.y)}
 
     def start_point(self) -> np.ndarray:
         """The least-squares θ for the linear predictors that fit y best without x."""
@@ -199,29 +249,6 @@ class WithLikelihood(Regression, KnownLikelihood):
         fields, prior = (lambda t: (t.X, t.y, t.prior_precision)), self.prior_precision * count / self.num_data
         return eqx.tree_at(fields, self, (self.X[rows], self.y[rows], prior))
 
-    def mean_data_hessian(self, points):
-        q, p = self.likelihood.outputs, self.X.shape[1]
-        spend(len(points) + self.dim)
-        w = np.zeros((self.num_data, q, q))
-        for part in self._parts(points):
-            curvatures = self.likelihood.curvature(self.predictors(part)).reshape(-1, self.num_data, q, q)
-            w += curvatures.sum(axis=0) / len(points)
-        if q == 1:
-            roots = self.X * np.sqrt(w[:, 0, 0, None])
-            return roots.T @ roots  # symmetric: half the work
-        K = np.empty((q, p, q, p))
-        for a in range(q):
-            for b in range(a, q):
-                K[a, :, b] = (self.X * w[:, a, b, None]).T @ self.X
-                K[b, :, a] = K[a, :, b]
-        return K.reshape(q * p, q * p)
-
-    def data_products(self, theta, directions):
-        w, along = self.likelihood.curvature(self.predictors(theta)), self.predictors(directions)
-        spend(2 * len(directions))
-        found = w * along if not self.likelihood.vector else np.swapaxes(np.einsum("nab,snb->sna", w, along), -1, -2)
-        return (found @ self.X).reshape(directions.shape)
-
 
 class GeneralizedLinear(Regression):
     """U(θ) = Σ_i loss(x_iᵀθ, y_i) + |θ|²/(2σ₀²): a model that uses the data only through the scalars x_iᵀθ.
@@ -231,23 +258,9 @@ class GeneralizedLinear(Regression):
     **Arguments:** as for `Regression`.
     """
 
-    @abc.abstractmethod
-    def loss(self, t: Scalar, y: Scalar) -> Scalar:
-        """ℓ as a function of the linear predictor t = xᵀθ."""
-
-    @abc.abstractmethod
-    def slope(self, t: Scalar, y: Scalar) -> Scalar:
-        """∂ loss / ∂t."""
-
     @property
     def dim(self) -> int:
         return self.X.shape[1]
-
-    def losses(self, params, X, y):
-        return jnp.sum(self.loss(X @ params, y))
-
-    def slopes(self, params, X, y):
-        return self.slope(X @ params, y) @ X
 
     def curvatures(self, params, X, y):
         """∂² loss/∂t² at t = xᵀθ, for the rows given."""
@@ -268,21 +281,7 @@ class GeneralizedLinear(Regression):
         return self.curvatures(center, X, y) @ X**2 * direction
 
 
-class _KnownLinear(GeneralizedLinear, WithLikelihood):
-    """A generalized linear model with a `Likelihood`."""
-
-    def __init__(self, X, y, prior_scale: float = 1.0):
-        Regression.__init__(self, X, y, prior_scale)
-        self.likelihood.require(self.y)
-
-    def loss(self, t, y):
-        return self.likelihood.loss(t, y)
-
-    def slope(self, t, y):
-        return self.likelihood.slope(t, y)
-
-
-class LinearRegression(_KnownLinear):
+class LinearRegression(WithLikelihood, GeneralizedLinear):
     """Bayesian linear regression with unit noise: y = Xθ + N(0, I), θ ~ N(0, σ₀² I).
 
     The posterior is Gaussian with precision K = XᵀX + σ₀⁻²I and mean K⁻¹Xᵀy.
@@ -296,16 +295,13 @@ class LinearRegression(_KnownLinear):
 
     likelihood: ClassVar[Canonical] = Normal()
 
-    def __init__(self, X, y, prior_scale: float = 1.0):
-        super().__init__(X, y, prior_scale)
-
     def gaussian(self):
         X, y = np.asarray(self.X, float), np.asarray(self.y, float)
         K = X.T @ X + float(self.prior_precision) * np.eye(self.dim)
         return K, np.linalg.solve(K, X.T @ y)
 
 
-class LogisticRegression(_KnownLinear):
+class LogisticRegression(WithLikelihood, GeneralizedLinear):
     """Bayesian logistic regression: P(y = 1 | x) = 1/(1 + e^{-xᵀθ}), θ ~ N(0, σ₀² I).
 
     ```python
@@ -316,11 +312,8 @@ class LogisticRegression(_KnownLinear):
 
     likelihood: ClassVar[Canonical] = Bernoulli()
 
-    def __init__(self, X, y, prior_scale: float = 1.0):
-        super().__init__(X, y, prior_scale)
 
-
-class PoissonRegression(_KnownLinear):
+class PoissonRegression(WithLikelihood, GeneralizedLinear):
     """Bayesian Poisson regression with a logarithmic link: y ~ Poisson(e^{xᵀθ}), θ ~ N(0, σ₀² I).
 
     The curvature grows like e^{xᵀθ}. Centre and scale the columns of X; otherwise a step size that is right at the mode is too
@@ -333,9 +326,6 @@ class PoissonRegression(_KnownLinear):
     """
 
     likelihood: ClassVar[Canonical] = Poisson()
-
-    def __init__(self, X, y, prior_scale: float = 1.0):
-        super().__init__(X, y, prior_scale)
 
 
 class SoftmaxRegression(WithLikelihood):
@@ -384,13 +374,6 @@ class SoftmaxRegression(WithLikelihood):
         """W = BΘ, one row per class; the rows sum to zero."""
         return self.basis @ params.reshape(self.num_classes - 1, -1)
 
-    def losses(self, params, X, y):
-        return jnp.sum(self.likelihood.loss(X @ params.reshape(self.num_classes - 1, -1).T, y))
-
-    def slopes(self, params, X, y):
-        slopes = self.likelihood.slope(X @ params.reshape(self.num_classes - 1, -1).T, y)
-        return (slopes.T @ X).reshape(-1)
-
 
 _categorical = functools.cache(Categorical)  # keeps the basis once computed
 
@@ -399,10 +382,3 @@ BY_FAMILY: dict[str, Any] = {
     kind.likelihood.name: kind for kind in (LinearRegression, LogisticRegression, PoissonRegression)
 }
 """The target of each family that has coefficients only."""
-
-
-def regression(likelihood: Likelihood, X, y, prior_scale: float) -> WithLikelihood:
-    """The target of a likelihood without further parameters, with data and the prior N(0, prior_scale² I)."""
-    if isinstance(likelihood, Categorical):
-        return SoftmaxRegression(X, y, prior_scale, likelihood.num_classes)
-    return BY_FAMILY[likelihood.name](X, y, prior_scale)

@@ -26,7 +26,17 @@ __all__ = ["StreamedRegression"]
 
 KEPT = 4  # points whose sums are kept
 AT_ONCE = 2**21  # linear predictors of a block at several points that are held together
-IN_CACHE = 2**16  # and those of some of the points, so that the arrays between them stay in the processor's cache
+Sums = tuple[float, np.ndarray, np.ndarray]
+"""Σ_i ℓ_i, its gradient and its Hessian at one θ."""
+
+
+@dataclasses.dataclass(eq=False)
+class _Kept:
+    """What passes over the rows have found: sums at the last points, a sample of rows, the copy that reads single rows."""
+
+    points: dict[bytes, Sums] = dataclasses.field(default_factory=dict)
+    samples: dict[int, tuple[np.ndarray, np.ndarray]] = dataclasses.field(default_factory=dict)
+    by_row: RowSource | None = None
 
 
 class StreamedRegression(KnownLikelihood):
@@ -55,7 +65,7 @@ class StreamedRegression(KnownLikelihood):
 
     source: RowSource = eqx.field(static=True)
     family: str = eqx.field(static=True)
-    sums: "_Sums" = eqx.field(static=True)
+    kept: "_Kept" = eqx.field(static=True)
     prior_precision: Float[np.ndarray, ""]
 
     def __init__(self, source: RowSource, family: str, prior_scale: float = 1.0):
@@ -66,7 +76,7 @@ class StreamedRegression(KnownLikelihood):
         )
         self.source, self.family = source, one_of(family, BY_FAMILY, "family")
         self.prior_precision = np.asarray(positive(prior_scale, "prior_scale") ** -2)
-        self.sums = _Sums(source, BY_FAMILY[family].likelihood)  # type: ignore[arg-type]  # a value of the class in all three
+        self.kept = _Kept()
         _check_rows(source, BY_FAMILY[family])
 
     def to_archive(self) -> dict[str, Any]:
@@ -77,23 +87,22 @@ class StreamedRegression(KnownLikelihood):
     def from_archive(cls, source: RowSource, family: str, prior_precision: np.ndarray) -> "StreamedRegression":
         """The target of a stored plan, without a pass: its rows were checked when it was first made."""
         made = object.__new__(cls)
-        fields = {"source": source, "family": family, "prior_precision": prior_precision}
-        for name, value in {**fields, "sums": _Sums(source, BY_FAMILY[family].likelihood)}.items():  # type: ignore[arg-type]
+        fields = {"source": source, "family": family, "prior_precision": prior_precision, "kept": _Kept()}
+        for name, value in fields.items():
             object.__setattr__(made, name, value)
         return made
 
     def known_sums(self) -> tuple[float, np.ndarray, np.ndarray] | None:
         """Of a linear regression, whose posterior they give: loss, gradient and Hessian at zero, if they were computed."""
-        found = self.sums.points.get(np.zeros(self.dim).tobytes()) if self.family == "linear" else None
-        return None if found is None else (found.loss, found.gradient, found.hessian)
+        return self.kept.points.get(np.zeros(self.dim).tobytes()) if self.family == "linear" else None
 
     def remember_sums(self, loss: float, gradient: np.ndarray, hessian: np.ndarray) -> None:
         """Use what `known_sums` returned, in place of a pass."""
-        self.sums.points[np.zeros(self.dim).tobytes()] = _Point(loss, gradient, hessian)
+        self.kept.points[np.zeros(self.dim).tobytes()] = loss, gradient, hessian
 
     @property
     def likelihood(self) -> Canonical:
-        return self.sums.likelihood
+        return BY_FAMILY[self.family].likelihood
 
     @property
     def dim(self) -> int:
@@ -106,45 +115,92 @@ class StreamedRegression(KnownLikelihood):
     def gaussian(self):
         if self.family != "linear":
             return None
-        zero = np.zeros(self.dim)
-        found = self.sums.at(zero)
-        K = found.hessian + float(self.prior_precision) * np.eye(self.dim)
-        return K, np.linalg.solve(K, -found.gradient)
+        _, gradient, hessian = self.all_sums(np.zeros(self.dim))
+        K = hessian + float(self.prior_precision) * np.eye(self.dim)
+        return K, np.linalg.solve(K, -gradient)
 
     def sampled(self, count):
         count, N = min(count, self.num_data), self.num_data
-        X, y = self.sums.sampled(count)
+        X, y = self._sampled_rows(count)
         return BY_FAMILY[self.family](X, y, float(self.prior_precision * count / N) ** -0.5)
 
     def start_point(self):
         return np.zeros(self.dim)
 
+    def over_data(self, function, points):
+        rows = max(256, min(AT_ONCE // self.dim // 2, AT_ONCE // points))
+        exact = lambda X, y: function(np.asarray(X, float), np.asarray(y, float))
+        return sum(over_blocks(self.source, exact, rows))
+
+    def all_sums(self, theta: np.ndarray) -> Sums:
+        """Loss, gradient and Hessian at one θ, from one pass; kept for the last few points."""
+        points, model, d = self.kept.points, self.likelihood, self.dim
+        if theta.tobytes() in points:
+            return points[theta.tobytes()]
+        spend(1 + POTENTIAL + d)
+
+        def block(X: np.ndarray, y: np.ndarray) -> Sums:
+            X, y = np.asarray(X, float), np.asarray(y, float)
+            t = X @ theta
+            return float(model.loss(t, y).sum()), model.slope(t, y) @ X, self.curved(X, model.curvature(t))
+
+        loss, gradient, hessian = 0.0, np.zeros(d), np.zeros((d, d))
+        for more, along, curved in over_blocks(self.source, block):
+            loss += more
+            gradient += along
+            hessian += curved
+        while len(points) >= KEPT:
+            del points[next(iter(points))]
+        points[theta.tobytes()] = loss, gradient, hessian
+        return loss, gradient, hessian
+
     def loss_sums(self, points):
-        return self.sums.losses(points)
+        return np.array([self.all_sums(points[0])[0]]) if len(points) == 1 else super().loss_sums(points)
 
     def slope_sums(self, points):
-        return self.sums.slopes(points)
+        return self.all_sums(points[0])[1][None] if len(points) == 1 else super().slope_sums(points)
 
     def mean_data_hessian(self, points):
-        return self.sums.mean_hessian(points)
+        return self.all_sums(points[0])[2].copy() if len(points) == 1 else super().mean_data_hessian(points)
 
     def data_products(self, theta, directions):
-        return directions @ self.sums.at(np.asarray(theta, float)).hessian
+        return directions @ self.all_sums(np.asarray(theta, float))[2]
 
     def potential(self, params):
-        return _at_rows(self.sums.losses, (), params) + 0.5 * self.prior_precision * jnp.vdot(params, params)
+        return _at_rows(self.loss_sums, (), params) + 0.5 * self.prior_precision * jnp.vdot(params, params)
 
     def gradient(self, params):
-        return _at_rows(self.sums.slopes, params.shape, params) + self.prior_gradient(params)
+        return _at_rows(self.slope_sums, params.shape, params) + self.prior_gradient(params)
 
     def data_product(self, theta, direction):
-        return _at_rows(self.sums.products, theta.shape, theta, direction)
+        products = lambda points, directions: np.stack(
+            [v @ self.all_sums(point)[2] for point, v in zip(points, directions, strict=True)]
+        )
+        return _at_rows(products, theta.shape, theta, direction)
+
+    @property
+    def by_row(self) -> RowSource:
+        """The source, or its copy on disk where it reads no single rows."""
+        if self.kept.by_row is None:
+            self.kept.by_row = self.source if self.source.reads_rows else random_access(self.source)
+        return self.kept.by_row
+
+    def _sampled_rows(self, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """Random rows, without replacement, in memory; all rows in their order where `count` is N."""
+        samples, N = self.kept.samples, self.num_data
+        if count not in samples:
+            index = np.arange(N) if count == N else np.sort(np.random.default_rng(0).choice(N, count, replace=False))
+            by_row = self.kept.by_row or (self.source if self.source.reads_rows else None)
+            X, y = _picked(self.source, index) if by_row is None or count == N else by_row.read(index)
+            samples.clear()
+            samples[count] = np.asarray(X, float), np.asarray(y, float)
+        return samples[count]
 
     def rows(self, index, dtype) -> tuple[Any, Any]:
         """The rows with these numbers, read when a compiled function runs: b × d and b; rows that were read before stay."""
         if isinstance(index, tuple):
             return index
-        source, d = self.sums.by_row, self.dim
+        source, d = self.by_row, self.dim
 
         def read(numbers):
             X, y = source.read(numbers)
@@ -164,115 +220,6 @@ class StreamedRegression(KnownLikelihood):
         if order == 1:
             return first @ X
         return (first - self.likelihood.curvature(t) * (X @ (theta - center))) @ X  # T8
-
-
-@dataclasses.dataclass
-class _Point:
-    """Σ_i ℓ_i, its gradient and its Hessian at one θ."""
-
-    loss: float
-    gradient: np.ndarray
-    hessian: np.ndarray
-
-
-class _Sums:
-    """Sums over all rows of a source, the last points kept; no part of a target's pytree, since nothing of it is an array."""
-
-    def __init__(self, source: RowSource, likelihood: Canonical):
-        self.source, self.likelihood = source, likelihood
-        self.points: dict[bytes, _Point] = {}
-        self.samples: dict[int, tuple[np.ndarray, np.ndarray]] = {}
-        self._by_row: RowSource | None = source if source.reads_rows else None
-
-    @property
-    def by_row(self) -> RowSource:
-        """The source, or its copy on disk where it reads no single rows."""
-        if self._by_row is None:
-            self._by_row = random_access(self.source)
-        return self._by_row
-
-    def at(self, theta: np.ndarray) -> _Point:
-        """All three sums at one θ, from one pass; kept for the last few points."""
-        key = theta.tobytes()
-        if key not in self.points:
-            spend(1 + POTENTIAL + len(theta))
-            found = _Point(0.0, np.zeros(len(theta)), np.zeros((len(theta), len(theta))))
-            for loss, gradient, hessian in over_blocks(self.source, lambda X, y: self._block(theta, X, y)):
-                found.loss += loss
-                found.gradient += gradient
-                found.hessian += hessian
-            while len(self.points) >= KEPT:
-                del self.points[next(iter(self.points))]
-            self.points[key] = found
-        return self.points[key]
-
-    def _block(self, theta: np.ndarray, X: np.ndarray, y: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
-        X, y = np.asarray(X, float), np.asarray(y, float)
-        t, model = X @ theta, self.likelihood
-        return float(model.loss(t, y).sum()), model.slope(t, y) @ X, _curved(X, model.curvature(t))
-
-    def losses(self, points: np.ndarray) -> np.ndarray:
-        """Σ_i ℓ_i at each point."""
-        if len(points) == 1:
-            return np.array([self.at(points[0]).loss])
-        spend(POTENTIAL * len(points))
-        return self.total(
-            _of_parts(points, lambda part, X, y: self.likelihood.loss(part @ X.T, y).sum(axis=-1)), len(points)
-        )
-
-    def slopes(self, points: np.ndarray) -> np.ndarray:
-        """Σ_i ∇ℓ_i at each point."""
-        if len(points) == 1:
-            return self.at(points[0]).gradient[None]
-        spend(len(points))
-        return self.total(_of_parts(points, lambda part, X, y: self.likelihood.slope(part @ X.T, y) @ X), len(points))
-
-    def mean_hessian(self, points: np.ndarray) -> np.ndarray:
-        """The mean over points of Σ_i ∇²ℓ_i."""
-        if len(points) == 1:
-            return self.at(points[0]).hessian.copy()
-        spend(len(points) + points.shape[1])
-        return self.total(lambda X, y: _curved(X, self.likelihood.curvature(points @ X.T).mean(axis=0)), len(points))
-
-    def products(self, points: np.ndarray, directions: np.ndarray) -> np.ndarray:
-        """Σ_i ∇²ℓ_i at each point, times the direction in the same row."""
-        return np.stack([v @ self.at(theta).hessian for theta, v in zip(points, directions, strict=True)])
-
-    def total(self, function, points: int) -> Any:
-        """The sum of a function of (X, y) over all blocks, in float64; blocks are smaller where it is of many points."""
-        rows = max(256, min(AT_ONCE // self.source.num_columns // 2, AT_ONCE // points))
-        exact = lambda X, y: function(np.asarray(X, float), np.asarray(y, float))
-        return sum(over_blocks(self.source, exact, rows))
-
-    def sampled(self, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """Random rows, without replacement, in memory; all rows in their order where `count` is N."""
-        if count not in self.samples:
-            N = self.source.num_rows
-            if count == N:
-                parts = list(self.source.blocks(N))
-                found = np.concatenate([X for X, _ in parts]), np.concatenate([y for _, y in parts])
-            elif self._by_row is not None:
-                found = self._by_row.read(np.sort(np.random.default_rng(0).choice(N, count, replace=False)))
-            else:
-                found = _picked(self.source, np.sort(np.random.default_rng(0).choice(N, count, replace=False)))
-            self.samples = {count: (np.asarray(found[0], float), np.asarray(found[1], float))}
-        return self.samples[count]
-
-
-def _of_parts(points: np.ndarray, function: Callable) -> Callable:
-    """A function of (some points, X, y) as one of (X, y), whose results for all points are put together."""
-
-    def found(X: np.ndarray, y: np.ndarray) -> np.ndarray:
-        count = max(8, IN_CACHE // len(X))  # fewer would read X again and again
-        return np.concatenate([function(points[i : i + count], X, y) for i in range(0, len(points), count)])
-
-    return found
-
-
-def _curved(X: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """Σ_i w_i x_i x_iᵀ."""
-    roots = X * np.sqrt(w)[:, None]
-    return roots.T @ roots
 
 
 def _picked(source: RowSource, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -337,7 +337,7 @@ def fits_in_place(source: Mapped, width: int) -> bool:
 def mapped_source(plan: Plan) -> Mapped:
     """The mapped file of a plan that has one."""
     assert isinstance(plan.flat_target, StreamedRegression)
-    source = plan.flat_target.sums.by_row
+    source = plan.flat_target.by_row
     assert isinstance(source, Mapped)
     return source
 

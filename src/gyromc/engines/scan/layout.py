@@ -376,7 +376,7 @@ def _chunks(
     target, oracle, dtype = plan.flat_target, plan.oracle, np.dtype(plan.dtype)
     assert isinstance(target, StreamedRegression)
     assert isinstance(oracle, Batch)
-    source, rows = target.sums.by_row, plan.num_chains * oracle.size
+    source, rows = target.by_row, plan.num_chains * oracle.size
     buffers: queue.SimpleQueue | None = None
     on_cpu = isinstance(layout, InBlocks) or layout.spread.mesh.devices.flat[0].platform == "cpu"
     if not on_cpu:  # where JAX may keep a host array as it is, each needs memory of its own

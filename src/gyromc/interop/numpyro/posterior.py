@@ -20,7 +20,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
-from jax.flatten_util import ravel_pytree
 from numpyro import distributions as dist
 from numpyro import handlers
 from numpyro.distributions import biject_to
@@ -31,11 +30,11 @@ from scipy import optimize
 from gyromc.checks import require, require_finite
 from gyromc.errors import InvalidInput
 from gyromc.evaluation import doubled, over_rows, spend
-from gyromc.interop.models import ModelPosterior, differences, unraveler_of
+from gyromc.interop.models import ModelPosterior, differences
 from gyromc.interop.numpyro.reading import (
     DrivePlates,
+    NumPyroStructure,
     OnlyPart,
-    Structure,
     arguments,
     on_device,
     place,
@@ -76,35 +75,13 @@ class NumPyroPosterior(ModelPosterior):
     model: Callable
     args: tuple
     kwargs: dict
-    structure: Structure = eqx.field(static=True)
+    structure: NumPyroStructure = eqx.field(static=True)
     unravel: Callable
     size: int = eqx.field(static=True)
 
-    def __init__(self, model: Callable, args: tuple, kwargs: dict, structure: Structure):
+    def __init__(self, model: Callable, args: tuple, kwargs: dict, structure: NumPyroStructure):
         self.model, self.args, self.kwargs, self.structure = model, args, kwargs, structure
-        self.unravel, self.size = unraveler_of(structure.shapes)
-
-    @property
-    def parameters(self):
-        return self.structure.shapes
-
-    @property
-    def sites(self):
-        return self.structure.sites
-
-    @property
-    def derived(self):
-        return (*self.structure.deterministic, *self.structure.on_rows)
-
-    @property
-    def on_rows(self):
-        return (*self.structure.on_rows, *super().on_rows)
-
-    def shape_of(self, site):
-        return self.structure.values[site]
-
-    def dims_of(self, site):
-        return self.structure.dims[site]
+        self.unravel, self.size = structure.unraveler()
 
     def potential(self, params):
         return potential_energy(self.on(None), *self.given(), self.by_site(params))
@@ -124,10 +101,19 @@ class NumPyroPosterior(ModelPosterior):
         """The values of the latent and, optionally, the deterministic sites at unconstrained parameters."""
         return constrain_fn(self.on(None), *self.given(), self.by_site(params), deterministic)
 
-    def unconstrained(self, values):
-        with jax.enable_x64(True):
-            given = {name: jnp.asarray(np.asarray(values[name], float)) for name in self.sites}
-            return np.asarray(_inverted(doubled(self), given))
+    def parameters_at(self, values):
+        args, kwargs = self.given()
+        users = DrivePlates(private(self.model))
+        sites = handlers.trace(handlers.substitute(users, data=dict(values))).get_trace(*args, **kwargs)
+        found = {}
+        for name, value in values.items():
+            prior = sites[name]["fn"]
+            if name in self.structure.centred:
+                c, inner = fresh(self.structure.centred[name][0]), unwrapped(prior)
+                found[f"{name}_decentered"] = (value - inner.loc) / inner.scale ** (1 - c) + c * inner.loc
+            else:
+                found[name] = biject_to(prior.support).inv(value)
+        return found
 
     def log_likelihoods(self, params):
         args, kwargs = self.given()
@@ -257,27 +243,6 @@ def _data_product(target, theta, direction):
 
 def _prior_gradient(target, theta):
     return target.prior_gradient(theta)
-
-
-@eqx.filter_jit
-def _inverted(target: NumPyroPosterior, values):
-    """The vector of parameters at every draw of constrained values, chains × draws."""
-    users = DrivePlates(private(target.model))
-    args, kwargs = target.given()
-
-    def one(row):
-        sites = handlers.trace(handlers.substitute(users, data=row)).get_trace(*args, **kwargs)
-        return ravel_pytree(dict(_parameter(target.structure, name, sites[name]["fn"], row[name]) for name in row))[0]
-
-    return jax.lax.map(jax.vmap(one), values)
-
-
-def _parameter(structure: Structure, name: str, distribution, value) -> tuple[str, Any]:
-    """The parameter that belongs to a site, by name, at which the site has this value."""
-    if name not in structure.centred:
-        return name, biject_to(distribution.support).inv(value)
-    centred, inner = fresh(structure.centred[name][0]), unwrapped(distribution)
-    return f"{name}_decentered", (value - inner.loc) / inner.scale ** (1 - centred) + centred * inner.loc
 
 
 def _portion(batch: int, num_data: int) -> int:

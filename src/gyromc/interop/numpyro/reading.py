@@ -1,6 +1,6 @@
 """Reads a NumPyro model: which sites are sampled, observed or derived, their dimensions, and which plate can be mini-batched.
 
-Input: a model with its arguments. Output: a `Structure`; and the effect handlers that select rows of the subsampled plate or
+Input: a model with its arguments. Output: a `NumPyroStructure`; and effect handlers that select rows of the subsampled plate or
 parts of the log density. Raises `InvalidInput` where the model cannot be sampled by gradients. The model is traced as JAX will
 trace it later, so errors appear here and not during the run. NumPyro itself scales every site of a plate by N/b; the handlers
 set indices and never change a scale.
@@ -23,9 +23,10 @@ from numpyro.primitives import Messenger
 
 from gyromc.checks import require
 from gyromc.errors import InvalidInput
+from gyromc.interop.models import LARGEST_REPORTED, Structure
 from gyromc.precision import fresh, private
 
-__all__ = ["DrivePlates", "OnlyPart", "Structure", "arguments", "on_device", "place", "read", "unwrapped"]
+__all__ = ["DrivePlates", "NumPyroStructure", "OnlyPart", "arguments", "on_device", "place", "read", "unwrapped"]
 
 LOCATION_SCALE: dict[type, tuple[str, ...]] = {
     **dict.fromkeys((dist.Normal, dist.Cauchy, dist.Laplace, dist.Logistic, dist.Gumbel, dist.SoftLaplace), ()),
@@ -34,42 +35,33 @@ LOCATION_SCALE: dict[type, tuple[str, ...]] = {
 """Distributions of loc + scale · noise, with the parameters of the noise."""
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Structure:
-    """The sites and the subsampled plate of a model.
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class NumPyroStructure(Structure):
+    """The sites and the subsampled plate of a NumPyro model.
 
-    - `sites`: the latent ones, in the model's order; `observed`, `deterministic` (outside the subsampled plate) and `on_rows`
-      (deterministic and inside it, one value per row of data) are the others.
-    - `shapes`: of the unconstrained parameters.
+    - `observed`: the observed sites.
     - `transforms`: to the constrained value; None where that depends on other sites.
-    - `dims`, `values`: names of the axes and shape of every latent and deterministic value.
     - `hierarchical`: location-scale sites whose scale is sampled, with the parameters of their noise.
     - `plate`, `num_data`: the subsampled plate and its rows.
     - `centred`: see `recentred`.
     """
 
-    sites: tuple[str, ...]
-    shapes: Mapping[str, tuple[int, ...]]
-    transforms: Mapping[str, Any]
-    dims: Mapping[str, tuple[str, ...]]
-    values: Mapping[str, tuple[int, ...]]
-    hierarchical: Mapping[str, tuple[str, ...]]
     observed: tuple[str, ...]
-    deterministic: tuple[str, ...]
-    on_rows: tuple[str, ...]
+    transforms: Mapping[str, Any]
+    hierarchical: Mapping[str, tuple[str, ...]]
     plate: str | None
     num_data: int | None
     centred: Mapping[str, tuple[Any, tuple[str, ...]]] = dataclasses.field(default_factory=dict)
 
-    def recentred(self, centred: Mapping[str, Any]) -> "Structure":
+    def recentred(self, centred: Mapping[str, Any]) -> "NumPyroStructure":
         """The structure of the model whose named sites are loc + scale^(1-c) · (parameter - c·loc), c = centred[site]."""
         require(
             not self.centred, "The coordinates of this model were changed already: begin with the model as written."
         )
-        rename = {name: f"{name}_decentered" if name in centred else name for name in self.shapes}
+        rename = {name: f"{name}_decentered" if name in centred else name for name in self.parameters}
         return dataclasses.replace(
             self,
-            shapes={rename[name]: shape for name, shape in self.shapes.items()},
+            parameters={rename[name]: shape for name, shape in self.parameters.items()},
             transforms={name: how for name, how in self.transforms.items() if name not in centred},
             centred={name: (value, self.hierarchical[name]) for name, value in centred.items()},
         )
@@ -129,9 +121,9 @@ def place(path) -> str:
     return ("args" if path[0].idx == 0 else "kwargs") + jax.tree_util.keystr(path[1:])
 
 
-def read(model: Callable, args: tuple, kwargs: dict) -> Structure:
+def read(model: Callable, args: tuple, kwargs: dict) -> NumPyroStructure:
     """The structure of the model; raises `InvalidInput` where it cannot be sampled by gradients or its data do not fit."""
-    found: list[Structure] = []
+    found: list[NumPyroStructure] = []
 
     @eqx.filter_jit
     def traced(key, args, kwargs):
@@ -175,7 +167,7 @@ def _trace(model: Callable, args: tuple, kwargs: dict, key) -> tuple[dict, dict[
         ) from error
 
 
-def _structure(sites: dict, plates: dict[str, int]) -> Structure:
+def _structure(sites: dict, plates: dict[str, int]) -> NumPyroStructure:
     """The structure as far as it does not depend on values."""
     latent = {name: s for name, s in sites.items() if s["type"] == "sample" and not s["is_observed"]}
     observed = [name for name, s in sites.items() if s["type"] == "sample" and s["is_observed"]]
@@ -198,18 +190,19 @@ def _structure(sites: dict, plates: dict[str, int]) -> Structure:
         f"Plate {plate!r} is subsampled but holds no observed site: leave `subsample_size` out of it.",
     )
     named = {**latent, **{name: sites[name] for name in derived}}
-    return Structure(
+    on_rows = [n for n in derived if in_plate(sites[n], plate) or np.size(sites[n]["value"]) > LARGEST_REPORTED]
+    return NumPyroStructure(
         sites=tuple(latent),
-        shapes={name: tuple(biject_to(s["fn"].support).inv(s["value"]).shape) for name, s in latent.items()},
+        parameters={name: tuple(biject_to(s["fn"].support).inv(s["value"]).shape) for name, s in latent.items()},
         transforms={},
         dims={name: _dims(name, site) for name, site in named.items()},
-        values={name: np.shape(site["value"]) for name, site in named.items()},
+        shapes={name: np.shape(site["value"]) for name, site in named.items()},
         hierarchical={
             name: LOCATION_SCALE[type(unwrapped(s["fn"]))] for name, s in latent.items() if _location_scale(s["fn"])
         },
         observed=tuple(observed),
-        deterministic=tuple(name for name in derived if not in_plate(sites[name], plate)),
-        on_rows=tuple(name for name in derived if in_plate(sites[name], plate)),
+        deterministic=tuple(name for name in derived if name not in on_rows),
+        on_rows=tuple(on_rows),
         plate=plate,
         num_data=None if plate is None else plates[plate],
     )

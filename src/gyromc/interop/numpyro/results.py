@@ -101,9 +101,9 @@ def observables(
     found = {}
     for power in POWERS if squares else (1,):
         for site in values.names:
-            transform, shape = target.structure.transforms.get(site), target.structure.shapes.get(site)
+            transform, shape = target.structure.transforms.get(site), target.parameters.get(site)
             how = (transform, None if transform else everything, target.unravel, shape)
-            for index in np.ndindex(target.shape_of(site)):
+            for index in np.ndindex(target.structure.shapes[site]):
                 found[element_name(site, index) + POWERS[power]] = SiteElement(site, index, power, *how)
     return found
 

@@ -32,28 +32,45 @@ MOST_LOG_RATE = 60.0  # beyond, an event is certain in every precision
 LEAST_LOG_RATE = -12.0  # below, log(1 - e⁻ʳ) is log r - r/2 to all digits
 
 
+class _TwoClasses(Likelihood):
+    """y is 1 with the probability mean(t), else 0."""
+
+    response = ResponseKind.CLASSES
+    noise_from_mean = True
+    needs = "0 or 1"
+    remedy = "Encode the positive class as 1, for example `(y == {value:g}).astype(int)`."
+
+    @classmethod
+    def allowed(cls, y):
+        return (y == 0) | (y == 1)
+
+    def variance(self, mean, *given):
+        return mean * (1 - mean)
+
+    def sample(self, rng, t, *given):
+        return (rng.random(np.shape(t)) < self.mean(t)).astype(float)
+
+    def cdf(self, y, t, *given):
+        return np.where(y < 0, 0.0, np.where(y < 1, np.exp(-self.loss(t, 0.0)), 1.0))
+
+    def mean_variance(self, mean, variance, *given):
+        return of_indicator(mean, variance)
+
+
 @dataclasses.dataclass(frozen=True)
-class Bernoulli(Canonical):
+class Bernoulli(_TwoClasses, Canonical):
     """P(y = 1) = 1/(1 + e⁻ᵗ)."""
 
     name = "logistic"
     aliases = ("bernoulli",)
-    response, link, rank = ResponseKind.CLASSES, LinkFunction.LOGIT, 2
-    noise_from_mean = True
-    needs = "0 or 1"
-    remedy = "Encode the positive class as 1, for example `(y == {value:g}).astype(int)`."
+    link, rank = LinkFunction.LOGIT, 2
     words = Wording(
         title="logistic regression",
         sentence="The log-odds of {name} = {positive} are a weighted sum of the columns.",
         of="the log-odds of {name} = {positive}",
         effect="change of the log-odds",
-        law="the model",
         ratio="odds ratio",
     )
-
-    @classmethod
-    def allowed(cls, y):
-        return (y == 0) | (y == 1)
 
     def loss(self, t, y, *given):
         if library(t) is np:  # several times as fast as `np.logaddexp`, which takes one number at a time
@@ -69,48 +86,12 @@ class Bernoulli(Canonical):
     def mean(self, t, *given):
         return sigmoid(t)
 
-    def variance(self, mean, *given):
-        return mean * (1 - mean)
-
-    def sample(self, rng, t, *given):
-        return (rng.random(np.shape(t)) < sigmoid(t)).astype(float)
-
-    def cdf(self, y, t, *given):
-        return np.where(y < 0, 0.0, np.where(y < 1, sigmoid(-t), 1.0))
-
     def quick_mean(self, t, *given):
         return quick_sigmoid(t)
 
-    def mean_variance(self, mean, variance, *given):
-        return of_indicator(mean, variance)
-
-
-class _OtherLink(Likelihood):
-    """Two classes with another link than the logistic one: P(y = 1) = mean(t), a function between 0 and 1."""
-
-    response = ResponseKind.CLASSES
-    noise_from_mean = True
-    needs, remedy = Bernoulli.needs, Bernoulli.remedy
-
-    @classmethod
-    def allowed(cls, y):
-        return (y == 0) | (y == 1)
-
-    def variance(self, mean, *given):
-        return mean * (1 - mean)
-
-    def sample(self, rng, t, *given):
-        return (rng.random(np.shape(t)) < self.mean(t)).astype(float)
-
-    def cdf(self, y, t, *given):
-        return np.where(y < 0, 0.0, np.where(y < 1, 1 - self.mean(t), 1.0))
-
-    def mean_variance(self, mean, variance, *given):
-        return of_indicator(mean, variance)
-
 
 @dataclasses.dataclass(frozen=True)
-class Probit(_OtherLink):
+class Probit(_TwoClasses):
     """P(y = 1) = Φ(t): y is 1 where t plus standard normal noise is positive."""
 
     name = "probit"
@@ -120,7 +101,6 @@ class Probit(_OtherLink):
         sentence="The probability of {name} = {positive} is the normal distribution function of a weighted sum of the columns.",
         of="the normal quantile of P({name} = {positive})",
         effect="change of the normal quantile",
-        law="the model",
     )
 
     def loss(self, t, y, *given):
@@ -131,7 +111,7 @@ class Probit(_OtherLink):
 
 
 @dataclasses.dataclass(frozen=True)
-class Cloglog(_OtherLink):
+class Cloglog(_TwoClasses):
     """P(y = 1) = 1 - exp(-eᵗ): whether an event of rate eᵗ comes at least once."""
 
     name = "cloglog"
@@ -141,7 +121,6 @@ class Cloglog(_OtherLink):
         sentence="The logarithm of the rate at which {name} = {positive} comes about is a weighted sum of the columns.",
         of="the logarithm of the rate of {name} = {positive}",
         effect="change of the log rate",
-        law="the model",
         ratio="ratio of rates",
     )
 
@@ -158,7 +137,28 @@ class Cloglog(_OtherLink):
 
 
 @dataclasses.dataclass(frozen=True)
-class Categorical(Canonical):
+class _Classes(Likelihood):
+    """Any number of classes, `num_classes` C, with the probabilities mean(t)."""
+
+    response, link = ResponseKind.CLASSES, LinkFunction.LOGIT
+    needs = "classes 0, 1, 2, …"
+    remedy = "Encode them: `np.unique(y, return_inverse=True)[1]`."
+    num_classes: int
+
+    @classmethod
+    def made(cls, num_classes):
+        return cls(num_classes)
+
+    def variance(self, mean, *given):
+        return mean * (1 - mean)
+
+    def cdf(self, y, t, *given):
+        upto = np.arange(self.num_classes) <= np.asarray(y)[..., None]
+        return np.minimum(np.sum(self.mean(t, *given) * upto, axis=-1), 1.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Categorical(_Classes, Canonical):
     """P(y = c) ∝ e^{(Bt)_c}, B the orthonormal `contrasts` of the classes.
 
     **Arguments:**
@@ -168,22 +168,13 @@ class Categorical(Canonical):
 
     name = "softmax"
     aliases = ("multinomial", "categorical")
-    response, link, rank = ResponseKind.CLASSES, LinkFunction.LOGIT, 9
-    needs = "classes 0, 1, 2, …"
-    remedy = "Encode them: `np.unique(y, return_inverse=True)[1]`."
-    vector = True
+    rank, vector = 9, True
     words = Wording(
         title="softmax regression",
         sentence="Every class has a weighted sum of the columns; its probability goes with the exponential of that.",
         of="a class's log-probability against the average of all classes",
         effect="change of the log-probability",
-        law="the model",
     )
-    num_classes: int
-
-    @classmethod
-    def made(cls, num_classes):
-        return cls(num_classes)
 
     @property
     def outputs(self) -> int:
@@ -218,22 +209,16 @@ class Categorical(Canonical):
         p = np.exp(columns - functools.reduce(np.maximum, columns))
         return np.moveaxis(p / functools.reduce(np.add, p), 0, -1)
 
-    def variance(self, mean, *given):
-        return mean * (1 - mean)
-
     def sample(self, rng, t, *given):
         below = np.cumsum(self.mean(t), axis=-1)[..., :-1]
         return np.sum(rng.random((*below.shape[:-1], 1)) > below, axis=-1).astype(float)
-
-    def cdf(self, y, t, *given):
-        return np.sum(self.mean(t) * (np.arange(self.num_classes) <= np.asarray(y)[..., None]), axis=-1)
 
     def _basis(self, t):
         return self.basis.astype(t.dtype)
 
 
 @dataclasses.dataclass(frozen=True)
-class Ordinal(Likelihood):
+class Ordinal(_Classes):
     """Ordered classes: P(y ≤ k) = 1/(1 + e^{t - c_k}) with cutpoints c_0 < c_1 < …
 
     **Arguments:**
@@ -243,24 +228,15 @@ class Ordinal(Likelihood):
 
     name = "ordinal"
     aliases = ("cumulative",)
-    response, link, rank = ResponseKind.CLASSES, LinkFunction.LOGIT, 8
-    needs = "classes 0, 1, 2, …"
-    remedy = "Encode them: `np.unique(y, return_inverse=True)[1]`."
-    cutpoints = True
+    rank, cutpoints = 8, True
     prior = "The classes' probabilities at the columns' means: Dirichlet(1, …, 1)."
     words = Wording(
         title="ordinal regression",
         sentence="The log-odds of a higher class of {name} are a weighted sum of the columns, less a cutpoint for each class.",
         of="the log-odds of a higher class",
         effect="change of the log-odds",
-        law="the model",
         ratio="odds ratio of a higher class",
     )
-    num_classes: int
-
-    @classmethod
-    def made(cls, num_classes):
-        return cls(num_classes)
 
     @functools.cached_property
     def auxiliary(self):  # type: ignore[override]  # as many as the classes ask for
@@ -294,18 +270,9 @@ class Ordinal(Likelihood):
         ends = [*upto, numpy.ones_like(upto[0])]
         return numpy.stack([ends[0], *(b - a for a, b in itertools.pairwise(ends))], axis=-1)
 
-    def variance(self, mean, *given):
-        return mean * (1 - mean)
-
     def sample(self, rng, t, *given):
         noise = rng.logistic(size=np.shape(t))
         return sum((t + noise > c).astype(float) for c in given)
-
-    def cdf(self, y, t, *given):
-        upto = np.cumsum(self.mean(t, *given), axis=-1)
-        code = np.broadcast_to(np.floor(y).astype(int), upto.shape[:-1])[..., None]
-        found = np.take_along_axis(upto, np.clip(code, 0, self.num_classes - 1), axis=-1)[..., 0]
-        return np.where(code[..., 0] < 0, 0.0, np.where(code[..., 0] >= self.num_classes - 1, 1.0, found))
 
     def quick_mean(self, t, *given):
         """Probabilities, C × … × rows: P(y ≤ k) = 1/(1 + eᵗ e^{-c_k}) takes one exponential for all cutpoints."""

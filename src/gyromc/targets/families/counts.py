@@ -222,26 +222,14 @@ class BetaBinomial(_OfTrials, Dispersed):
         return np.where(y < 0, 0.0, np.clip(np.where(upper, 1 - total, total), 0.0, 1.0))
 
 
-class _WithZeros(_Counts):
-    """Counts whose zeros have a probability of their own: one further parameter, uniform a priori."""
-
-    wider, auxiliary = "negative-binomial", ("zeros",)
-    prior = "The share of zeros: uniform."
-
-    def natural(self, u):
-        return (library(u).clip(uniform(u[..., 0]), LEAST_ZEROS, 1 - LEAST_ZEROS),)
-
-    def start(self, y):
-        return np.log(y[y > 0].mean(keepdims=True)) if np.any(y > 0) else np.zeros(1)
-
-
 @dataclasses.dataclass(frozen=True)
-class ZeroInflatedPoisson(_WithZeros):
+class ZeroInflatedPoisson(_Counts):
     """A zero with the probability `zeros`, else a Poisson count with mean eᵗ, which may be zero too."""
 
     name = "zero-inflated-poisson"
     aliases = ("zip", "zeroinflatedpoisson")
-    rank = 14
+    rank, wider, auxiliary = 14, "negative-binomial", ("zeros",)
+    prior = "The share of zeros: uniform."
     words = Wording(
         title="zero-inflated Poisson regression",
         sentence="{name} is zero for a share of the rows, else a Poisson count; the logarithm of that count's expectation is a "
@@ -251,6 +239,12 @@ class ZeroInflatedPoisson(_WithZeros):
         law="a Poisson law with more zeros",
         ratio="rate ratio",
     )
+
+    def natural(self, u):
+        return (library(u).clip(uniform(u[..., 0]), LEAST_ZEROS, 1 - LEAST_ZEROS),)
+
+    def start(self, y):
+        return np.log(y[y > 0].mean(keepdims=True)) if np.any(y > 0) else np.zeros(1)
 
     def loss(self, t, y, *given):
         (zeros,) = given
@@ -266,15 +260,22 @@ class ZeroInflatedPoisson(_WithZeros):
         return mean + mean**2 * given[0] / (1 - given[0])
 
     def sample(self, rng, t, *given):
-        return np.where(rng.random(np.shape(t)) < given[0], 0.0, rng.poisson(np.exp(t)).astype(float))
+        return np.where(rng.random(np.shape(t)) < given[0], 0.0, self._others(rng, t))
 
     def cdf(self, y, t, *given):
-        upto = scipy.special.pdtr(np.maximum(y, 0), np.exp(t))
-        return np.where(y < 0, 0.0, given[0] + (1 - given[0]) * upto)
+        return np.where(y < 0, 0.0, given[0] + (1 - given[0]) * self._others_upto(np.maximum(y, 0), t))
+
+    def _others(self, rng, t):
+        """Counts of the rows that have no zero by themselves."""
+        return rng.poisson(np.exp(t)).astype(float)
+
+    def _others_upto(self, y, t):
+        """The distribution function of these counts."""
+        return scipy.special.pdtr(y, np.exp(t))
 
 
 @dataclasses.dataclass(frozen=True)
-class HurdlePoisson(_WithZeros):
+class HurdlePoisson(ZeroInflatedPoisson):
     """A zero with the probability `zeros`, else a Poisson count of rate eᵗ that is not zero."""
 
     name = "hurdle-poisson"
@@ -290,15 +291,17 @@ class HurdlePoisson(_WithZeros):
         ratio="ratio of the rates of positive counts",
     )
 
+    def _rate(self, t):
+        return library(t).exp(library(t).maximum(t, LEAST_LOG_RATE))
+
     def loss(self, t, y, *given):
         (zeros,) = given
-        numpy = library(t)
-        rate = numpy.exp(numpy.maximum(t, LEAST_LOG_RATE))
+        numpy, rate = library(t), self._rate(t)
         some = rate - y * t + numpy.log(-numpy.expm1(-rate)) - numpy.log1p(-zeros)
         return numpy.where(y == 0, -numpy.log(zeros), some)
 
     def mean(self, t, *given):
-        rate = library(t).exp(library(t).maximum(t, LEAST_LOG_RATE))
+        rate = self._rate(t)
         return (1 - given[0]) * rate / -library(t).expm1(-rate)
 
     def variance(self, mean, *given):
@@ -306,16 +309,15 @@ class HurdlePoisson(_WithZeros):
         rate = positive + scipy.special.lambertw(-positive * np.exp(-positive)).real
         return mean * (1 + rate) - mean**2
 
-    def sample(self, rng, t, *given):
-        rate = np.exp(np.maximum(t, LEAST_LOG_RATE))
-        # the first event comes at a time below 1, the others follow as a Poisson process
+    def _others(self, rng, t):
+        # The first event comes at a time below 1, the others follow as a Poisson process.
+        rate = self._rate(t)
         first = -np.log1p(rng.random(np.shape(t)) * np.expm1(-rate)) / rate
-        return np.where(rng.random(np.shape(t)) < given[0], 0.0, 1.0 + rng.poisson(rate * (1 - first)))
+        return 1.0 + rng.poisson(rate * (1 - first))
 
-    def cdf(self, y, t, *given):
-        rate = np.exp(np.maximum(t, LEAST_LOG_RATE))
-        some = (scipy.special.pdtr(np.maximum(y, 0), rate) - np.exp(-rate)) / -np.expm1(-rate)
-        return np.where(y < 0, 0.0, given[0] + (1 - given[0]) * np.clip(some, 0.0, 1.0))
+    def _others_upto(self, y, t):
+        rate = self._rate(t)
+        return np.clip((scipy.special.pdtr(y, rate) - np.exp(-rate)) / -np.expm1(-rate), 0.0, 1.0)
 
 
 LIKELIHOODS: tuple[type[Likelihood], ...] = (

@@ -34,14 +34,37 @@ def _noise(u):
     return library(u).maximum(exponential(u), LEAST_SIGMA)
 
 
+class _Measured(Likelihood):
+    """Numbers with units whose mean is t; the first further parameter, if there is one, is the noise's scale."""
+
+    response, link, measured = ResponseKind.NUMBERS, LinkFunction.IDENTITY, True
+
+    def mean(self, t, *given):
+        return t
+
+    def in_units(self, given, y_scale):
+        return (y_scale * given[0], *given[1:]) if given else ()
+
+
+class _Positive(Likelihood):
+    """Positive numbers, whose logarithm t describes."""
+
+    response, link = ResponseKind.NUMBERS, LinkFunction.LOG
+    needs = "positive numbers"
+    remedy = "Leave these rows out, or take the family linear."
+
+    @classmethod
+    def allowed(cls, y):
+        return y > 0
+
+
 @dataclasses.dataclass(frozen=True)
-class Normal(Canonical):
+class Normal(_Measured, Canonical):
     """y = t + N(0, 1); with `given` a noise scale σ, y = t + N(0, σ²)."""
 
     name = "linear"
     aliases = ("gaussian", "normal")
-    response, link, rank = ResponseKind.NUMBERS, LinkFunction.IDENTITY, 5
-    measured, wider = True, "student-t"
+    rank, wider = 5, "student-t"
     prior = "The logarithm of sigma: uniform."
     words = Wording(
         title="linear regression",
@@ -61,9 +84,6 @@ class Normal(Canonical):
 
     def curvature(self, t):
         return library(t).ones_like(t)
-
-    def mean(self, t, *given):
-        return t
 
     def variance(self, mean, *given):
         one = library(mean).ones_like(mean)
@@ -89,18 +109,14 @@ class NormalNoise(Normal):
     def natural(self, u):
         return (_noise(u[..., 0]),)
 
-    def in_units(self, given, y_scale):
-        return (y_scale * given[0],)
-
 
 @dataclasses.dataclass(frozen=True)
-class StudentT(Likelihood):
+class StudentT(_Measured):
     """y = t + σ times a variable with Student's t-law of ν > 2 degrees of freedom."""
 
     name = "student-t"
     aliases = ("t", "student")
-    response, link, rank = ResponseKind.NUMBERS, LinkFunction.IDENTITY, 7
-    measured, auxiliary = True, ("sigma", "nu")
+    rank, auxiliary = 7, ("sigma", "nu")
     prior = "sigma: exponential with mean one standard deviation of the target; nu: 2 + eˣ with x ~ N(2.73, 0.8²)."
     words = Wording(
         title="regression with Student-t noise",
@@ -113,17 +129,11 @@ class StudentT(Likelihood):
     def natural(self, u):
         return _noise(u[..., 0]), LEAST_NU + library(u).exp(NU_CENTER + NU_SCALE * u[..., 1])
 
-    def in_units(self, given, y_scale):
-        return y_scale * given[0], given[1]
-
     def loss(self, t, y, *given):
         sigma, nu = given
         log1p, log = library(t).log1p, library(t).log
         constant = rising(nu / 2, 0.5) + 0.5 * log(nu / 2) - 0.5 * log(nu)
         return 0.5 * (nu + 1) * log1p(((y - t) / sigma) ** 2 / nu) + log(sigma) - constant
-
-    def mean(self, t, *given):
-        return t
 
     def variance(self, mean, *given):
         sigma, nu = given
@@ -141,13 +151,11 @@ class StudentT(Likelihood):
 
 
 @dataclasses.dataclass(frozen=True)
-class Gamma(LogLink, Dispersed):
+class Gamma(_Positive, LogLink, Dispersed):
     """Positive numbers with mean μ = eᵗ and variance μ²/shape."""
 
     name = "gamma"
-    response, rank, auxiliary = ResponseKind.NUMBERS, 6, ("shape",)
-    needs = "positive numbers"
-    remedy = "Leave these rows out, or take the family linear."
+    rank, auxiliary = 6, ("shape",)
     prior = "1/√shape: exponential with mean 1."
     words = Wording(
         title="gamma regression",
@@ -157,10 +165,6 @@ class Gamma(LogLink, Dispersed):
         law="a gamma law",
         ratio="ratio of means",
     )
-
-    @classmethod
-    def allowed(cls, y):
-        return y > 0
 
     def loss(self, t, y, *given):
         (k,) = given
@@ -186,12 +190,11 @@ class Gamma(LogLink, Dispersed):
 
 
 @dataclasses.dataclass(frozen=True)
-class Lognormal(Likelihood):
+class Lognormal(_Positive):
     """Positive numbers with log y ~ N(t, σ²): median eᵗ, mean e^{t + σ²/2}."""
 
     name = "lognormal"
-    response, link, rank, auxiliary = ResponseKind.NUMBERS, LinkFunction.LOG, 12, ("sigma",)
-    needs, remedy = Gamma.needs, Gamma.remedy
+    rank, auxiliary = 12, ("sigma",)
     prior = "sigma: exponential with mean 1."
     words = Wording(
         title="lognormal regression",
@@ -201,10 +204,6 @@ class Lognormal(Likelihood):
         law="a lognormal law",
         ratio="ratio of medians",
     )
-
-    @classmethod
-    def allowed(cls, y):
-        return y > 0
 
     def natural(self, u):
         return (_noise(u[..., 0]),)
