@@ -226,14 +226,14 @@ class Family:
     @property
     def name(self) -> str:
         """For tables."""
-        how = (
-            f", friction {self.friction:g}"
-            if self.friction
-            else f", rotating at {self.turn:g}"
-            if self.turn
-            else ", reversible"
-        )
-        return f"{self.scheme}{how}"
+        if self.friction:
+            return f"{self.scheme}, friction {self.friction:g}"
+        return f"{self.scheme}, {f'rotating at {self.turn:g}' if self.turn else 'reversible'}"
+
+    @property
+    def rotates(self) -> bool:
+        """Whether Q ≠ 0: pairs of parameters turn, or each parameter turns with its momentum."""
+        return bool(self.turn or self.friction)
 
     def first_step(self, known: Reference) -> float:
         """The step size to begin with: smaller where gradients are steeper than a Gaussian's."""
