@@ -47,7 +47,7 @@ def worst(result: dict, name: str) -> str:
 
 def table(by_hand: dict, tuned: dict) -> str:
     """Scores of both samplers and of the point estimates, and how well the averages are known."""
-    columns = ["", "Bayes, `gm.tune`", "Bayes, by hand", "mode", "tuned point estimate", "ensemble of 5"]
+    columns = ["score", "Bayes, `gm.tune`", "Bayes, by hand", "mode", "tuned point estimate", "ensemble of 5"]
     rows = []
     for key, name in SCORES.items():
         others = [shown(tuned["summary"][key][who]) for who in ("mode", "point", "ensemble")]

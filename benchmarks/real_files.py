@@ -152,10 +152,8 @@ def page(rows: dict[str, dict]) -> str:
         verdict = f"{expected} ({case.grounds})" if expected else "none"
         model = f"`` {case.formula} ``" if "`" in case.formula else f"`{case.formula}`"
         counts = [str(row["rows"]), str(row["coefficients"])]
-        same = bool(expected) and seen == expected
-        lines.append(
-            [case.name, model, case.family, *counts, size, verdict, "the same" if same else seen or row["verdict"]]
-        )
+        ours = "the same" if expected and seen == expected else seen or row["verdict"]
+        lines.append([f"{case.name}: {model}", case.family, verdict, ours, *counts, size])
     z = np.array(z)
     files = len({case.name for case in cases})
     summary = (
@@ -164,8 +162,8 @@ def page(rows: dict[str, dict]) -> str:
         f"computed by quadrature on both sides: they differ by at most {np.abs(differences).max():.0e} posterior sds. A "
         f"verdict is known for {known} of the models; the checks agree in {agreed}."
     )
-    titles = ["file", "model", "family", "rows", "coefficients", "largest \\|z\\|", "known", "found"]
-    return f"{summary}\n\n{markdown(titles, lines, left=3)}\n\n{_pairs(rows)}"
+    titles = ["model", "family", "known", "found", "rows", "coefficients", "largest \\|z\\|"]
+    return f"{summary}\n\n{markdown(titles, lines, left=4)}\n\n{_pairs(rows)}"
 
 
 def _pairs(rows: dict[str, dict]) -> str:

@@ -203,18 +203,19 @@ def _environment(named: dict[str, Any]) -> str:
 def commands_page() -> str:
     """Markdown: what every command does, its arguments and options, and its examples."""
     group: Any = typer.main.get_command(app)
+    shown = {name: one for name, one in group.commands.items() if not one.hidden}
     lines = [
         "# The command line",
         "",
-        f"{group.help} Data go to standard output, everything else to standard error. `gyromc COMMAND --help` shows the same "
+        f"{_first_sentence(group.help)}. Data go to standard output, everything else to standard error. `gyromc COMMAND --help` shows the same "
         "on a terminal. This page is written from the commands themselves.",
         "",
         "| command | what it does |",
         "|---|---|",
-        *(f"| [`gyromc {name}`](#{name}) | {_first_sentence(one.help)} |" for name, one in group.commands.items()),
+        *(f"| [`gyromc {name}`](#{name}) | {_first_sentence(one.help)} |" for name, one in shown.items()),
         "",
     ]
-    for name, command in group.commands.items():
+    for name, command in shown.items():
         lines += _command(name, command)
     return "\n".join(lines) + "\n"
 

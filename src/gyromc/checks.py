@@ -71,8 +71,8 @@ def require_real(value, name: str) -> None:
     )
 
 
-def numbers(value, name: str) -> np.ndarray:
-    """A float64 copy of anything numeric; raises unless every entry is real and finite."""
+def numbers(value, name: str, finite: bool = True) -> np.ndarray:
+    """A float64 copy of anything numeric; raises unless every entry is real, and finite where that is asked for."""
     require_real(value, name)
     try:
         given = np.asarray(value)
@@ -91,7 +91,8 @@ def numbers(value, name: str) -> np.ndarray:
         raise InvalidInput(
             f"`{name}` must be numeric: got {type(value).__name__} that cannot be read as an array of numbers."
         ) from None
-    require_finite(array, name)
+    if finite:
+        require_finite(array, name)
     return array
 
 
@@ -122,10 +123,12 @@ def read_path(value: Any) -> Path:
     """The path of a file or a folder."""
     require(isinstance(value, str | os.PathLike), f"The path of a file is needed: got {shown(value)}.")
     try:
-        wrong = "its name has a zero byte" if b"\0" in os.fsencode(value) else ""
+        name = os.fsencode(value)
+        long = len(name) > 4095 or max(map(len, name.split(b"/"))) > 255
+        wrong = "its name has a zero byte" if b"\0" in name else "its name is too long" if long else ""
     except UnicodeError:
         wrong = "its name has letters that no file system stores"
-    require(not wrong, f"{shown(value)} cannot be a file: {wrong}. Pass another one.")
+    require(not wrong, f"{shown(os.fspath(value))} cannot be a path: {wrong}. Pass another one.")
     return Path(os.fsdecode(value))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from gyromc.checks import require, require_real, shown
+from gyromc.checks import leaves, numbers, require, shown
 from gyromc.errors import InvalidInput
 from gyromc.targets import Target
 
@@ -46,7 +46,7 @@ def read_draws(draws: Any, target: Target) -> np.ndarray:
     else:
         # A tree has its variables in the order of the parameters, a dictionary is a pytree with its own order.
         parts = list(values.values()) if by_site and values is not draws else jax.tree.leaves(values)
-        found = _joined([_array(part) for part in parts], target.dim)
+        found = _joined([numbers(part, "draws", finite=False) for part in parts], target.dim)
     bad = np.argwhere(~np.isfinite(found))
     if len(bad):
         raise InvalidInput(
@@ -70,7 +70,7 @@ def _opened(draws: Any) -> tuple[Any, bool]:
         )
         return draws.draws, False
     require(
-        not isinstance(draws, str) and draws is not None and len(jax.tree.leaves(draws)) > 0,
+        not isinstance(draws, str) and draws is not None and len(leaves(draws, "draws")) > 0,
         f"`draws` must be an array, a pytree of arrays, a DataTree, an MCMC object or states: got {shown(draws)}.",
     )
     return draws, isinstance(draws, Mapping)
@@ -105,11 +105,6 @@ def _variables(tree: Any) -> dict[str, np.ndarray]:
     }
 
 
-def _array(value: Any) -> np.ndarray:
-    require_real(value, "draws")
-    return np.asarray(value, float)
-
-
 def _joined(parts: Sequence[np.ndarray], dim: int | None) -> np.ndarray:
     """Arrays shaped like the parameters, after one or two axes over draws, as chains × draws × d."""
     least = min(part.ndim for part in parts)
@@ -117,7 +112,7 @@ def _joined(parts: Sequence[np.ndarray], dim: int | None) -> np.ndarray:
     sizes = {n: sum(int(np.prod(part.shape[n:])) for part in parts) for n in leading}
     fitting = [n for n in leading if dim is None or sizes[n] == dim]
     require(
-        fitting,
+        fitting and all(part.size for part in parts),
         f"The draws must be those of {dim} parameters, draws × {dim} or chains × draws × {dim}: got "
         f"{', '.join(str(part.shape) for part in parts[:6])}. Leave out derived quantities, and transpose where needed.",
     )
@@ -131,13 +126,13 @@ def _from_sites(values: Mapping[str, Any], target: Any) -> np.ndarray:
     """Values of a model's sites, or of the target's own parameters under other names, as vectors of parameters."""
     missing = [name for name in target.sites if name not in values]
     if missing and all(name in values for name in target.start):
-        return _joined([_array(values[name]) for name in sorted(target.start)], target.dim)
+        return _joined([numbers(values[name], "draws", finite=False) for name in sorted(target.start)], target.dim)
     require(
         not missing,
         f"The draws have no {', '.join(map(repr, missing))}: the model's latent sites are {', '.join(map(repr, target.sites))}, "
         f"and the draws hold {', '.join(map(repr, values))}. Sample the same model, and keep all its sites.",
     )
-    found = {name: _array(values[name]) for name in target.sites}
+    found = {name: numbers(values[name], "draws", finite=False) for name in target.sites}
     axes = {name: value.ndim - len(target.structure.shapes[name]) for name, value in found.items()}
     for name, value in found.items():
         shape = target.structure.shapes[name]

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gyromc import rotations as best
-from gyromc.checks import leaves, numbers, positive, require, shown, whole
+from gyromc.checks import cause, leaves, numbers, positive, require, shown, whole
 from gyromc.errors import InvalidInput
 from gyromc.machine import require_memory
 from gyromc.operators import Blocks, Dense, Diagonal, Operator, Rotations, Scaled, as_operator, symmetrised
@@ -290,9 +290,17 @@ def pairing(K, D=None, dim: int | None = None, count: int = 20) -> Dynamics:
         return _best(*_read(K, D), "pairing", lambda reduced: best.paired(reduced).dense())
     require(D is None, "With products K·x the rotation is for D = I: leave `D` out, or pass K as a matrix.")
     require(dim is not None, "`K` is a function, so its dimension is unknown: pass `dim`.")
-    d = whole(dim, "dim", least=4)
+    d = whole(dim, "dim", least=4, most=10**8)
     count = min(whole(count, "count", least=2), d - 2) // 2 * 2
-    return Dynamics(Scaled(1.0, d), best.paired_by_products(K, d, count), "pairing", augmented=False)
+    try:
+        planes = best.paired_by_products(K, d, count)
+    # What the user's function raises, or the Lanczos method with it.
+    except Exception as error:
+        raise InvalidInput(
+            f"The eigenvectors of `K` were not found: {cause(error)}. It maps {d} numbers to {d}, symmetric, positive definite, "
+            "with eigenvalues that differ."
+        ) from error
+    return Dynamics(Scaled(1.0, d), planes, "pairing", augmented=False)
 
 
 def fastest(K, D=None) -> Dynamics:

@@ -245,27 +245,18 @@ class Model:
         rows = target.num_data if isinstance(target, SumOverData) else 1
         return int(SETTINGS.most_work / (rows * self.dim))
 
-    @property
+    @functools.cached_property
     def trusted_sample(self) -> Sample | None:
         """Draws that represent the law, made without a chain; None where there are none to be trusted.
 
         An importance sample; with so many data that this would take long, draws of the Gaussian fit, if some of them have even
         importance weights.
         """
-        return self._trusted[0]
-
-    @property
-    def why_no_trusted_sample(self) -> str | None:
-        """Why `trusted_sample` is None, as a sentence without its full stop; None where there is one."""
-        return self._trusted[1]
-
-    @functools.cached_property
-    def _trusted(self) -> tuple[Sample | None, str | None]:
         if self._affordable_draws >= SETTINGS.enough:
-            return self._judged(2 * (min(DRAWS, self._affordable_draws) // 2))
+            return self.trusted_sample_of(2 * (min(DRAWS, self._affordable_draws) // 2))
         checked = max(50, min(SETTINGS.checked, self._affordable_draws // 4))
         why_not = lambda *given: why_not_fitting(self.gaussian_fit, checked, *given)
-        return self._unless(lambda: fit_draws(self.flat_target, self.gaussian_fit, SETTINGS.enough), why_not)
+        return self._unless(lambda: fit_draws(self.flat_target, self.gaussian_fit, SETTINGS.enough), why_not)[0]
 
     @functools.cached_property
     def gaussian_fit(self) -> GaussianApproximation:

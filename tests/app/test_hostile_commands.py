@@ -41,6 +41,8 @@ FILES = {
     "results/results.json": "{}",
     "broken/results.json": "{",
     "names/results.json": '{"schema": "gyromc.reproduction", "schema_version": 1, "experiments": {"../../x": {}}}',
+    "foreign/results.json": '{"schema": "gyromc.reproduction", "schema_version": 1, "experiments": {"a": {"claims": []}}}',
+    "none/results.json": '{"schema": "gyromc.reproduction", "schema_version": 1}',
     "file": "",
 }
 
@@ -96,6 +98,9 @@ COMMANDS = {
     "report results": "has schema None",
     "report broken": "cannot be read",
     "report names": "schema|name",
+    "report foreign": "foreign/results.json does not hold what gyromc wrote .*step_sizes.*gyromc reproduce --out foreign",
+    "report foreign --markdown": "does not hold what gyromc wrote .*environment",
+    "report none": "does not hold what gyromc wrote .*experiments",
     "bench nothing": "nothing",
     "bench speed --repeats 0": "`--repeats` must be a whole number from 1 up: got 0",
     "bench speed --repeats -1": "`--repeats` must be",
@@ -125,7 +130,7 @@ COMMANDS = {
     "fit data.csv -t y --test-fraction nan": "test fraction must lie between",
     "fit data.csv -t y --prior-scale 0": "`prior_scale` must be positive",
     "fit data.csv -t y --prior-scale 1e200": "`prior_scale` must lie between",
-    "fit data.csv -t y --effort much": "`--effort` is one of quick",
+    "fit data.csv -t y --effort much": "`effort` is one of quick",
     "fit data.csv -t y --effort -1": "effort",
     "fit data.csv -t y --effort nan": "effort",
     "fit data.csv -t y --seed -1": "`seed` must be a whole number",

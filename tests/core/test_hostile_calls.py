@@ -4,75 +4,16 @@
 than 400 letters, unless the value is listed as one that the argument takes. Any other exception is a fault.
 """
 
-import datetime
-import decimal
-import re
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import gyromc as gm
 from gyromc.regression.fit import fit
+from support.hostile import VALUES, answer
 
 D, H, O, T = gm.dynamics, gm.observables, gm.oracles, gm.targets
 X, Y = np.arange(6.0).reshape(3, 2), np.array([0, 1, 1])
-MOST_LETTERS = 400
-
-
-class Unreadable:
-    """Raises without a message wherever NumPy or a message looks at it."""
-
-    def __array__(self, *arguments, **options):
-        raise RuntimeError
-
-    def __repr__(self):
-        raise RuntimeError
-
-
-def nested(depth):
-    found: list = []
-    for _ in range(depth):
-        found = [found]
-    return found
-
-
-VALUES = {
-    "NaN": float("nan"),
-    "infinity": float("inf"),
-    "negative": -1.5,
-    "zero": 0,
-    "true": True,
-    "text": "abc",
-    "long text": "x" * 100_000,
-    "half a letter": "\ud800",
-    "bytes": b"1",
-    "none": None,
-    "complex": 1 + 2j,
-    "complexes": [1j, 2j],
-    "masked": np.ma.masked_array([1.0, 2.0], [0, 1]),
-    "empty": [],
-    "cube": np.ones((2, 2, 2)),
-    "ragged": [[1.0], [1.0, 2.0]],
-    "nested": nested(2000),
-    "NaNs": [float("nan"), 1.0],
-    "texts": ["a", "b"],
-    "object": object(),
-    "objects": np.array([object(), 1.0], dtype=object),
-    "unreadable": Unreadable(),
-    "dict": {"a": 1},
-    "set": {1.0},
-    "type": int,
-    "function": lambda *arguments: "x",
-    "huge whole": 10**400,
-    "more digits than are printed": 10**5000,
-    "1e308": 1e308,
-    "1e-320": 1e-320,
-    "2**62": 2**62,
-    "date": np.datetime64("2024-01-01"),
-    "dates": [datetime.date(2024, 1, 1)] * 2,
-    "decimal NaN": decimal.Decimal("NaN"),
-}
 
 
 def plan(**changes):
@@ -288,22 +229,6 @@ SKIPPED = {  # what the argument takes, and would only cost time here
     "estimate second_step_size": ("true",),
     "run progress": ("none", "true"),
 }
-
-
-def answer(call, value, message, taken):
-    """What is wrong with the answer to a call, or None."""
-    try:
-        call(value)
-    except gm.InvalidInput as error:
-        if taken:
-            return f"refused: {error}"
-        text = str(error)
-        if not re.search(message, text, re.DOTALL) or len(text) > MOST_LETTERS or "\n" in text:
-            return f"a message that does not fit: {text[:500]}"
-        return None
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"[:500]
-    return None if taken else "accepted"
 
 
 def faults(name, call, message, taken):

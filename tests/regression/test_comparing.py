@@ -97,7 +97,7 @@ def test_what_cannot_be_fitted_is_said():
     assert "only family of 2" in found.reason
     with pytest.raises(gm.InvalidInput, match=r"No family could be fitted. poisson: .* negative-binomial: "):
         compare(X, y - 1, ["poisson", "negative-binomial"])
-    with pytest.raises(gm.InvalidInput, match="Name each family once"):
+    with pytest.raises(gm.InvalidInput, match="name each family once"):
         compare(X, y, ["poisson", "poisson"])
 
 

@@ -129,7 +129,8 @@ def test_limits_hold_from_the_first_call():
     assert "the time allowed is spent" in " ".join(found.warnings)
 
 
-def test_ctrl_c_returns_what_there_is():
+def test_ctrl_c_returns_what_there_is(sigint):
+    sigint(signal.default_int_handler)
     target, pressed = gm.targets.LogDensity(skew), threading.Timer(2.5, os.kill, (os.getpid(), signal.SIGINT))
     gm.expect(
         target, SKEW, start=np.zeros(2), gradients=40_000, error=0.5, progress=False
@@ -190,3 +191,22 @@ def test_names_are_grouped_by_site():
     names = [f"theta[{i}]" for i in range(100)] + ["mu"]
     assert by_site(names, [*names[:93], "mu"]) == ["theta: 93 of 100 elements", "mu"]
     assert by_site(names, names[:2]) == ["theta[0]", "theta[1]"]
+
+
+class Steep(gm.targets.Target):
+    """A normal law whose gradient is half as large again as it should be."""
+
+    @property
+    def dim(self):
+        return 5
+
+    def potential(self, params):
+        return 0.5 * jnp.sum(params**2)
+
+    def gradient(self, params):
+        return 1.5 * params
+
+
+def test_coordinates_that_are_wrong_are_named_where_observables_have_other_names():
+    found = quietly(Steep(), {"h": lambda t: t[0]}, gradients=40_000)
+    assert any("theta: 5 of 5 elements" in text for text in found.warnings)

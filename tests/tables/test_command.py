@@ -231,7 +231,7 @@ TROUBLE = {
     "duplicate header": (GOOD.replace("x,kind", "x,x"), ["-t", "y"], "must differ: 'x'"),
     "new category": (GOOD, ["-t", "y", "--predict", "{new}"], "new.csv, line 2: column 'kind' has the category 'w'"),
     "new rows lack a column": (GOOD, ["-t", "y", "--predict", "{lacking}"], "no column 'x' .needed by the fit"),
-    "effort": (GOOD, ["-t", "y", "--effort", "much"], "`--effort` is one of quick, standard, thorough"),
+    "effort": (GOOD, ["-t", "y", "--effort", "much"], "`effort` is one of quick, standard, thorough"),
     "prior": (GOOD, ["-t", "y", "--prior-scale", "-1"], "`prior_scale` must be positive"),
     "fraction": (GOOD, ["-t", "y", "--test-fraction", "2"], "test fraction must lie between"),
     "reference": (GOOD, ["-t", "y", "--reference", "kind"], "takes COLUMN=LEVEL"),

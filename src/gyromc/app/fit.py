@@ -11,8 +11,6 @@ from typer.core import TyperCommand
 from gyromc.app.output import Json, answer
 from gyromc.tables.request import Request
 
-__all__ = ["register"]
-
 FIT_EXAMPLES = """Examples:
 
 gyromc fit example:heart --target disease

@@ -7,8 +7,6 @@ import typer
 
 from gyromc.app.output import Json, answer
 
-__all__ = ["WORKERS", "register"]
-
 WORKERS = (
     "Processes that share the work; the numbers are the same for any. Left out: the fastest on this machine, which is one "
     "for each processor, but a single one on a GPU or for less than half a minute of work."
@@ -95,12 +93,12 @@ def report(
     """Rebuild figures and report.html from results.json, without sampling."""
     from gyromc.paper import report
 
-    results = report.RESULTS.load(Path(directory))
-    if markdown:
-        print(report.markdown(results), end="")
-        return
-    place = report.drawing_place(len(results["experiments"]))
-    path = report.write_report(results, Path(directory), place=place)
+    with report.RESULTS.reading(Path(directory)) as results:
+        if markdown:
+            print(report.markdown(results), end="")
+            return
+        place = report.drawing_place(len(results["experiments"]))
+        path = report.write_report(results, Path(directory), place=place)
     answer(json, {"report": str(path.resolve())}, path=path)
 
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from gyromc.results import Run
     from gyromc.tuning.tuned import Tuned
 
-__all__ = ["find", "register"]
-
 INTERRUPTED = 130
 """The status after Ctrl-C."""
 

@@ -103,7 +103,7 @@ def learn(draws: Any) -> Learned:
     ```
     """
     rows = numbers(draws, "draws")
-    require(rows.ndim >= 2, f"`draws` must have the parameters along the last axis: got shape {rows.shape}.")
+    require(rows.ndim > 1 and rows.size, f"`draws` must have parameters along the last axis: got shape {rows.shape}.")
     rows = rows.reshape(-1, rows.shape[-1])
     require(
         len(rows) >= 100 and bool(np.all(rows.std(axis=0) > 0)),

@@ -1,6 +1,6 @@
 """Coordinates θ = T(z): chains move in z, and users see θ (T14).
 
-Input: a bijection with its inverse and log |det T′|. Output: frozen values that a plan takes as `coordinates=`, and a target as
+Input: a bijection with its inverse and log |det T′|. Output: frozen values that `expect` takes as `coordinates=`, and a target as
 a function of z, whose potential is U(T(z)) - log |det T′(z)|. With constant D and Q in z, θ follows the complete recipe with the
 state-dependent D(θ) = T′DT′ᵀ and Q(θ) = T′QT′ᵀ; its correction term Γ(θ) comes out of the chain rule and needs no code.
 """
@@ -79,7 +79,7 @@ class Linear(Coordinates):
             L.ndim in (1, 2) and L.size > 0 and len(set(L.shape)) == 1,
             f"`matrix` must be square, or a vector for a diagonal: got shape {L.shape}.",
         )
-        size = np.log(np.abs(L)).sum() if L.ndim == 1 and np.all(L) else np.linalg.slogdet(np.atleast_2d(L))[1]
+        size = np.linalg.slogdet(np.diag(L) if L.ndim == 1 else L)[1]
         require(
             np.isfinite(size) and (L.ndim == 1 or np.linalg.cond(L) < 1e14),
             "`matrix` must be nonsingular, so that θ determines z: its determinant is 0 to rounding. Drop dependent columns.",
@@ -121,7 +121,7 @@ class Bijection(Coordinates):
     def __init__(self, forward: Callable, inverse: Callable, log_det: Callable | None = None):
         for name, function in (("forward", forward), ("inverse", inverse), ("log_det", log_det)):
             optional = name == "log_det" and function is None
-            require(callable(function) or optional, f"`{name}` must be a function of a vector: got {function!r}.")
+            require(callable(function) or optional, f"`{name}` must be a function of a vector: got {shown(function)}.")
         self.to_theta, self.to_z = owned(forward), owned(inverse)
         self.size = None if log_det is None else owned(log_det)
 
@@ -233,28 +233,17 @@ def check_coordinates(coordinates: Any, theta: np.ndarray) -> None:
         f'`coordinates` must be a value of `gyromc.coordinates`, or "learned" for `gyromc.expect`: got {shown(coordinates)}.',
     )
     d = len(theta)
-    try:
-        z = coordinates.zs(theta)
-        again = coordinates.thetas(z)
-        with jax.enable_x64(True):
-            T = doubled(coordinates)
-            size = np.asarray(T.log_det(jnp.asarray(z)))
-            derived = np.asarray(_log_det(T.forward, jnp.asarray(z))) if d <= CHECKED else size
-    except Exception as error:
-        raise InvalidInput(
-            f"`coordinates` cannot be evaluated at {d} parameters: {cause(error)}. They take and return vectors of {d} numbers."
-        ) from error
-    require(
-        np.shape(again) == (d,) and np.shape(size) == (),
-        f"`coordinates` must map {d} numbers to {d} numbers, and `log_det` to one: got shapes {np.shape(again)} and "
-        f"{np.shape(size)}.",
-    )
+    z = coordinates.zs(theta)
+    fault = "`coordinates` are not a bijection at the start"
+    require(np.isfinite(z).all(), f"{fault}: T⁻¹(θ) is not finite. Pass a `start` where it is defined.")
+    again = coordinates.thetas(z)
+    with jax.enable_x64(True):
+        T = doubled(coordinates)
+        size = np.asarray(_evaluated(lambda: T.log_det(jnp.asarray(z)), d))
+        derived = np.asarray(_log_det(T.forward, jnp.asarray(z))) if d <= CHECKED else size
+    require(np.shape(size) == (), f"`log_det` must return one number: got shape {np.shape(size)}.")
     off = float(np.max(np.abs(again - theta) / (1 + np.abs(theta))))
-    wrong = f"T(T⁻¹(θ)) misses θ by {off:.3g}" if np.all(np.isfinite(z)) else "T⁻¹(θ) is not finite"
-    require(
-        np.all(np.isfinite(z)) and off <= TOLERANCE,
-        f"`coordinates` are not a bijection at the start: {wrong}. Correct `inverse`, or pass a `start` where it is defined.",
-    )
+    require(off <= TOLERANCE, f"{fault}: T(T⁻¹(θ)) misses θ by {off:.3g}. Correct `inverse`, or pass another `start`.")
     require(
         np.abs(size - derived) <= TOLERANCE * (1 + np.abs(derived)),
         f"`log_det` must be log |det T′(z)|: at the start it is {size:.6g}, and the derivative of `forward` has {derived:.6g}. "
@@ -267,8 +256,22 @@ def _times(matrix, v):
 
 
 def _over_last(function: Callable, rows: Any, coordinates: Coordinates) -> np.ndarray:
-    rows = np.asarray(rows, float)
-    return over_rows(function, rows.reshape(-1, rows.shape[-1]), coordinates).reshape(rows.shape) if rows.size else rows
+    rows = numbers(rows, "rows")
+    require(rows.ndim > 0, f"`rows` must be a vector, or several: got {shown(rows)}.")
+    found, d = rows, rows.shape[-1]
+    if rows.size:
+        found = _evaluated(lambda: over_rows(function, rows.reshape(-1, d), coordinates), d)
+    require(found.size == rows.size, f"`coordinates` must map {d} numbers to {d}: got shape {found.shape[1:]}.")
+    return found.reshape(rows.shape)
+
+
+def _evaluated(compute: Callable[[], Any], d: int) -> Any:
+    try:
+        return compute()
+    except Exception as error:
+        raise InvalidInput(
+            f"`coordinates` cannot be evaluated at {d} parameters: {cause(error)}. They take and return vectors of {d} numbers."
+        ) from error
 
 
 def _forward(coordinates, z):

@@ -9,7 +9,7 @@ import hashlib
 from importlib import resources
 from pathlib import Path
 
-from gyromc.checks import require
+from gyromc.checks import read_path, require
 from gyromc.datasets.heart import HEART
 
 __all__ = ["EXAMPLES", "Example", "located"]
@@ -96,10 +96,10 @@ def located(data: str | Path) -> Path:
     print(located("example:heart").name)
     ```
     """
-    text = str(data)
-    if not text.startswith(PREFIX):
-        return Path(data)
-    name = text.removeprefix(PREFIX)
+    path = read_path(data)
+    if not str(path).startswith(PREFIX):
+        return path
+    name = str(path).removeprefix(PREFIX)
     near = difflib.get_close_matches(name, EXAMPLES, 1)
     require(
         name in EXAMPLES,

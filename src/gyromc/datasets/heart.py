@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gyromc.checks import require, whole
+from gyromc.checks import read_path, require, whole
 from gyromc.data.csvfile import read_numbers
 
 __all__ = ["HEART", "HeartTable", "Source", "Split", "heart", "heart_split"]
@@ -82,7 +82,8 @@ def heart(path: str | Path | None = None) -> HeartTable:
     assert heart().predictors.shape == (270, 13)
     ```
     """
-    file = resources.files("gyromc.datasets").joinpath("statlog_heart.csv") if path is None else Path(path)
+    file = resources.files("gyromc.datasets").joinpath("statlog_heart.csv") if path is None else read_path(path)
+    require(file.is_file(), f"There is no file {file}. Leave `path` out for the one in the package.")
     content = file.read_bytes()
     found = hashlib.sha256(content).hexdigest()
     require(

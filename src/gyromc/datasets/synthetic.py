@@ -6,6 +6,7 @@ Input: a seed. Output: (X, y), the same for the same seed.
 import numpy as np
 
 from gyromc.checks import numbers, require, whole
+from gyromc.machine import require_memory
 
 __all__ = ["linear_regression"]
 
@@ -31,6 +32,7 @@ def linear_regression(
     """
     beta = numbers(coefficients, "coefficients")
     require(beta.ndim == 1 and beta.size > 0, f"`coefficients` must be a vector: got shape {beta.shape}.")
-    rng = np.random.default_rng(whole(seed, "seed", least=0))
-    X = rng.uniform(-0.5, 0.5, (whole(num_data, "num_data", least=1), beta.size))
+    rng, rows = np.random.default_rng(whole(seed, "seed", least=0)), whole(num_data, "num_data", least=1)
+    require_memory(8 * rows * beta.size, f"`num_data` = {rows:,} rows", "Take fewer.")
+    X = rng.uniform(-0.5, 0.5, (rows, beta.size))
     return X, X @ beta + rng.standard_normal(len(X))

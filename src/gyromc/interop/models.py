@@ -22,8 +22,6 @@ from gyromc.evaluation import doubled
 from gyromc.flat import unraveler
 from gyromc.targets import Target
 
-__all__ = ["LARGEST_REPORTED", "ModelPosterior", "Sites", "Structure", "differences", "element_name"]
-
 DIFFERENCE = np.finfo(float).eps ** (1 / 3)
 """The step of a central difference that balances rounding and curvature."""
 LARGEST_REPORTED = 10_000
@@ -88,12 +86,6 @@ class ModelPosterior(Target):
     def start(self) -> dict[str, np.ndarray]:
         """The origin of the unconstrained space, valid for every model: the default `start` of a plan."""
         return {name: np.zeros(shape) for name, shape in self.parameters.items()}
-
-    @property
-    def coordinate_names(self) -> tuple[str, ...]:
-        """The names of the entries of the vector of parameters: `mu`, `theta_decentered[3]`."""
-        shapes = sorted(self.parameters.items())
-        return tuple(element_name(name, index) for name, shape in shapes for index in np.ndindex(shape))
 
     @property
     def dims(self) -> dict[str, tuple[str, ...]]:

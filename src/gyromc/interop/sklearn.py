@@ -156,7 +156,19 @@ class BayesianEstimator(BaseEstimator):
         return found
 
 
-class BayesianLinearRegression(RegressorMixin, BayesianEstimator):
+class _Numbers(RegressorMixin, BayesianEstimator):
+    """An estimator of numbers."""
+
+    def predict(self, X, return_std: bool = False):
+        """The posterior expectation of y at each row of X.
+
+        With `return_std` (mean, standard deviation), the predictive standard deviation of one y, noise included.
+        """
+        found = self.predictions(X)
+        return (found.mean, found.predictive_sd) if return_std else found.mean
+
+
+class BayesianLinearRegression(_Numbers):
     """Bayesian linear regression: y = Xβ + β₀ + N(0, σ²), with credible intervals and predictive standard deviations.
 
     The prior is N(0, prior_scale²) for each coefficient per standard deviation of its column and of y, N(0, 10²) for the
@@ -226,14 +238,6 @@ class BayesianLinearRegression(RegressorMixin, BayesianEstimator):
                 setattr(self, name, np.stack([output[name] for output in found]))
             self.posterior_ = tuple(output["posterior_"] for output in found)
         return self
-
-    def predict(self, X, return_std: bool = False):
-        """The posterior expectation of y at each row of X.
-
-        With `return_std` (mean, standard deviation), the predictive standard deviation, noise included.
-        """
-        found = self.predictions(X)
-        return (found.mean, found.predictive_sd) if return_std else found.mean
 
 
 class BayesianLogisticRegression(ClassifierMixin, BayesianEstimator):
@@ -315,8 +319,8 @@ class BayesianLogisticRegression(ClassifierMixin, BayesianEstimator):
 
     def decision_function(self, X):
         """A score per row, positive for the second class, or one per class: the log odds, or logarithms, of `predict_proba`."""
-        p = np.maximum(self.predict_proba(X), np.finfo(float).tiny)
-        return np.log(p[:, 1]) - np.log(p[:, 0]) if len(self.classes_) == 2 else np.log(p)
+        log_p = self.predict_log_proba(X)
+        return log_p[:, 1] - log_p[:, 0] if len(self.classes_) == 2 else log_p
 
     def predict(self, X, return_std: bool = False):
         """The most probable class at each row of X.
@@ -329,7 +333,7 @@ class BayesianLogisticRegression(ClassifierMixin, BayesianEstimator):
         return (labels, sd[np.arange(len(best)), best]) if return_std else labels
 
 
-class _BayesianCounts(RegressorMixin, BayesianEstimator):
+class _BayesianCounts(_Numbers):
     """What estimators of counts share."""
 
     _family = ""
@@ -341,14 +345,6 @@ class _BayesianCounts(RegressorMixin, BayesianEstimator):
         named = zip(posterior.likelihood.auxiliary, posterior.given, strict=True)
         self.auxiliary_ = {name: float(np.mean(values)) for name, values in named}
         return self
-
-    def predict(self, X, return_std: bool = False):
-        """The posterior expectation of the count at each row of X.
-
-        With `return_std` (mean, standard deviation), the predictive standard deviation of one count.
-        """
-        found = self.predictions(X)
-        return (found.mean, found.predictive_sd) if return_std else found.mean
 
     def __sklearn_tags__(self):
         """Only counts are taken."""
@@ -399,24 +395,13 @@ class BayesianNegativeBinomialRegression(_BayesianCounts):
     _family = "negative-binomial"
 
 
-ESTIMATORS = {
-    known.__name__: known
-    for known in (
-        BayesianLinearRegression,
-        BayesianLogisticRegression,
-        BayesianPoissonRegression,
-        BayesianNegativeBinomialRegression,
-    )
-}
+ESTIMATORS = {name: globals()[name] for name in __all__}
 
 
 def restored_estimator(archive: Archive) -> Any:
     """Return the estimator of an archive that was read."""
     content = CODEC.unpack(archive)
-    known = ESTIMATORS[content["estimator"]]
-    # Parameters that there are no more, in files of earlier versions, are left out.
-    parameters = {name: value for name, value in content["parameters"].items() if name in known._get_param_names()}
-    found: Any = known(**parameters)
+    found: Any = ESTIMATORS[content["estimator"]](**content["parameters"])
     for name, value in content["fitted"].items():
         if not name.endswith("_") or name.startswith("_"):
             raise ValueError(f"{name!r} is no fitted attribute")

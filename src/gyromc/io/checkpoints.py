@@ -9,7 +9,6 @@ description of the plan. Files are ordered by step, never by date, so that a clo
 
 import contextlib
 import dataclasses
-import os
 import re
 import time
 import warnings
@@ -19,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from gyromc.checks import require, shown, whole
+from gyromc.checks import read_path, require, shown, whole
 from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.flat import shaped
 from gyromc.io.archive import Archive, digest, read_archive, write_archive
@@ -30,8 +29,6 @@ from gyromc.results import Run, RunOptions
 from gyromc.show.files import locked, require_writable, sync_folder
 from gyromc.show.interruption import Interruption
 from gyromc.show.progress import say
-
-__all__ = ["KIND", "NUMBERS", "PIECE", "Checkpoints", "DrawsFile", "DrawsFiles"]
 
 KIND, DRAWS = "checkpoint", "draws"
 """The kinds of archives in the directory."""
@@ -132,11 +129,8 @@ class Checkpoints:
         keep: int,
         ended: Interruption,
     ):
-        require(
-            isinstance(directory, str | os.PathLike) and os.fspath(directory) != "",
-            f"`checkpoint` must be a directory: got {shown(directory)}.",
-        )
-        self.directory, self.plan, self.options, self.ended = Path(directory), plan, options, ended
+        require(directory != "", "`checkpoint` must be a directory: got ''.")
+        self.directory, self.plan, self.options, self.ended = read_path(directory), plan, options, ended
         self.seconds, self.steps = _interval(every)
         self.keep = whole(keep, "keep", least=1)
         self.description = description(plan, {name: getattr(options, name) for name in NUMBERS})

@@ -3,7 +3,7 @@
 Input: a path or a text. Output: a `Plan`. Data come from the file itself, from a CSV file or from .npy files beside it;
 functions are named `module:function` and imported only where that was allowed. Messages say the line and the key. `text_of`
 writes a tuned plan: target and observables as they stand in the file that was tuned, everything else from the plan.
-docs/prediction.md has examples, docs/scale.md all kinds.
+docs/scale.md has an example and all kinds.
 """
 
 import difflib
@@ -25,8 +25,6 @@ from gyromc.io.kinds import DATA, GROUP, KINDS, PLAN, PieceKind, Type, kind_name
 from gyromc.oracles import ControlVariate, Exact, Oracle
 from gyromc.plan import Plan
 from gyromc.schemes.balanced import Balanced
-
-__all__ = ["is_file", "line_of", "load", "loads", "text_of"]
 
 PLAIN: dict[Type, type | tuple[type, ...]] = {
     Type.NUMBER: (int, float),

@@ -14,7 +14,7 @@ import scipy
 
 from gyromc import dynamics as choices
 from gyromc import rotations
-from gyromc.checks import positive, require
+from gyromc.checks import one_of, positive, require, shown
 from gyromc.dynamics import Dynamics, augment
 from gyromc.operators import as_operator, symmetrised
 from gyromc.plan import Plan
@@ -46,7 +46,7 @@ class RotationRow:
 
     def draws_per_gradient(self, of: str = "linear") -> float:
         """Effective draws per gradient at `step_size`, for `"linear"`, `"worst"` or `"squares"`."""
-        return self.step_size / getattr(self, of)
+        return self.step_size / getattr(self, one_of(of, ("linear", "worst", "squares"), "of"))
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -58,12 +58,12 @@ class RotationTable(Shown):
     source: str
 
     def __getitem__(self, name: str) -> RotationRow:
-        return self.rows[name]
+        return self.rows[one_of(name, self.rows, "name")]
 
     def gain(self, name: str, of: str = "linear") -> float:
         """How many times fewer gradients than the first row, at equal error and bias."""
         first = next(iter(self.rows.values()))
-        return self.rows[name].draws_per_gradient(of) / first.draws_per_gradient(of)
+        return self[name].draws_per_gradient(of) / first.draws_per_gradient(of)
 
     def shown(self) -> list[Table | str]:
         """One row for each dynamics."""
@@ -114,7 +114,13 @@ def compare_rotations(
     else:
         K = symmetrised(as_operator(plan, "K"), +1, "K").dense()
     require(len(K) <= MOST, f"Rotations are compared with full matrices, for at most {MOST} parameters: got {len(K)}.")
-    found = _candidates(K, own) if dynamics is None else dict(dynamics)
+    smallest = float(np.linalg.eigvalsh(K)[0])
+    require(smallest > 0, f"`K` must be positive definite: its smallest eigenvalue is {smallest:.6g}.")
+    require(
+        dynamics is None or (isinstance(dynamics, Mapping) and all(isinstance(x, Dynamics) for x in dynamics.values())),
+        f"`dynamics` must be values of `gyromc.dynamics` by name: got {shown(dynamics)}.",
+    )
+    found = dict(dynamics or _candidates(K, own))
     rows = {name: _row(name, K, one, excess) for name, one in found.items()}
     return RotationTable(rows, excess, source)
 

@@ -15,8 +15,6 @@ import numpy as np
 
 from gyromc.checks import require, shown
 
-__all__ = ["agree", "count", "everyone", "gathered", "index", "joined"]
-
 WAIT = 24 * 3600
 """Seconds for the others, which may compile or save; whether they live is watched apart."""
 SMALL = 2**15

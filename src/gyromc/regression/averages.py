@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from gyromc.machine import num_threads
-from gyromc.targets.likelihoods import Likelihood, of_indicator
+from gyromc.targets.likelihoods import Likelihood
 
 AT_ONCE = 2**18  # numbers of a part: 1 MiB in single precision
 MOST_EXPONENT = 80.0  # eᵗ is finite in single precision up to t = 88
@@ -66,18 +66,16 @@ def averages(likelihood: Likelihood, t: np.ndarray, given: tuple[np.ndarray, ...
         means = likelihood.quick_mean(t, *given)
         if means.ndim > rows:
             return _of_classes(means)
-        # before the moments, which overwrite the means
-        noise = 0.0 if likelihood.noise_from_mean else likelihood.variance(means, *given).mean(axis=(0, 1), dtype=float)
+        # Before the moments, which overwrite the means.
+        noise = likelihood.variance(means, *given).mean(axis=(0, 1), dtype=float)
         mean, error, variance = _moments(means)
-    if likelihood.noise_from_mean:
-        noise = likelihood.mean_variance(mean, variance, *given)
     return mean, error, np.sqrt(variance), np.sqrt(noise)
 
 
 def _of_classes(chances: np.ndarray) -> Averages:
     """Averages of probabilities, classes × chains × draws × rows, which are overwritten: each rows × classes."""
     mean, error, variance = (found.T for found in _moments(chances))
-    noise = of_indicator(mean, variance)
+    noise = np.maximum(mean * (1 - mean) - variance, 0.0)  # E[p(1 - p)]
     return mean / mean.sum(axis=1, keepdims=True), error, np.sqrt(variance), np.sqrt(noise)
 
 

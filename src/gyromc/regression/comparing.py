@@ -12,14 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from gyromc.checks import numbers, require
+from gyromc.checks import numbers, one_of, require, shown, whole
 from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.regression.adequacy.assess import chosen_rows
 from gyromc.regression.draws import Predictive
 from gyromc.regression.fit import fit
-from gyromc.regression.problem import cut
+from gyromc.regression.problem import cut, of_rows, read_groups
 from gyromc.regression.scores import Loo, loo, loo_difference
 from gyromc.show.numbers import plus_minus
+from gyromc.targets.families import FAMILIES
 
 __all__ = ["CLEAR", "LEAST", "ComparedFamily", "Comparison", "compare"]
 
@@ -152,19 +153,25 @@ def compare(
     assert found.chosen == "negative-binomial" and found.candidates[0].difference < -50
     ```
     """
-    require(len(families) > 0 and len(set(families)) == len(families), f"Name each family once: got {list(families)}.")
+    require(isinstance(families, list | tuple), f"`families` must be a list of names: got {shown(families)}.")
+    names = [one_of(family, FAMILIES, "families") for family in families]
+    require(0 < len(set(names)) == len(names), f"`families` must name each family once: got {shown(families)}.")
     X, y = numbers(X, "X"), numbers(y, "y")
     require(X.ndim == 2 and y.shape == X.shape[:1], f"`y` must have one entry per row of `X`: {y.shape}, {X.shape}.")
-    w = np.ones(len(y)) if weights is None else numbers(weights, "weights")
+    asked = of_rows(weights, "weights", len(y))
+    w = np.ones(len(y)) if asked is None else asked
     counted_rows = np.flatnonzero(w > 0)
-    rows = counted_rows[chosen_rows(len(counted_rows), np.random.default_rng([seed, 9]), MOST_ROWS)]
-    beside = cut({"offset": offset, "trials": trials, "groups": tuple(groups) or None}, rows)
-    whole = bool(np.all(y[rows] == np.round(y[rows])))
+    require(counted_rows.size, "`X` and `weights` must leave a row of positive weight.")
+    rng = np.random.default_rng([whole(seed, "seed", least=0), 9])
+    rows = counted_rows[chosen_rows(len(counted_rows), rng, MOST_ROWS)]
+    by_row = {name: of_rows(values, name, len(y)) for name, values in {"offset": offset, "trials": trials}.items()}
+    beside = cut({**by_row, "groups": read_groups(groups, len(y)) or None}, rows)
+    counts = bool(np.all(y[rows] == np.round(y[rows])))
     found: dict[str, Loo | str] = {}
     for family in families:
         given = {"weights": None if weights is None else w[rows], "seed": seed, **options}
         try:
-            found[family] = _left_out(X[rows], y[rows], family, whole, beside, len(counted_rows) / len(rows), given)
+            found[family] = _left_out(X[rows], y[rows], family, counts, beside, len(counted_rows) / len(rows), given)
         except InvalidInput as refusal:
             found[family] = str(refusal)
     fitted = {family: one for family, one in found.items() if isinstance(one, Loo)}
@@ -178,7 +185,7 @@ def _left_out(
     X: np.ndarray,
     y: np.ndarray,
     family: str,
-    whole: bool,
+    counts: bool,
     beside: dict[str, Any],
     scale: float,
     given: Mapping[str, Any],
@@ -189,7 +196,7 @@ def _left_out(
         posterior = fit(X, y, family, num_draws=NUM_DRAWS, effort=EFFORT, **beside, **given).posterior
     law = Predictive.of(posterior, X, **beside)
     density = law.log_density(y)
-    if whole and not law.likelihood.discrete:
+    if counts and not law.likelihood.discrete:
         near = law.cdf(y + 0.5) - law.cdf(y - 0.5)
         density = np.where(near > TINY, np.log(np.maximum(near, TINY)), density)
     weights = given["weights"]

@@ -18,7 +18,7 @@ import equinox as eqx
 import numpy as np
 
 from gyromc.approx.sample import systematic
-from gyromc.checks import coverage, flag, positive, require, whole
+from gyromc.checks import coverage, flag, positive, require, shown, whole
 from gyromc.errors import GyromcWarning
 from gyromc.machine import require_memory
 from gyromc.observables import linear
@@ -29,6 +29,7 @@ from gyromc.regression.draws import Draws, GroupDraws, Predictions, quantile_err
 from gyromc.regression.problem import GroupTerm, Prior, read
 from gyromc.regression.standardised import Standardised, standardise
 from gyromc.show.interruption import interruptible
+from gyromc.show.numbers import is_number
 from gyromc.show.records import Column, Records
 from gyromc.solve.expect import expect
 from gyromc.targets.families import FAMILIES, Normal, NormalNoise
@@ -257,8 +258,11 @@ def fit(
 
 def relative_error(effort: str | float) -> float:
     """The error that an effort stands for, in posterior standard deviations."""
-    if isinstance(effort, str) and effort in EFFORTS:
-        return EFFORTS[effort]
+    if isinstance(effort, str):
+        if effort in EFFORTS:
+            return EFFORTS[effort]
+        require(is_number(effort), f"`effort` is one of {', '.join(EFFORTS)}, or an error: got {shown(effort)}.")
+        effort = float(effort)
     found = positive(effort, "effort")
     require(
         found >= LEAST_EFFORT,

@@ -107,14 +107,14 @@ def cut(beside: Mapping[str, Any] | None, rows: np.ndarray) -> dict[str, Any]:
 
 def read_groups(groups: Any, num_rows: int) -> tuple[GroupTerm, ...]:
     """The groups of a fit, checked."""
-    groups = (groups,) if isinstance(groups, GroupTerm) else tuple(groups)
+    groups = groups if isinstance(groups, list | tuple) else (groups,)
     for group in groups:
         require(isinstance(group, GroupTerm), f"`groups` must hold values of `GroupTerm`: got {shown(group)}.")
         require(len(group.Z) == num_rows, f"The group {group.name!r} has {len(group.Z)} rows: `X` has {num_rows}.")
         require(group.index.min(initial=0) >= 0, f"The group {group.name!r} has rows without a level (-1).")
     names = [group.name for group in groups]
     require(len(set(names)) == len(names), f"`groups` must have different names: got {', '.join(names)}.")
-    return groups
+    return tuple(groups)
 
 
 def read_priors(priors: Any, columns: Sequence[str], groups: Sequence[GroupTerm]) -> dict[str, Prior]:
@@ -237,12 +237,8 @@ def _texts(given, name: str) -> list[str] | None:
     if given is None:
         return None
     given = given.tolist() if hasattr(given, "tolist") else given
-    require(
-        isinstance(given, Sequence) and not isinstance(given, str | bytes),
-        f"`{name}` must be a list of texts: got {shown(given)}.",
-    )
-    plain = isinstance(given, Sequence) and all(isinstance(text, str | int | float) for text in given)
-    require(plain, f"`{name}` must be texts or numbers: got {shown(given)}.")
+    good = isinstance(given, list | tuple) and all(isinstance(text, str | int | float) for text in given)
+    require(good, f"`{name}` must be a list of texts or numbers: got {shown(given)}.")
     return [str(text) for text in given]
 
 

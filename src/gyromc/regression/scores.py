@@ -14,7 +14,7 @@ import numpy as np
 from scipy import special
 
 from gyromc.approx.pareto import HEAVY, smoothed
-from gyromc.checks import require
+from gyromc.checks import number, require, shown
 
 LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 LEAST_ROWS = 10
@@ -52,7 +52,9 @@ class Score:
 
 def held_out_rows(labels: np.ndarray | None, num_rows: int, fraction: float, seed: int) -> np.ndarray:
     """Choose the held-out rows: a share of every class, so that each class stays in the training rows."""
-    require(0 <= fraction <= 0.9, f"The test fraction must lie between 0 (none) and 0.9: got {fraction:g}.")
+    share = number(fraction)
+    good = share is not None and 0 <= share <= 0.9
+    require(good, f"The test fraction must lie between 0 (none) and 0.9: got {shown(fraction)}.")
     if fraction == 0 or num_rows < LEAST_ROWS:
         return np.zeros(0, int)
     rng = np.random.default_rng(seed)

@@ -189,7 +189,7 @@ class RowSums:
 
     - `R`: at most (p+2) × (p+2), upper triangular.
     - `count`: the number of rows, or the sum of their weights.
-    - `ends`: the smallest and the largest entry of every column; `two`: whether a column has no others.
+    - `ends`: the smallest and the largest entry of every column and of y; `two`: whether there are no others.
     """
 
     R: Float[np.ndarray, "rows width"]
@@ -200,30 +200,43 @@ class RowSums:
     @classmethod
     def empty(cls, num_columns: int) -> "RowSums":
         """No rows yet."""
-        return cls(np.zeros((0, num_columns + 2)), 0, np.zeros((0, num_columns)), np.ones(num_columns, bool))
+        width = num_columns + 1
+        return cls(np.zeros((0, width + 1)), 0, np.zeros((0, width)), np.ones(width, bool))
 
     def add(self, X: np.ndarray, y: np.ndarray, weights: np.ndarray | None = None) -> "RowSums":
         """With some more rows; a row of weight w counts as w rows."""
         rows = np.column_stack([np.ones(len(y)), X, y])
+        entries = np.concatenate([self.ends, rows[:, 1:]])
         if weights is not None:
             rows = rows * np.sqrt(weights)[:, None]
         R: Any = np.linalg.qr(np.concatenate([self.R, rows]), mode="r")
-        entries = np.concatenate([self.ends, X])
         ends = np.stack([entries.min(axis=0), entries.max(axis=0)])
         only = np.all((entries == ends[0]) | (entries == ends[1]), axis=0)
         return RowSums(R, self.count + (len(y) if weights is None else float(weights.sum())), ends, self.two & only)
 
+    @property
+    def two_values(self) -> np.ndarray:
+        """Which columns, y the last, take exactly two values."""
+        return self.two & (self.ends[0] < self.ends[1])
+
+    def moments(self, centred: bool = True) -> tuple[np.ndarray, np.ndarray]:
+        """Centre and standard deviation of every column, y the last; 0 for the centre where it is not to be taken away."""
+        columns = self.R[:, 1:]
+        center = columns[0] / self.R[0, 0] if centred else np.zeros(columns.shape[1])
+        return center, np.linalg.norm(columns - self.R[:, :1] * center, axis=0) / np.sqrt(self.count)
+
+    def units(self, prior_scale: float, intercept: bool = True, measured: bool = True) -> Units:
+        """The units in which columns, and y where it is measured, have mean 0 and standard deviation 1, as in `Units.of`."""
+        center, sd = self.moments(intercept)
+        scale = np.where(sd > 1e-10 * np.linalg.norm(self.R[:, 1:], axis=0) / np.sqrt(self.count), sd, 1.0)
+        y_center, y_scale = (center[-1], scale[-1]) if measured else (0.0, 1.0)
+        scale = np.where(self.two_values, (self.ends[1] - self.ends[0]) / 2, scale)[:-1]
+        return Units(center[:-1], scale, float(y_center), float(y_scale), intercept * INTERCEPT_SCALE / prior_scale)
+
     def standardised(self, prior_scale: float, intercept: bool) -> Standardised:
         """The regression in standardised coordinates, and the way back to the user's."""
-        ones, columns = self.R[:, :1], self.R[:, 1:]
-        root = np.sqrt(self.count)
-        center = columns[0] / self.R[0, 0] if intercept else np.zeros(columns.shape[1])
-        left = columns - ones * center
-        size, sd = np.linalg.norm(columns, axis=0) / root, np.linalg.norm(left, axis=0) / root
-        scale = np.where(sd > 1e-10 * size, sd, 1.0)  # as in `Units.of`: a column that never changes keeps its prior
-        two = self.two & (self.ends[0] < self.ends[1])
-        scale[:-1] = np.where(two, (self.ends[1] - self.ends[0]) / 2, scale[:-1])
-        units = Units(center[:-1], scale[:-1], center[-1], scale[-1], intercept * INTERCEPT_SCALE / prior_scale)
-        rows, y = left[:, :-1] / scale[:-1], left[:, -1] / scale[-1]
+        units, ones = self.units(prior_scale, intercept), self.R[:, :1]
+        rows = (self.R[:, 1:-1] - ones * units.center) / units.scale
         rows = np.concatenate([units.intercept * ones, rows], axis=1) if intercept else rows
+        y = (self.R[:, -1] - self.R[:, 0] * units.y_center) / units.y_scale
         return Standardised(MixedRegression(rows, y, Normal(), prior_scale), units, float(self.count))

@@ -1,8 +1,8 @@
 """Bayesian regression over rows that do not fit into memory: the model and the priors of `fit`, by passes over a source.
 
-Input: a source of rows and a family. Output: a `StreamedFit`, the coefficients with their errors. A first pass learns centre and
-scale of the columns and keeps a random sample of the rows. A linear regression then needs one more pass: its posterior depends
-on the data through their second moments only, and σ is integrated out as in memory. Logistic and Poisson regressions are written,
+Input: a source of rows and a family. Output: a `StreamedFit`, the coefficients with their errors. One pass learns the second
+moments of the columns and keeps a random sample of the rows. A linear regression needs no more: its posterior depends on the data
+through their second moments only, and σ is integrated out as in memory. Logistic and Poisson regressions are written,
 standardised, to a file in a temporary folder; the mode is found by passes over it, and `gyromc.expect` runs chains that read
 single rows of it.
 """
@@ -15,7 +15,7 @@ import numpy as np
 from scipy import special
 
 from gyromc.checks import one_of, positive, require
-from gyromc.data import RowSource, over_blocks, prefetched, store
+from gyromc.data import RowSource, prefetched, store
 from gyromc.data.source import block_rows
 from gyromc.dynamics import overdamped
 from gyromc.errors import InvalidInput
@@ -23,10 +23,9 @@ from gyromc.model import Model
 from gyromc.observables import linear
 from gyromc.plan import Plan
 from gyromc.regression.fit import Coefficient, solve
-from gyromc.regression.standardised import INTERCEPT_SCALE, Standardised, Units
+from gyromc.regression.standardised import RowSums, Units
 from gyromc.solve.expect import expect
-from gyromc.targets import MixedRegression, StreamedRegression
-from gyromc.targets.families import Normal
+from gyromc.targets import StreamedRegression
 from gyromc.targets.regressions import BY_FAMILY
 
 __all__ = ["Learnt", "StreamedFit", "fit_streamed", "learn"]
@@ -41,69 +40,39 @@ class Learnt:
 
     **Attributes:**
 
-    - `mean`, `sd`, `low`, `high`: of the columns, then of y; `two_values`: which of them take two values.
+    - `sums`: second moments and ranges of the columns, then of y.
     - `whole`: whether every y is a whole number that is not negative.
     - `sample`: some rows, drawn without replacement, in their order.
     """
 
-    mean: np.ndarray
-    sd: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
-    two_values: np.ndarray
+    sums: RowSums
     whole: bool
     sample: tuple[np.ndarray, np.ndarray]
-
-    def units(self, prior_scale: float, measured: bool) -> Units:
-        """The units of `regression.fit`: columns of two values are scaled by half their distance."""
-        scale = np.where(self.sd > 1e-10 * np.maximum(np.abs(self.high), np.abs(self.low)), self.sd, 1.0)
-        y_center, y_scale = (self.mean[-1], scale[-1]) if measured else (0.0, 1.0)
-        scale = np.where(self.two_values, (self.high - self.low) / 2, scale)[:-1]
-        return Units(self.mean[:-1], scale, float(y_center), float(y_scale), INTERCEPT_SCALE / prior_scale)
 
     @property
     def family(self) -> str | None:
         """Logistic for a y of 0 and 1; None where y does not say."""
-        return "logistic" if self.two_values[-1] and (self.low[-1], self.high[-1]) == (0, 1) else None
+        return "logistic" if self.sums.two_values[-1] and tuple(self.sums.ends[:, -1]) == (0, 1) else None
 
 
 def learn(source: RowSource, sample: int = SAMPLE, seed: int = 0) -> Learnt:
     """One pass over a source: moments and ranges of all columns, and a random sample of the rows."""
-    N, d = source.num_rows, source.num_columns + 1
+    N, d = source.num_rows, source.num_columns
     index = np.sort(np.random.default_rng(seed).choice(N, min(sample, N), replace=False))
-    count, mean, squares = 0, np.zeros(d), np.zeros(d)
-    low, high, two, whole = np.full(d, np.inf), np.full(d, -np.inf), np.ones(d, bool), True
-    values, parts = np.full((2, d), np.nan), []
-    for X, y in prefetched(source.blocks(block_rows(d))):
-        rows = np.concatenate([np.asarray(X, float), np.asarray(y, float)[:, None]], axis=1)
-        bad = ~np.isfinite(rows).all(axis=1)
+    sums, count, whole, parts = RowSums.empty(d), 0, True, []
+    for X, y in prefetched(source.blocks(block_rows(d + 1))):
+        X, y = np.asarray(X, float), np.asarray(y, float)
+        bad = ~(np.isfinite(X).all(axis=1) & np.isfinite(y))
         require(
             not bad.any(),
             f"Row {count + int(np.argmax(bad)) + 1} of {source.name} has a value that is missing or infinite.",
         )
-        own = index[np.searchsorted(index, count) : np.searchsorted(index, count + len(rows))] - count
-        parts.append(rows[own])
-        center = rows.mean(axis=0)
-        away, share = center - mean, len(rows) / (count + len(rows))
-        squares += np.sum((rows - center) ** 2, axis=0) + away**2 * count * share
-        mean, count = mean + away * share, count + len(rows)
-        low, high = np.minimum(low, rows.min(axis=0)), np.maximum(high, rows.max(axis=0))
+        own = index[np.searchsorted(index, count) : np.searchsorted(index, count + len(y))] - count
+        parts.append((X[own], y[own]))
+        sums, count = sums.add(X, y), count + len(y)
         whole = whole and bool(np.all((y >= 0) & (y == np.round(y))))
-        for j in np.flatnonzero(two):
-            two[j] = _two(rows[:, j], values[:, j])
-    kept = np.concatenate(parts)
-    found = kept[:, :-1], kept[:, -1]
-    return Learnt(mean, np.sqrt(squares / count), low, high, two & (low < high), whole, found)
-
-
-def _two(column: np.ndarray, values: np.ndarray) -> bool:
-    """Whether a column has no more than the two values seen so far, which are noted."""
-    if np.isnan(values[0]):
-        values[0] = column[0]
-    others = column[column != values[0]]
-    if len(others) and np.isnan(values[1]):
-        values[1] = others[0]
-    return bool(np.all(others == values[1])) if len(others) else True
+    kept = np.concatenate([X for X, _ in parts]), np.concatenate([y for _, y in parts])
+    return Learnt(sums, whole, kept)
 
 
 class _Standardised(RowSource):
@@ -177,10 +146,13 @@ def fit_streamed(
         raise InvalidInput(f"y holds {kind} that are not only 0 and 1: say which family it has, linear or poisson.")
     require(family != "logistic" or learnt.family == "logistic", "A logistic regression needs a y of 0 and 1.")
     require(family != "poisson" or learnt.whole, "A Poisson regression needs counts: y has negative or broken numbers.")
-    units = learnt.units(positive(prior_scale, "prior_scale"), family == "linear")
+    positive(prior_scale, "prior_scale")
     if family == "linear":
-        found, reason, warnings = _linear(source, units, prior_scale, names), INTEGRATED, ()
+        standard = learnt.sums.standardised(prior_scale, intercept=True)
+        found = solve(standard, names, error, level=LEVEL, num_draws=1).coefficients
+        reason, warnings = INTEGRATED, ()
     else:
+        units = learnt.sums.units(prior_scale, measured=False)
         found, reason, warnings = _sampled(source, units, family, prior_scale, error, ("intercept", *names), seed, say)
     return StreamedFit(family, source.num_rows, found, reason, warnings, learnt.sample)
 
@@ -189,19 +161,6 @@ INTEGRATED = (
     "Given σ the posterior is Gaussian, and it depends on the data through their second moments, which one pass over all rows "
     "gave; σ was integrated out by quadrature. No chain was run."
 )
-
-
-def _linear(source: RowSource, units: Units, prior_scale: float, names: Sequence[str]) -> tuple[Coefficient, ...]:
-    def gram(X, y):
-        rows = np.concatenate(
-            [units.rows(np.asarray(X, float)), ((y - units.y_center) / units.y_scale)[:, None]], axis=1
-        )
-        return rows.T @ rows
-
-    values, vectors = np.linalg.eigh(sum(over_blocks(source, gram)))
-    rows = (vectors * np.sqrt(np.maximum(values, 0.0))).T  # few rows with the same second moments as all
-    target = MixedRegression(rows[:, :-1], rows[:, -1], Normal(), prior_scale)
-    return solve(Standardised(target, units, source.num_rows), names, 1.0, level=LEVEL, num_draws=1).coefficients
 
 
 def _sampled(source, units, family, prior_scale, error, labels, seed, say):

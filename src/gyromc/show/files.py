@@ -18,21 +18,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from gyromc.checks import read_path, require, shown
+from gyromc.checks import cause, read_path, require
 from gyromc.errors import InvalidInput
 from gyromc.show.interruption import unhurried
 from gyromc.show.numbers import is_number
-
-__all__ = [
-    "ResultsFile",
-    "csv_text",
-    "json_text",
-    "private_folder",
-    "require_output",
-    "require_writable",
-    "results_folder",
-    "write_atomically",
-]
 
 UNFINISHED = ".unfinished-"
 NEW = 60
@@ -98,15 +87,9 @@ def require_output(path: str | Path | None, option: str, *inputs: str | Path | N
 
 def _refuse_files(directory: Path) -> None:
     """Raise if a directory or one that it is in is a file, or cannot be."""
-    named = f"{shown(str(directory))} cannot be a directory: "
-    require("\0" not in str(directory), f"{named}its name has a zero byte. Pass another one.")
+    read_path(directory)
     for path in (directory, *directory.parents):
-        try:
-            good = not path.exists() or path.is_dir()
-        # Such as a name that is too long.
-        except OSError as error:
-            raise InvalidInput(f"{named}{error.strerror}. Pass another one.") from None
-        require(good, f"{path} is a file: pass a directory.")
+        require(not path.exists() or path.is_dir(), f"{path} is a file: pass a directory.")
 
 
 def require_writable(directory: Path) -> None:
@@ -272,6 +255,20 @@ class ResultsFile:
         text = json_text({"schema": self.schema, "schema_version": self.version, **content}, indent=1)
         write_atomically(Path(directory) / self.name, text + "\n")
         return json.loads(text)
+
+    @contextlib.contextmanager
+    def reading(self, directory: Path) -> Iterator[dict[str, Any]]:
+        """Around all that uses the content, which is read: what a foreign content raises there becomes an `InvalidInput`."""
+        content = self.load(directory)
+        try:
+            yield content
+        except (LookupError, TypeError, AttributeError, ValueError, RuntimeError) as error:
+            if isinstance(error, InvalidInput):
+                raise
+            raise InvalidInput(
+                f"{Path(directory) / self.name} does not hold what gyromc wrote ({cause(error)}). Run "
+                f"`{self.command.format(directory=directory)}` again."
+            ) from None
 
     def load(self, directory: Path) -> dict[str, Any]:
         """Read the file; `InvalidInput` when it is missing, damaged or follows another schema."""

@@ -4,21 +4,6 @@ import math
 import re
 from collections.abc import Callable, Sequence
 
-__all__ = [
-    "bounds",
-    "capital",
-    "counted",
-    "duration",
-    "is_number",
-    "listed",
-    "number",
-    "plain",
-    "plus_minus",
-    "printable",
-    "readable",
-    "signed",
-]
-
 CONTROLS = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069]")
 """Letters that control a terminal or the direction of writing; not the end of a line, nor the tabulator."""
 

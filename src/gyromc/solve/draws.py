@@ -126,7 +126,6 @@ def check(draws: Any, target: Target | Plan, start: Any = None) -> DrawCheck:
     segments, d = theta.shape[1], theta.shape[2]
     flat, slopes = theta.reshape(-1, d), gradient.reshape(-1, d)
     center, sd = flat.mean(axis=0), flat.std(axis=0)
-    sd = np.where(sd > 0, sd, 1.0)
     covariance = (
         fitted_metric(flat, slopes, most_dense=1000).covariance() if len(flat) > 2 * d and d <= 1000 else np.diag(sd**2)
     )
@@ -209,22 +208,23 @@ def sharpen(
 def _read(draws: Any, target: Any, observables: Any, start: Any) -> tuple[Question, np.ndarray, np.ndarray]:
     """The question, and draws with their gradients as steps × segments × d."""
     question = Question.read(target, observables, start)
-    theta = np.asarray(read_draws(draws, question.model.target), float)
-    if theta.ndim == 2:
-        theta = theta[None]
+    theta = read_draws(draws, question.model.target)
     chains, count, d = theta.shape
     require(
         d == question.model.dim,
         f"The draws have {d} numbers each, and the target {question.model.dim} parameters: pass draws of the unconstrained "
         "parameters, in the order of the target.",
     )
-    require(np.isfinite(theta).all(), "The draws must be finite numbers: some are NaN or infinite.")
     pieces = max(1, math.ceil(SETTINGS.segments / chains))
     pieces = max(1, min(pieces, count // SETTINGS.shortest))
     length = count // pieces
     require(
         chains * pieces >= 8,
         f"{chains} chains of {count} draws are too few: at least 8 segments of {SETTINGS.shortest} draws are needed.",
+    )
+    still = np.flatnonzero(np.ptp(theta, axis=(0, 1)) == 0)
+    require(
+        not still.size, f"`draws` never move: parameter {', '.join(map(str, still[:3]))} has one value in all of them."
     )
     # the newest draws are kept where the chains do not divide evenly
     segments = theta[:, count - length * pieces :].reshape(chains * pieces, length, d)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gyromc.checks import coverage, flag, positive, whole
+from gyromc.checks import coverage, flag, one_of, positive, whole
 from gyromc.coordinates.maps import Coordinates, check_coordinates
 from gyromc.errors import GyromcWarning
 from gyromc.plan import Plan
@@ -87,7 +87,9 @@ def expect(
     limits = Limits.read(seconds, gradients, began)
     question = Question.read(target, observables, start)
     coordinates = target.coordinates if coordinates is None and isinstance(target, Plan) else coordinates
-    if coordinates is not None and coordinates != LEARNED:
+    if isinstance(coordinates, str):
+        one_of(coordinates, [LEARNED], "coordinates", " Or pass a value of `gm.coordinates`.")
+    elif coordinates is not None:
         check_coordinates(coordinates, question.start)
     with interruptible("stopping; what is done will be estimated") as stop, show_progress(None, progress) as shown:
         chosen: Any = {"coordinates": coordinates, "rotations": flag(rotations, "rotations")}
@@ -134,10 +136,10 @@ def _warnings(solver: Solver, rows: Mapping[str, PosteriorMean], sampling: Sampl
     tests = sampling.tests()
     if tests:
         labels = solver.question.coordinates
-        off = [labels[test.coordinate] for test in tests]
+        off = listed(by_site(labels, [labels[test.coordinate] for test in tests]))
         said.append(
             f"The draws do not follow the target: a variance seems wrong by {100 * abs(tests[0].virial):.0f} % "
-            f"({abs(tests[0].z):.1f} standard errors) along {group(off)}. Chains do not reach a part of the posterior, "
+            f"({abs(tests[0].z):.1f} standard errors) along {off}. Chains do not reach a part of the posterior, "
             "such as the neck of a funnel: write the model in other coordinates (non-centred)."
         )
     missed = {name: row.relative_error for name, row in rows.items() if row.relative_error > solver.error * (1 + 1e-9)}

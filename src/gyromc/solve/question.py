@@ -122,8 +122,8 @@ class Question:
 
     @property
     def coordinates(self) -> list[str]:
-        """A name for each parameter."""
-        return list(self.names) if self.parameters_only else [f"theta[{i}]" for i in range(self.model.dim)]
+        """A name for each parameter: of a model of another package its site, unconstrained."""
+        return list(getattr(self.model.target, "coordinate_names", None) or _labels(self.model.template))
 
     @functools.cached_property
     def _pieces(self) -> tuple:
@@ -176,7 +176,8 @@ def _model(target: Any, observables: Any, start: Any) -> tuple[Model, np.ndarray
         return Model(target, start=begin), begin, observables
     # A list of numbers is a vector, as it is for a plan.
     template = jax.tree.map(lambda x: numbers(x, "start"), numbers(start, "start") if is_array(start) else start)
-    begin = np.concatenate([np.ravel(x) for x in jax.tree.leaves(template)])
+    begin = np.concatenate([np.ravel(x) for x in jax.tree.leaves(template)] or [[]])
+    require(begin.size, f"`start` must hold the parameters: got {shown(start)}, without a number.")
     shape_of("The target's gradient", target.gradient, template)
     return Model(target, template, begin), begin, observables
 
@@ -224,9 +225,13 @@ def _value_labels(name: str, h: Callable, template: Any) -> tuple[str, ...]:
         raise InvalidInput(f"Observable {name!r} cannot be evaluated: {cause(error)}. {remedy}.") from error
     found = []
     for path, leaf in jax.tree_util.tree_leaves_with_path(value):
+        kind = getattr(leaf, "dtype", type(leaf).__name__)
+        real = kind == "bool" or any(
+            hasattr(leaf, "dtype") and jnp.issubdtype(kind, k) for k in (jnp.floating, jnp.integer)
+        )
         require(
-            jnp.issubdtype(leaf.dtype, jnp.floating) or jnp.issubdtype(leaf.dtype, jnp.integer) or leaf.dtype == bool,
-            f"Observable {name!r} must return real numbers: it returned {leaf.dtype}. Ask for its real and imaginary part.",
+            real,
+            f"Observable {name!r} must return real numbers: it returned {kind}. Ask for its real and imaginary part.",
         )
         whole = ".".join(part for part in (name, _path(path)) if part)
         found += _elements(whole, leaf.shape)

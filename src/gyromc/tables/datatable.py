@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from gyromc.checks import read_path, require
+from gyromc.checks import require
+from gyromc.checks import shown as quoted
 from gyromc.data.csvfile import CsvFile, require_distinct
 from gyromc.datasets import located
 from gyromc.errors import InvalidInput
@@ -196,7 +197,7 @@ def read_table(
         frame = _frame(path)
         names = [str(name) for name in frame.columns]
         return table_of(frame, [names[i] for i in _Wanted("the data", columns, drop, keep, role, choose).select(names)])
-    path = located(read_path(path))
+    path = located(path)
     require(decimal in (".", ","), f"The decimal sign must be '.' or ',': got {decimal!r}.")
     require(path.exists(), f"There is no file {path}.{_near_files(path)}")
     require(not path.is_dir(), f"{path} is a directory: name one CSV or Parquet file in it.")
@@ -224,7 +225,13 @@ def table_of(data: Any, columns: Sequence[str], name: str = "the data") -> DataT
         values = frame[column].reset_index(drop=True)
         if isinstance(values.dtype, pandas.CategoricalDtype):
             values = values.astype(values.cat.categories.dtype)
-        if types.is_bool_dtype(values) or types.is_object_dtype(values):
+        texts = types.is_bool_dtype(values) or types.is_object_dtype(values)
+        nested = lambda value: isinstance(value, list | tuple | dict | set | np.ndarray)
+        require(
+            not types.is_complex_dtype(values) and not (texts and values.map(nested).any()),
+            f"Column {column!r} of {name} holds complex numbers, lists or arrays: one real number or one text per row is needed.",
+        )
+        if texts:
             values = values.map(str, na_action="ignore")
         if types.is_numeric_dtype(values):
             found[column] = values.astype(float)
@@ -334,7 +341,7 @@ def _require_names(names: Collection[str], known: Sequence[str], path: str, role
         shown = f"Did you mean {' or '.join(map(repr, near))}?" if near else f"Its columns: {columns}."
         if all(map(is_number, known[:1000])):
             shown += " The first line holds only numbers: does the file lack its header line?"
-        raise InvalidInput(f"{path} has no column {name!r} ({role}). {shown}")
+        raise InvalidInput(f"{path} has no column {quoted(name)} ({role}). {shown}")
 
 
 def _near_files(path: Path) -> str:

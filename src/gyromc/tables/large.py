@@ -92,7 +92,6 @@ def large_study(request: Request, say: Callable[[str], object] = lambda text: No
 
     from gyromc.regression.fit import relative_error
     from gyromc.regression.streamed import fit_streamed
-    from gyromc.tables.study import effort_of
 
     began, started = time.perf_counter(), datetime.datetime.now(datetime.UTC)
     source = _source(request)
@@ -103,7 +102,7 @@ def large_study(request: Request, say: Callable[[str], object] = lambda text: No
             source,
             None if family == "auto" else family,
             prior_scale=request.prior_scale,
-            error=relative_error(effort_of(request)),
+            error=relative_error(request.effort),
             names=source.columns,
             seed=request.seed,
             say=say,

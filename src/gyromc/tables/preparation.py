@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from gyromc.checks import positive, require, whole
+from gyromc.checks import positive, require, shown, whole
 from gyromc.errors import InvalidInput
 from gyromc.regression.adequacy.dependence import FEW_LEVELS
 from gyromc.regression.problem import Prior
@@ -66,7 +66,7 @@ def prepare(request: Request, data: Any = None) -> Prepared:
     positive(request.prior_scale, "prior_scale")
     target, roles = _target(request), _roles(request)
     table, formula, dates = _read(request, request.data if data is None else data, target, roles)
-    require(request.missing in (None, "drop"), f"`--missing` takes drop: got {request.missing!r}.")
+    require(request.missing in (None, "drop"), f"`--missing` takes drop: got {shown(request.missing)}.")
     table, left_out = complete_rows(table, target, request.impute, request.missing == "drop")
     wishes = _wishes(request, table, target, formula, roles, dates)
     families = families_of(table, target, wishes)
@@ -227,7 +227,7 @@ def _wishes(
     reference = {}
     for text in request.reference:
         column, sign, level = text.partition("=")
-        require(sign, f"`--reference` takes COLUMN=LEVEL: got {text!r}.")
+        require(sign, f"`--reference` takes COLUMN=LEVEL: got {shown(text)}.")
         reference[column] = level
     categorical = split_names(request.categorical, table.names)
     require(target not in categorical, f"{target!r} is the target: for classes pass `--family logistic`.")
@@ -306,7 +306,7 @@ def _read_prior(text: str) -> tuple[str, Prior, bool]:
         and match
         and all(map(is_number, given))
         and len(given) == (2 if match[1] == "normal" else 1),
-        f"`--prior` takes NAME=normal(location, scale), as in {EXAMPLES}: got {text!r}.",
+        f"`--prior` takes NAME=normal(location, scale), as in {EXAMPLES}: got {shown(text)}.",
     )
     assert match is not None
     numbers = [float(part) for part in given]

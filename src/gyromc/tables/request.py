@@ -133,6 +133,9 @@ class Request:
         return " ".join(parts)
 
 
+FLAGS = [one.name for one in fields(Request) if isinstance(one.default, bool)]
+
+
 def in_python(text: str) -> str:
     """Return a message or JSON with options of the command line as arguments of `gyromc.fit`, and command lines as calls.
 
@@ -147,7 +150,10 @@ def in_python(text: str) -> str:
 
 
 def _argument(option: str, value: str | None) -> str:
-    return f"{option.replace('-', '_')}={True if value is None else value if _is_number(value) else repr(value)}"
+    name = option.replace("-", "_")
+    if value is None:
+        return f"{name}=True" if name in FLAGS else name
+    return f"{name}={value if _is_number(value) else repr(value)}"
 
 
 def _is_number(text: str) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from gyromc.checks import require
+from gyromc.checks import require, shown
 from gyromc.errors import InvalidInput
 from gyromc.show.numbers import counted
 from gyromc.tables.datatable import DataTable, adorned, as_numbers, as_text, is_dates, ordered, require_scale
@@ -48,7 +48,7 @@ def recognise_response(table: DataTable, target: str, wishes: Wishes) -> Respons
         f"{wishes.model} is no law of the target, so that it has no posterior. Pass `--family negative-binomial` or "
         "`--family beta-binomial`, whose variance is free; or `--family poisson` or `--family binomial` with `--robust`.",
     )
-    require(model in (None, *FAMILIES), f"Unknown family {model!r}: there are {', '.join(FAMILIES)}; or auto.")
+    require(model in (None, *FAMILIES), f"Unknown family {shown(model)}: there are {', '.join(FAMILIES)}; or auto.")
     require(
         not is_dates(column),
         f"The target {target!r} holds dates, such as {column.iloc[0]!s}: no model here predicts those.",
@@ -210,7 +210,7 @@ def _listed(table: DataTable, target: str, asked: str, wishes: Wishes) -> tuple[
     names = [family_named(part) for part in asked.split(",") if part.strip()]
     require(AUTO not in names, f"`--family {asked}`: {AUTO} stands alone, or list the families to compare.")
     unknown = [name for name in names if name not in FAMILIES]
-    require(not unknown, f"Unknown family {''.join(unknown[:1])!r}: there are {', '.join(FAMILIES)}; or {AUTO}.")
+    require(not unknown, f"Unknown family {shown(''.join(unknown[:1]))}: there are {', '.join(FAMILIES)}; or {AUTO}.")
     require(len(set(names)) == len(names), f"`--family {asked}` names a family twice.")
     numeric = [name for name in names if FAMILIES[name].response is not ResponseKind.CLASSES]
     require(

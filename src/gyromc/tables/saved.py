@@ -171,31 +171,22 @@ class FittedModel(Shown):
         `data` is the path of a file, a data frame or a mapping of columns, in the units of the fitted file. Columns that the
         model does not need are ignored.
         """
-        return predicted(self.posterior, self.encoding, self.table(data, **text))
+        rows = self.encoding.rows_of(self.table(data, **text), fitted=False)
+        return self.posterior.predict(rows.X, **rows.beside())
 
     def simulate(self, data: Any, draws: int = 1000, seed: int = 0, **text: Any) -> np.ndarray:
         """Return draws of the response at new rows, rows × draws: parameters and noise drawn anew, classes as places."""
-        return simulated(self.posterior, self.encoding, self.table(data, **text), whole(draws, "draws", least=1), seed)
-
-
-def simulated(posterior: Any, encoding: Encoding, table: DataTable, draws: int, seed: int) -> np.ndarray:
-    """Return responses drawn from the law of each row of a table: rows × draws, classes as places among the encoding's."""
-    rows, rng = encoding.rows_of(table, fitted=False), np.random.default_rng(seed)
-    law = Predictive.of(posterior, rows.X, posterior.count, **rows.beside())
-    chosen = rng.choice(law.num_draws, draws, replace=draws > law.num_draws)
-    return law.replicate(rng)[chosen].T
+        draws, rng = whole(draws, "draws", least=1), np.random.default_rng(whole(seed, "seed", least=0))
+        rows = self.encoding.rows_of(self.table(data, **text), fitted=False)
+        law = Predictive.of(self.posterior, rows.X, self.posterior.count, **rows.beside())
+        chosen = rng.choice(law.num_draws, draws, replace=draws > law.num_draws)
+        return law.replicate(rng)[chosen].T
 
 
 def require_draws_file(path: str | Path | None) -> None:
     """Raise unless draws can be written to a file of that name; None is fine."""
     known = path is None or str(path).endswith((".csv", ".parquet"))
     require(known, f"Draws are written as CSV or Parquet: name a file .csv or .parquet, not {path}.")
-
-
-def predicted(posterior: Any, encoding: Encoding, table: DataTable) -> Predictions:
-    """Return the predictions of a posterior for the rows of a table."""
-    rows = encoding.rows_of(table, fitted=False)
-    return posterior.predict(rows.X, **rows.beside())
 
 
 CLASSES = POSTERIOR_CLASSES | known_classes(

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from gyromc.checks import require
+from gyromc.checks import flag, require, shown
 from gyromc.datasets import located
 from gyromc.errors import DivergenceError, GyromcWarning, InvalidInput
 from gyromc.machine import release_memory
@@ -34,7 +34,7 @@ from gyromc.tables.report import FILES, write
 from gyromc.tables.request import Request, in_python
 from gyromc.tables.saved import FittedModel, require_draws_file
 
-__all__ = ["chosen_family", "effort_of", "fit", "study"]
+__all__ = ["chosen_family", "fit", "study"]
 
 PATIENCE = 1.0  # seconds that Ctrl-C may wait for the end of a stage
 OPTIONS = tuple(
@@ -84,11 +84,11 @@ def fit(
     require(isinstance(formula, str), f"`formula` must be a text such as 'y ~ x1 + x2': got {type(formula).__name__}.")
     unknown = [name for name in options if name not in OPTIONS]
     require(not unknown, f"`fit` has no option {', '.join(unknown)}: there are {', '.join(OPTIONS)}.")
+    require(data is not None, "`data` must be a file, a data frame or a mapping of columns: got None.")
     path = isinstance(data, str | Path)
-    chosen = {name: _as_text(name, value) for name, value in options.items()}
-    request = Request(
-        data=str(data) if path else "data", formula=formula, family=family, test_fraction=test_fraction, **chosen
-    )
+    given = {"family": family, "test_fraction": test_fraction, **options}
+    chosen = {name: _as_text(name, value) for name, value in given.items()}
+    request = Request(data=str(data) if path else "data", formula=formula, **chosen)
     try:
         model, _ = _computed(request, None if path else data, Watch(warn=_warn), progress)
     except InvalidInput as error:
@@ -106,15 +106,25 @@ def _in_python(value: Any) -> Any:
 
 
 def _as_text(name: str, value: Any) -> Any:
-    """An option as the command line has it: lists of texts for lists and mappings."""
+    """An option as the command line has it: lists of texts for lists and mappings; numbers are checked where they are used."""
     kind = next(field for field in dataclasses.fields(Request) if field.name == name)
-    if name == "order" and not isinstance(value, str | None):
-        return ",".join(map(str, value))
-    if kind.default_factory is dataclasses.MISSING:
-        return str(value) if name == "effort" else value
-    if isinstance(value, Mapping):
-        return [f"{key}={entry}" for key, entry in value.items()]
-    return [value] if isinstance(value, str) else [str(entry) for entry in value or ()]
+    if isinstance(kind.default, bool):
+        return flag(value, name)
+    several = kind.default_factory is not dataclasses.MISSING
+    if name == "effort" or isinstance(kind.default, int | float):
+        return value
+    if value is None and not isinstance(kind.default, str):
+        return [] if several else None
+    entries = [value]
+    if isinstance(value, Mapping) and several:
+        entries = [f"{key}={entry}" for key, entry in value.items()]
+    elif isinstance(value, list | tuple) and (several or name in ("order", "family")):
+        entries = [str(entry) if isinstance(entry, int | float) else entry for entry in value]
+    require(
+        all(isinstance(entry, str) for entry in entries),
+        f"`{name}` must be {'texts' if several else 'a text'}: got {shown(value)}.",
+    )
+    return entries if several else ",".join(entries)
 
 
 def _warn(message: str) -> None:
@@ -168,6 +178,7 @@ def _computed(
 ) -> tuple[FittedModel, dict[str, findings.Rows]]:
     """The fitted model, with the content of fit.json as its results, and the tables that stand beside it."""
     began, started = time.perf_counter(), datetime.datetime.now(datetime.UTC)
+    regression.relative_error(request.effort)
     prepared = prepare(request, data)
     for note in prepared.notes:
         watch.say(note)
@@ -324,7 +335,7 @@ def _fit(request: Request, prepared: Prepared, rows: DesignRows, y: np.ndarray, 
             intercept=encoding.intercept,
             names=encoding.names,
             classes=encoding.response.classes or None,
-            effort=effort_of(request),
+            effort=request.effort,
             seed=request.seed,
             priors=prepared.priors or None,
             weights=rows.weights,
@@ -336,16 +347,3 @@ def _fit(request: Request, prepared: Prepared, rows: DesignRows, y: np.ndarray, 
     for warning in caught:
         watch.warn(str(warning.message))
     return found, time.perf_counter() - began
-
-
-def effort_of(request: Request) -> str | float:
-    """The effort asked for: a name, or the error wanted."""
-    if request.effort in regression.EFFORTS:
-        return request.effort
-    try:
-        return float(request.effort)
-    except ValueError:
-        known = ", ".join(regression.EFFORTS)
-        raise InvalidInput(
-            f"`--effort` is one of {known}, or the relative error wanted: got {request.effort!r}."
-        ) from None

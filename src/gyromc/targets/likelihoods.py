@@ -87,11 +87,6 @@ def quick_sigmoid(t: np.ndarray) -> np.ndarray:
     return np.reciprocal(t, out=t)
 
 
-def of_indicator(mean: np.ndarray, variance: np.ndarray, trials: Any = 1.0) -> np.ndarray:
-    """E[n p(1 - p)] from the mean and the variance of n p, for n trials."""
-    return np.maximum(mean * (1 - mean / trials) - variance / trials, 0.0)
-
-
 class ResponseKind(enum.Enum):
     """What a response is."""
 
@@ -140,7 +135,6 @@ class Likelihood(abc.ABC):
     - `measured`: whether y has units, so that it is standardised; `vector`: whether t is a vector, also one of length 1.
     - `cutpoints`: whether the further parameters are cutpoints, which stand for the intercept.
     - `known`: names of what is given for every row; `auxiliary`: of the further parameters, which are `given` after these.
-    - `noise_from_mean`: whether `mean_variance` is known, so that Var(y | θ) need not be computed for every draw.
     - `wider`: the family to take where y varies more than this one allows, or None.
     - `rank`: place among all families, the simplest first; `prior`: those of its further parameters, in a sentence.
     """
@@ -158,7 +152,6 @@ class Likelihood(abc.ABC):
     measured: ClassVar[bool] = False
     vector: ClassVar[bool] = False
     cutpoints: ClassVar[bool] = False
-    noise_from_mean: ClassVar[bool] = False
     known: ClassVar[tuple[str, ...]] = ()
     auxiliary: ClassVar[tuple[str, ...]] = ()
 
@@ -219,10 +212,6 @@ class Likelihood(abc.ABC):
     @abc.abstractmethod
     def variance(self, mean: Values, *given: Values) -> Values:
         """The variance of y given its mean; of each class's indicator, for classes."""
-
-    def mean_variance(self, mean: np.ndarray, variance: np.ndarray, *given: Values) -> np.ndarray:
-        """E[Var(y | θ)] from the mean and the variance of E[y | θ] over draws, where these determine it."""
-        raise NotImplementedError
 
     @abc.abstractmethod
     def sample(self, rng: np.random.Generator, t: np.ndarray, *given: Values) -> np.ndarray:

@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from gyromc.checks import leaves, positive, require, whole
+from gyromc.checks import leaves, numbers, positive, require, shown, whole
 from gyromc.dynamics import overdamped
 from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.estimation.estimate import HEAVY, heavy_tailed
+from gyromc.flat import is_array
 from gyromc.observables import linear, square
 from gyromc.oracles import Exact, Oracle
 from gyromc.plan import Plan
@@ -108,6 +109,7 @@ def tune(
     budget = Budget.read(gradients, error, seconds, target_or_plan)
     seed = whole(seed, "seed", least=0)
     num_chains = None if num_chains is None else whole(num_chains, "num_chains", least=1, most=10**6)
+    require(say is None or callable(say), f"`say` must be a function such as `print`: got {shown(say)}.")
     with messages.catch_warnings():
         messages.simplefilter("ignore", GyromcWarning)  # of trials; what matters is in the account
         base = _base(target_or_plan, observables, seed, start)
@@ -164,9 +166,8 @@ class Tuning:
         self.known = refer(base, oracle, float(np.clip(budget.guess(1.0), *SETTINGS.reference)), seed)
         self.steps = budget.guess(cost_of_a_gradient(self.known.plan))
         self.spent, self.count, self.candidates = self.known.gradients, 0, []
-        say(
-            f"reference: {self.known.gradients:,.0f} gradients, errors up to {self.known.largest_error:.2g} posterior sds"
-        )
+        errors = self.known.error / np.where(self.known.sd > 0, self.known.sd, np.inf)
+        say(f"reference: {self.known.gradients:,.0f} gradients, errors up to {np.max(errors):.2g} posterior sds")
         say(f"gradients: from {_reads(self.known.plan)}")
         for family in self._families():
             found = self._tried(family)
@@ -378,14 +379,16 @@ def _base(given: Target | Plan, observables: Mapping[str, Any] | None, seed: int
         isinstance(given, Target),
         f"`tune` takes a target of `gyromc.targets` or a `Plan`: got {type(given).__name__}.",
     )
-    start = getattr(given, "start", None) if start is None else start
+    own = getattr(given, "start", None)
+    start = own if start is None else start
     if given.dim is None and start is None:
         raise InvalidInput(
             f"{type(given).__name__} does not know the shape of its parameters. Pass `start`, parameters of that shape, such as "
             "`start=np.zeros(2)`."
         )
     require(
-        observables is not None or start is None or np.ndim(start) == 1,
+        observables is not None
+        or (own is None if given.dim is not None else is_array(start) and numbers(start, "start").ndim == 1),
         "Pass `observables`, functions of the parameters by name: these are no vector, whose entries are averaged without it.",
     )
     d = sum(np.size(leaf) for _, leaf in leaves(start, "start")) if given.dim is None else given.dim

@@ -20,7 +20,6 @@ from gyromc.targets.likelihoods import (
     library,
     log_ndtr,
     log_sigmoid,
-    of_indicator,
     quick_sigmoid,
     sigmoid,
     uniform,
@@ -36,7 +35,6 @@ class _TwoClasses(Likelihood):
     """y is 1 with the probability mean(t), else 0."""
 
     response = ResponseKind.CLASSES
-    noise_from_mean = True
     needs = "0 or 1"
     remedy = "Encode the positive class as 1, for example `(y == {value:g}).astype(int)`."
 
@@ -52,9 +50,6 @@ class _TwoClasses(Likelihood):
 
     def cdf(self, y, t, *given):
         return np.where(y < 0, 0.0, np.where(y < 1, np.exp(-self.loss(t, 0.0)), 1.0))
-
-    def mean_variance(self, mean, variance, *given):
-        return of_indicator(mean, variance)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,7 +15,6 @@ from gyromc.targets.likelihoods import (
     Wording,
     library,
     log_sigmoid,
-    of_indicator,
     quick_sigmoid,
     rising,
     sigmoid,
@@ -67,7 +66,7 @@ class Poisson(_Counts, Canonical):
     """y ~ Poisson(eᵗ)."""
 
     name = "poisson"
-    rank, noise_from_mean, wider = 0, True, "negative-binomial"
+    rank, wider = 0, "negative-binomial"
     words = Wording(
         title="Poisson regression",
         sentence="{name} is a Poisson count; the logarithm of its expectation is a weighted sum of the columns.",
@@ -94,9 +93,6 @@ class Poisson(_Counts, Canonical):
 
     def cdf(self, y, t, *given):
         return np.where(y < 0, 0.0, scipy.special.pdtr(np.maximum(y, 0), np.exp(t)))
-
-    def mean_variance(self, mean, variance, *given):
-        return mean
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,7 +135,7 @@ class Binomial(_OfTrials):
     """y successes of n trials, each with the chance p = 1/(1 + e⁻ᵗ): logistic regression of rows that sum up trials."""
 
     name = "binomial"
-    rank, noise_from_mean, wider = 1, True, "beta-binomial"
+    rank, wider = 1, "beta-binomial"
     words = Wording(
         title="binomial regression",
         sentence="{name} counts successes among trials; the log-odds of a success are a weighted sum of the columns.",
@@ -163,9 +159,6 @@ class Binomial(_OfTrials):
         n = given[0]
         y = np.floor(np.minimum(y, n))
         return np.where(y < 0, 0.0, scipy.special.bdtr(np.maximum(y, 0), np.asarray(n).astype(int), sigmoid(t)))
-
-    def mean_variance(self, mean, variance, *given):
-        return of_indicator(mean, variance, given[0])
 
 
 @dataclasses.dataclass(frozen=True)
