@@ -226,11 +226,6 @@ class Family:
             return f"{self.scheme}, friction {self.friction:g}"
         return f"{self.scheme}, rotating at {self.turn:g}" if self.turn else f"{self.scheme}, reversible"
 
-    @property
-    def rotates(self) -> bool:
-        """Whether Q ≠ 0: pairs of parameters turn, or each parameter turns with its momentum."""
-        return bool(self.turn or self.friction)
-
     def first_step(self, known: Reference) -> float:
         """The step size to begin with: smaller where gradients are steeper than a Gaussian's."""
         top = known.steepest

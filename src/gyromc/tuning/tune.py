@@ -292,7 +292,7 @@ class Tuning:
         reason = (
             f"{chosen.family.name}, whitened by the {'covariance' if self.known.dense else 'scales'} of the solver's chains; "
             f"gradients from {_reads(plan)}; step size {plan.eta:.3g}, {chains} chains × {steps} steps after {burn_in} of burn-in"
-            f"{', with the martingale control variate' if plan.martingale else ''}.{self._about_rotation()}"
+            f"{', with the martingale control variate' if plan.martingale else ''}."
         )
         return Tuned(plan, rows, tried, gains, total, self.spent, seconds, reason, doubts)
 
@@ -303,26 +303,14 @@ class Tuning:
         note = "; ".join(filter(None, (note, f"diverged at {failed}" if failed else "")))
         return Tried(one.family.name, sizes, trial.plan.eta, self.score(trial), bias, trial.draws_per_gradient, note)
 
-    def _with_and_without_rotation(self) -> tuple[float, float]:
-        """The smallest RMSE of samplers without a rotation, and with one; infinite where there are none."""
-        score = lambda rotates: [self.score(self.best(one)) for one in self.candidates if one.family.rotates == rotates]
-        return min(score(False), default=math.inf), min(score(True), default=math.inf)
-
-    def _about_rotation(self) -> str:
-        """What the account says of rotations, where samplers with and without one were tried."""
-        without, rotating = self._with_and_without_rotation()
-        if math.isinf(without) or math.isinf(rotating) or not min(without, rotating):
-            return ""
-        gain = (without / rotating) ** 2
-        verdict, ratio = ("pays here: without", gain) if gain > 1 else ("does not pay here: with", 1 / gain)
-        return f" Rotation {verdict} it the best sampler takes {ratio:.2g} times the gradients for the same error."
-
     def _gains(self, final: Trial, given: Plan | None) -> dict[str, float]:
         """How many times more gradients others need for the same error, from their trials."""
         own = self.score(final)
         ratio = lambda error: (error / own) ** 2 if own > 0 else math.nan
-        plain, _ = self._with_and_without_rotation()
-        gains = {} if math.isinf(plain) else {"reversible": ratio(plain)}
+        gains = {}
+        for one in self.candidates:
+            name = "rotating" if one.family.turn or one.family.friction else "reversible"
+            gains[name] = min(ratio(self.score(self.best(one))), gains.get(name, math.inf))
         if given is not None and list(given.observables) == list(self.known.plan.observables):
             share = cost_of_a_gradient(self.known.plan) / cost_of_a_gradient(given)
             steps = min(self.steps * share, SETTINGS.screening[1]) / SETTINGS.trial_chains
