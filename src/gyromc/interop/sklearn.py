@@ -120,6 +120,14 @@ class BayesianEstimator(BaseEstimator):
         parts = [posterior.predict(rows) for posterior in self.posterior_]
         return Predictions(*(np.stack(c, axis=1) for c in zip(*(dataclasses.astuple(p) for p in parts), strict=True)))
 
+    def predict(self, X, return_std: bool = False):
+        """The posterior expectation of y at each row of X.
+
+        With `return_std` (mean, standard deviation), the predictive standard deviation, noise included.
+        """
+        found = self.predictions(X)
+        return (found.mean, found.predictive_sd) if return_std else found.mean
+
     def __sklearn_tags__(self):
         """Sparse matrices are taken, and made dense."""
         tags = super().__sklearn_tags__()

@@ -268,7 +268,9 @@ class Draws:
             found.append(special.logsumexp(densities, axis=(0, 1)) - np.log(self.count))
         return np.concatenate(found)
 
-    def predictors(self, X, *, offset=None, trials=None, groups=()) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+    def predictors(
+        self, X, *, offset=None, trials=None, censored=None, groups=()
+    ) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
         """(t, given): what `likelihood` takes for the law of y at the rows of X, for every draw, in the user's units.
 
         `t` is chains × draws × rows (× q where a row has several linear predictors), and each of `given` broadcasts with chains
@@ -277,12 +279,12 @@ class Draws:
         **Arguments:**
 
         - `X`: rows × columns, as in the fit.
-        - `offset`, `trials`: one number per row; the offset is 0 where it is left out.
+        - `offset`, `trials`, `censored`: one number per row; offset and `censored` are 0 where they are left out.
         - `groups`: a `GroupTerm` for every group of the fit, by name. A level that the fit has not seen gets a
           deviation drawn from the law of the levels.
         """
         X = self._columns(X)
-        beside = self._read(len(X), offset=offset, trials=trials, groups=groups)
+        beside = self._read(len(X), offset=offset, trials=trials, censored=censored, groups=groups)
         return self._predictors(X, slice(0, len(X)), **beside)
 
     def single(self) -> "Draws":
@@ -311,15 +313,16 @@ class Draws:
         variance = self.likelihood.variance(np.zeros((*self.theta.shape[:2], 1)), *given)
         return linear_averages(self.theta, self.units.rows(X), before, self.units.y_scale, float(variance.mean()))
 
-    def _read(self, num_rows: int, offset=None, trials=None, groups=()) -> dict[str, Any]:
+    def _read(self, num_rows: int, offset=None, trials=None, censored=None, groups=()) -> dict[str, Any]:
         """What belongs to the rows beside X, checked, with groups placed."""
         require(
-            trials is not None or not self.likelihood.known,
+            trials is not None or "trials" not in self.likelihood.known,
             "Counts of successes need `trials`, one number for each row of `X`.",
         )
+        given = {"trials": trials, "censored": np.zeros(num_rows) if censored is None else censored}
         return {
             "offset": of_rows(offset, "offset", num_rows),
-            "trials": of_rows(trials, "trials", num_rows),
+            "known": tuple(of_rows(given[name], name, num_rows) for name in self.likelihood.known),
             "groups": tuple(group.placed(_term_of(group, groups, num_rows)) for group in self.groups),
         }
 
@@ -336,7 +339,7 @@ class Draws:
         return [slice(first, first + at_once) for first in range(0, max(1, num_rows), at_once)]
 
     def _predictors(
-        self, X: np.ndarray, rows: slice, offset=None, trials=None, groups=()
+        self, X: np.ndarray, rows: slice, offset=None, known=(), groups=()
     ) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
         """(t, given) at some of the rows, in the precision of `theta`."""
         dtype = self.theta.dtype
@@ -349,8 +352,7 @@ class Draws:
         t += np.asarray(before, dtype)
         for group in groups:
             t += group.at(rows, dtype)
-        known = () if trials is None else (trials[rows].astype(dtype, copy=False),)
-        return t, (*known, *(g[..., None] for g in self.given))
+        return t, (*(k[rows].astype(dtype, copy=False) for k in known), *(g[..., None] for g in self.given))
 
 
 def _term_of(group: GroupDraws, terms: Sequence[GroupTerm], num_rows: int) -> GroupTerm:
@@ -441,6 +443,14 @@ class Predictive:
     def cdf(self, y: np.ndarray) -> np.ndarray:
         """P(Y_i ≤ y_i | θ_s), S × n."""
         return self.likelihood.cdf(y, self.t, *self.given)
+
+    def completed(self, y: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """The responses, those that are censored drawn from their law beyond y, under one of the draws: n."""
+        if "censored" not in self.likelihood.known:
+            return y
+        s = int(rng.integers(self.num_draws))
+        given = tuple(g if g.ndim < 2 else g[s % len(g)] for g in self.given)
+        return self.likelihood.completed(rng, self.t[s], y, *given)
 
     def replicate(self, rng: np.random.Generator) -> np.ndarray:
         """One response for each draw and row, S × n: data as they would come if the model were right."""
