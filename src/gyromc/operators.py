@@ -35,9 +35,13 @@ class Operator(eqx.Module):
     def dense(self) -> np.ndarray:
         """The n × n matrix, in float64."""
 
-    @abc.abstractmethod
     def cholesky(self) -> "Operator":
         """L with L Lᵀ equal to this map, lower triangular but for `Gram`; `InvalidInput` unless positive definite."""
+        return Dense(self.dense()).cholesky()
+
+    def entries(self) -> np.ndarray | None:
+        """The n numbers of a diagonal map; None for another."""
+        return None
 
     def transposed(self) -> "Operator":
         """The transposed map."""
@@ -78,6 +82,9 @@ class Scaled(Operator):
     def dense(self):
         return float(self.scale) * np.eye(self.n)
 
+    def entries(self):
+        return np.full(self.n, float(self.scale))
+
     def cholesky(self):
         positive_definite(float(self.scale))
         return Scaled(float(np.sqrt(self.scale)), self.n)
@@ -113,6 +120,9 @@ class Diagonal(Operator):
     def dense(self):
         return np.diag(np.asarray(self.values, float))
 
+    def entries(self):
+        return np.asarray(self.values, float)
+
     def cholesky(self):
         positive_definite(float(np.min(self.values)))
         return Diagonal(np.sqrt(self.values))
@@ -130,7 +140,22 @@ class Diagonal(Operator):
         return not np.any(self.values)
 
 
-class Rotations(Operator):
+class _Turning(Operator):
+    """A skew map that turns planes at `rates`."""
+
+    rates: eqx.AbstractVar[np.ndarray]
+
+    def cholesky(self):
+        raise InvalidInput("A skew-symmetric map has no Cholesky factor. Pass it as `Q`, not as `D`.")
+
+    def asymmetry(self, sign):
+        return (1 + sign) * float(np.abs(self.rates).max(initial=0.0)), (0, 1)
+
+    def is_zero(self):
+        return not np.any(self.rates)
+
+
+class Rotations(_Turning):
     """Skew 2 × 2 blocks `rate_i [[0, -1], [1, 0]]` on coordinates (2i, 2i+1); for odd n the last coordinate maps to 0."""
 
     rates: Float[np.ndarray, " pairs"]
@@ -152,17 +177,8 @@ class Rotations(Operator):
         matrix[first + 1, first] = self.rates
         return matrix
 
-    def cholesky(self):
-        raise InvalidInput("A skew-symmetric map has no Cholesky factor. Pass it as `Q`, not as `D`.")
 
-    def asymmetry(self, sign):
-        return (1 + sign) * float(np.abs(self.rates).max()), (0, 1)
-
-    def is_zero(self):
-        return not np.any(self.rates)
-
-
-class Planes(Operator):
+class Planes(_Turning):
     """Skew: turns orthonormal columns 2i and 2i+1 of `basis` with the rate_i, and nothing else; in O(nk) memory."""
 
     basis: Float[np.ndarray, "n k"]
@@ -179,15 +195,6 @@ class Planes(Operator):
     def dense(self):
         half = (self.basis[:, 1::2] * self.rates) @ self.basis[:, ::2].T
         return half - half.T
-
-    def cholesky(self):
-        raise InvalidInput("A skew-symmetric map has no Cholesky factor. Pass it as `Q`, not as `D`.")
-
-    def asymmetry(self, sign):
-        return (1 + sign) * float(np.abs(self.rates).max(initial=0.0)), (0, 1)
-
-    def is_zero(self):
-        return not np.any(self.rates)
 
 
 class LowRank(Operator):
@@ -223,9 +230,6 @@ class LowRank(Operator):
     def dense(self):
         return np.diag(np.asarray(self.diagonal, float)) + (self.factor * self.signs) @ self.factor.T
 
-    def cholesky(self):
-        return Dense(self.dense()).cholesky()
-
     def asymmetry(self, sign):
         return (1 - sign) * float(np.abs(self.diagonal).max()), (0, 0)
 
@@ -245,9 +249,6 @@ class Product(Operator):
 
     def dense(self):
         return self.outer.dense() @ self.inner.dense()
-
-    def cholesky(self):
-        return Dense(self.dense()).cholesky()
 
 
 class Dense(Operator):
@@ -299,6 +300,12 @@ class Blocks(Operator):
                 [self.lower_left.dense(), self.lower_right.dense()],
             ]
         )
+
+    def entries(self):
+        if not (self.upper_right.is_zero() and self.lower_left.is_zero()):
+            return None
+        first, second = self.upper_left.entries(), self.lower_right.entries()
+        return None if first is None or second is None else np.concatenate([first, second])
 
     def coordinates(self) -> tuple[np.ndarray, ...] | None:
         """The four blocks as numbers per coordinate, or None when one of them mixes coordinates."""
@@ -378,9 +385,6 @@ class DiagonalLowRank(Operator):
         basis = np.asarray(self.basis, float)
         E = np.asarray(self.scale, float)[:, None] * (np.eye(self.size) + (basis * self.gains) @ basis.T)
         return E.T if self.turned else E
-
-    def cholesky(self):
-        return Dense(self.dense()).cholesky()
 
     def transposed(self):
         return DiagonalLowRank(self.scale, self.basis, self.gains, not self.turned)

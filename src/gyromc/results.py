@@ -17,7 +17,7 @@ import jax
 import numpy as np
 from jaxtyping import Float, Int, UInt
 
-from gyromc.checks import require, whole
+from gyromc.checks import coverage, require, whole
 from gyromc.errors import InvalidInput
 from gyromc.extras import function_above
 from gyromc.martingale import HELPS
@@ -26,7 +26,7 @@ from gyromc.plan import Plan
 from gyromc.show.numbers import plain
 from gyromc.show.records import Column, Records, plain_attributes
 from gyromc.show.tables import Shown, Table
-from gyromc.statistics import ChainAverages, ErrorMethod, check_level, student_interval
+from gyromc.statistics import ChainAverages, ErrorMethod, student_interval
 
 if TYPE_CHECKING:
     from xarray import DataTree
@@ -251,7 +251,7 @@ class Run(Records[Average], Shown):
     def interval(self, name: str, level: float = 0.95) -> tuple[float, float]:
         """The two-sided confidence interval of `mean[name]`, from Student's distribution; `level` is its coverage."""
         row = self[name]
-        check_level(level)
+        coverage(level)
         return student_interval(row.mean, row.std_error, level, row.dof)
 
     def continue_(self, more_steps: int | None = None, mesh: Any = None) -> "Run":

@@ -14,7 +14,6 @@ import math
 import numpy as np
 import scipy
 
-from gyromc.checks import coverage
 from gyromc.show.records import Forwarded
 
 
@@ -65,13 +64,6 @@ class VarianceEstimate:
 
     variance: float
     dof: float
-
-
-def replicate_variance(averages: np.ndarray) -> VarianceEstimate:
-    """The variance of one chain's average, from independent chains; NaN for a single one."""
-    if averages.size < 2:
-        return VarianceEstimate(math.nan, 0)
-    return VarianceEstimate(float(np.var(averages, ddof=1)), averages.size - 1)
 
 
 def lugsail_variance(blocks: np.ndarray, batch: int | None = None) -> VarianceEstimate:
@@ -405,7 +397,8 @@ def monte_carlo_error(averages: ChainAverages, method: ErrorMethod, reason: str 
     if not chains:
         return MonteCarloError(math.nan, 0, 0, method, reason)
     if method is ErrorMethod.REPLICATE:
-        return of_mean(replicate_variance(averages.good), chains, method, reason)
+        variance = float(np.var(averages.good, ddof=1)) if chains > 1 else math.nan
+        return of_mean(VarianceEstimate(variance, chains - 1), chains, method, reason)
     if method is ErrorMethod.LUGSAIL and not averages.enough_blocks:
         method, reason = ErrorMethod.BATCH_MEANS, f"{reason}; too few equal blocks for lugsail"
     if method is ErrorMethod.LUGSAIL:
@@ -422,11 +415,6 @@ def of_mean(found: VarianceEstimate, chains: int, method: ErrorMethod, reason: s
     """The error of the mean over chains from the variance of one chain's average."""
     variance, dof = (found.variance, found.dof) if found.variance >= 0 else (math.nan, 0)
     return MonteCarloError(variance, chains, dof, method, reason)
-
-
-def check_level(level: float) -> None:
-    """Raise `InvalidInput` unless `level` is a coverage between 0 and 1."""
-    coverage(level)
 
 
 def student_interval(mean: float, std_error: float, level: float, dof: float) -> tuple[float, float]:

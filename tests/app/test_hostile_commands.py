@@ -41,6 +41,8 @@ FILES = {
     "results/results.json": "{}",
     "broken/results.json": "{",
     "names/results.json": '{"schema": "gyromc.reproduction", "schema_version": 1, "experiments": {"../../x": {}}}',
+    "foreign/results.json": '{"schema": "gyromc.reproduction", "schema_version": 1, "experiments": {"a": {"claims": []}}}',
+    "none/results.json": '{"schema": "gyromc.reproduction", "schema_version": 1}',
     "file": "",
 }
 
@@ -95,7 +97,9 @@ COMMANDS = {
     "report file": "There is no file/results.json",
     "report results": "has schema None",
     "report broken": "cannot be read",
-    "report names": "schema|name",
+    "report names": "names/results.json was changed after it was written",
+    "report foreign": "its checksum differs. Run `gyromc reproduce --out foreign` again",
+    "report none --markdown": "its checksum differs",
     "bench nothing": "nothing",
     "bench speed --repeats 0": "`--repeats` must be a whole number from 1 up: got 0",
     "bench speed --repeats -1": "`--repeats` must be",

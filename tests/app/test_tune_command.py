@@ -7,6 +7,7 @@ import pytest
 
 import gyromc as gm
 from gyromc.io import planfiles
+from gyromc.tuning import tune as tuning
 from gyromc.tuning.tune import tune
 from support.commands import gyromc, refused
 
@@ -90,13 +91,24 @@ def test_a_saved_plan_is_the_same_plan(folder, scheme, turn):
     assert (read.eta, read.dtype, read.oracle.name) == (plan.eta, "float64", plan.oracle.name)
 
 
-def test_an_experiment_is_tuned_and_prints_json():
+@pytest.fixture(scope="module")
+def small():
+    """A tuning of a small target, and the lines that were said."""
+    lines = []
+    return tune(gm.targets.Quadratic([1.0, 2.0]), gradients=1000, say=lines.append), lines
+
+
+def test_an_experiment_is_tuned_and_prints_json(small, monkeypatch):
+    """What the command asks of `gyromc.tune`, and that it prints the answer; another tuning stands for the answer."""
+    tuned, asked = small[0], []
+    monkeypatch.setattr(tuning, "tune", lambda plan, **options: asked.append((plan, options)) or tuned)
     done = gyromc("tune", "nld-quadratic", "--gradients", "2000", "--seed", "3", "--json")
     assert done.returncode == 0, done.stderr
-    content = json.loads(done.stdout)
-    assert content["plan"]["seed"] == 3
-    assert content["gradients"] <= 1.01 * 2000
-    assert content["gains"]["untuned plan"] > 1
+    assert json.loads(done.stdout) == json.loads(json.dumps(tuned.to_dict()))
+    ((plan, options),) = asked
+    assert plan.dynamics.name == "SGNLMC"
+    options.pop("say")
+    assert options == {"gradients": 2000, "error": None, "seconds": None, "seed": 3}
 
 
 @pytest.mark.parametrize(
@@ -114,10 +126,8 @@ def test_errors_are_sentences(folder, arguments, message):
     assert message in refused("tune", *arguments, cwd=folder)
 
 
-def test_a_line_is_said_after_each_stage():
-    lines = []
-    tune(gm.targets.Quadratic([1.0, 2.0]), gradients=1000, say=lines.append)
-    assert [line.split(":")[0] for line in lines] == [
+def test_a_line_is_said_after_each_stage(small):
+    assert [line.split(":")[0] for line in small[1]] == [
         "reference",
         "gradients",
         "trials of leimkuhler_matthews, reversible",

@@ -143,13 +143,6 @@ def test_a_second_step_size_measures_the_bias(banana):
     assert found.recommended == found.corrected
 
 
-def test_step_sizes_is_the_old_name_of_a_second_step_size(banana, monkeypatch):
-    monkeypatch.setattr(biases, "HEALTHY", 1.1)  # what cannot be predicted is measured
-    with pytest.warns(DeprecationWarning, match="second_step_size=True"):
-        old = gm.estimate(banana, bias="step sizes")
-    assert old["x"].bias == gm.estimate(banana, bias="predict", second_step_size=True)["x"].bias
-
-
 COUNTS = (1, 2, 5, 19, 20, 64, 65)
 WEIGHTED = (1, 20)  # with a schedule by default: it compiles for each number
 
@@ -242,7 +235,7 @@ def test_estimates_speak_to_people_and_machines(run):
     assert "95 % corrected" in repr(found)
     assert "WARNING" in repr(found)
     assert "<table>" in found._repr_html_()
-    assert values["warnings"] == values["notes"] == found.warnings
+    assert values["warnings"] == found.warnings
     assert list(found) == ["odd", "even"]
     assert found.mean["odd"] == found["odd"].mean
     assert found.recommended["even"] == found["even"].recommended

@@ -292,11 +292,11 @@ def test_every_family_can_be_written(family):
 
 
 def test_plans_in_the_documentation_follow_the_schema():
-    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     blocks = [
         (page.name, b) for page in pages for b in re.findall(r"^```toml\n(.*?)^```", page.read_text(), re.M | re.S)
     ]
     plans = [(name, table) for name, block in blocks if "target" in (table := tomllib.loads(block))]
-    assert len(plans) >= 2
+    assert plans
     for name, table in plans:
         assert not list(VALIDATOR.iter_errors(table)), name

@@ -6,8 +6,8 @@ import pytest
 import gyromc as gm
 from gyromc.approx.sample import Sample
 from gyromc.prediction.exact.moments import exact_moments
-from gyromc.prediction.grid import grid_chain
-from gyromc.prediction.poisson.plug_in import plug_in
+from gyromc.prediction.grid import Grids
+from gyromc.prediction.poisson.plug_in import Fitted
 from gyromc.prediction.step_effects import StepEffects, floor_over, noise_of_drift, with_momenta
 from support.exact import line_average
 from support.values import on_cosine, on_normal, skew
@@ -55,9 +55,11 @@ def test_the_grid_is_exact_on_a_gaussian(target, dynamics, u, eta):
         num_steps=steps,
         start=np.full(len(u), 1.5),
     )
-    found, truth = grid_chain(plan, h, tuple(range(dynamics.size))), exact_moments(plan)["h"]
+    found, truth = Grids(plan).chain(h, tuple(range(dynamics.size))), exact_moments(plan)["h"]
     np.testing.assert_allclose(found.mean.value + found.transient.value / steps, truth.mean, rtol=1e-6)
-    np.testing.assert_allclose(found.variance / steps, truth.variance, rtol=1e-3)  # N is finite, the grid's N is not
+    np.testing.assert_allclose(
+        found.variance.value / steps, truth.variance, rtol=1e-3
+    )  # N is finite, the grid's N is not
 
 
 def test_the_bias_is_not_of_first_order_only():
@@ -196,7 +198,7 @@ def test_the_floor_of_a_linear_observable_is_the_oracles_variance(dynamics):
     plan = on_normal(oracle=gm.oracles.Gaussian(3.0)).replace(dynamics=dynamics)
     theta = np.random.default_rng(0).standard_normal((20_000, 1))
     sample = Sample(theta, np.full(len(theta), 1 / len(theta)), float(len(theta)), "exact draws")
-    poisson = plug_in(sample, theta[:, 0], dynamics.D, dynamics.Q, 2).poisson
+    poisson = Fitted(sample, dynamics.D, dynamics.Q, 2).solve(theta[:, 0]).poisson
     z = with_momenta(plan, theta[:200], np.random.default_rng(1))
     # ∇φ carries the error of the sample's variance, √(2/20 000) = 1 %, twice: four of them
     assert floor_over(poisson, z, noise_of_drift(plan, z)) == pytest.approx(9.0, rel=0.08)

@@ -12,7 +12,7 @@ from gyromc.prediction.exact.chain import linear_chain
 from gyromc.prediction.exact.closed_forms import ridge_constants
 from gyromc.prediction.exact.moments import exact_moments
 from gyromc.prediction.poisson import galerkin
-from gyromc.prediction.poisson.plug_in import plug_in
+from gyromc.prediction.poisson.plug_in import Fitted
 from support.values import J1, U, skew, wishart
 from support.zscores import largest, score
 
@@ -149,7 +149,7 @@ def test_plug_in_against_galerkin(augmented):
         dynamics = gm.dynamics.general(wishart(n, rng), skew(n, rng, size=2.0))
         plan = cosine(dynamics, h, dim=2)
         exact = galerkin.solve(plan, h, digits=3)
-        found = plug_in(sample, plan.model.values(h, theta), dynamics.D, dynamics.Q)
+        found = Fitted(sample, dynamics.D, dynamics.Q).solve(plan.model.values(h, theta))
         scores.append(score(found.variance, exact.variance.value, found.std_error))
         scores.append(score(found.reversible_variance, exact.reversible_variance.value, found.reversible_std_error))
         assert found.std_error < 0.1 * found.variance
@@ -161,10 +161,10 @@ def test_plug_in_warns_where_the_basis_is_too_rich():
     rng = np.random.default_rng(0)
     theta = rng.standard_normal((2000, 6))
     sample = Sample(theta, np.full(2000, 1 / 2000), 2000.0, "independent draws")
-    found = plug_in(sample, np.tanh(theta[:, 0]), np.eye(6), np.zeros((6, 6)), degree=4)
+    found = Fitted(sample, np.eye(6), np.zeros((6, 6)), degree=4).solve(np.tanh(theta[:, 0]))
     assert found.too_rich
     assert "too rich" in found.method
-    assert not plug_in(sample, np.tanh(theta[:, 0]), np.eye(6), np.zeros((6, 6))).too_rich
+    assert not Fitted(sample, np.eye(6), np.zeros((6, 6))).solve(np.tanh(theta[:, 0])).too_rich
 
 
 def test_importance_sample_knows_the_target():

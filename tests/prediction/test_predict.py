@@ -217,7 +217,7 @@ def test_many_parameters_fall_back_and_say_so():
         step_size=0.001,
     )
     pred = gm.predict(plan)
-    assert pred.rmse_method["h"] == "asymptotic √(ηV)"
+    assert pred.rmse_method["h"] == "asymptotic √(V/(Nη) + s/N)"
     assert any("at most 24 numbers" in note for note in pred.notes)
 
 

@@ -13,7 +13,7 @@ from gyromc.prediction.exact import moments
 from gyromc.prediction.exact.chain import linear_chain
 from gyromc.prediction.exact.moments import exact_moments
 from gyromc.prediction.finite_step import Residuals
-from gyromc.prediction.grid import grid_chain
+from gyromc.prediction.grid import Grids
 from gyromc.prediction.poisson import galerkin
 from gyromc.prediction.poisson.plug_in import Fitted
 from gyromc.prediction.stability import advice, stability
@@ -48,7 +48,7 @@ def on_cosine(scheme, eta, h, **settings):
 
 def bias_on_grid(scheme, eta, h):
     plan = on_cosine(scheme, eta, h)
-    found = grid_chain(plan, plan.observables["h"], (0,))
+    found = Grids(plan).chain(plan.observables["h"], (0,))
     return found.mean.value - found.target_mean
 
 

@@ -129,7 +129,8 @@ def test_limits_hold_from_the_first_call():
     assert "the time allowed is spent" in " ".join(found.warnings)
 
 
-def test_ctrl_c_returns_what_there_is():
+def test_ctrl_c_returns_what_there_is(sigint):
+    sigint(signal.default_int_handler)
     target, pressed = gm.targets.LogDensity(skew), threading.Timer(2.5, os.kill, (os.getpid(), signal.SIGINT))
     gm.expect(
         target, SKEW, start=np.zeros(2), gradients=40_000, error=0.5, progress=False

@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["register"]
-
 SETTINGS = {"ignore_unknown_options": True, "allow_interspersed_args": False, "help_option_names": []}
 """All arguments, `--help` too, go to the commands in the checkout."""
 

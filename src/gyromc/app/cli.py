@@ -105,7 +105,9 @@ def command_line() -> None:
         reason = _no_device()
         if reason is None:
             raise
-        _say_error(f"JAX has no device to compute on, with JAX_PLATFORMS={reason}: {error or 'it cannot be started'}")
+        _say_error(
+            f"JAX has no device to compute on, with JAX_PLATFORMS={reason}: {str(error) or 'it cannot be started'}"
+        )
 
 
 def _say_error(text: str) -> NoReturn:

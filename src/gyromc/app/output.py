@@ -10,8 +10,6 @@ from typing import Annotated, Any
 
 import typer
 
-__all__ = ["Json", "answer", "prepare_streams", "print_json", "print_tables"]
-
 ASCII = {"−": "-", "–": "-", "\N{NO-BREAK SPACE}": " ", "…": "...", "×": "x", "±": "+-"}
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 """The option that every command has."""

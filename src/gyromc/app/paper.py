@@ -7,8 +7,6 @@ import typer
 
 from gyromc.app.output import Json, answer
 
-__all__ = ["WORKERS", "register"]
-
 WORKERS = (
     "Processes that share the work; the numbers are the same for any. Left out: the fastest on this machine, which is one "
     "for each processor, but a single one on a GPU or for less than half a minute of work."

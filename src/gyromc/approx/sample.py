@@ -23,22 +23,6 @@ from gyromc.approx.secondmoments import MatrixEstimate
 from gyromc.errors import InvalidInput
 from gyromc.targets import Target
 
-__all__ = [
-    "DRAWS",
-    "MOST_PARAMETERS",
-    "Expectation",
-    "Sample",
-    "effective_size",
-    "expectation",
-    "fit_draws",
-    "importance_sample",
-    "systematic",
-    "t_proposal",
-    "why_a_mode_is_missed",
-    "why_not_fitting",
-    "why_not_trusted",
-]
-
 DRAWS = 20_000  # of an importance sample
 MOST_PARAMETERS = 60  # for importance sampling
 
@@ -77,7 +61,7 @@ SETTINGS = SampleSettings()
 
 
 def effective_size(weights: np.ndarray) -> float:
-    """How many equally weighted draws weights that sum to one are worth."""
+    """The effective sample size of draws with weights that sum to one."""
     return 1 / float(np.sum(weights**2))
 
 
@@ -90,7 +74,7 @@ def systematic(weights: np.ndarray, count: int, rng: np.random.Generator) -> np.
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Sample:
-    """Points of θ with weights that sum to one, and the size of an unweighted sample worth as much.
+    """Points of θ with weights that sum to one, and their effective sample size.
 
     With a `target` it also knows the gradients at its points, computed when first asked for and kept.
     """

@@ -10,18 +10,6 @@ import functools
 
 import numpy as np
 
-__all__ = [
-    "BlockSums",
-    "MatrixEstimate",
-    "better",
-    "covariance",
-    "curvature",
-    "gradient_square",
-    "over_blocks",
-    "sums",
-    "variances",
-]
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MatrixEstimate:

@@ -9,8 +9,6 @@ from gyromc.checks import cause, require, shown, whole
 from gyromc.data.source import RowSource, as_block
 from gyromc.errors import InvalidInput
 
-__all__ = ["Batches", "Sequenced"]
-
 
 class Sequenced(RowSource):
     """A sequence whose items are records, such as a Grain data source or a PyTorch dataset: `len(records)`, `records[i]`.

@@ -20,8 +20,6 @@ from gyromc.checks import require, shown
 from gyromc.errors import InvalidInput
 from gyromc.show.numbers import is_number
 
-__all__ = ["CsvFile", "read_numbers", "require_distinct"]
-
 SEPARATORS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
 BYTE_ORDER_MARKS = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 GZIP = b"\x1f\x8b"

@@ -25,8 +25,6 @@ from gyromc.errors import InvalidInput
 from gyromc.show.files import require_writable
 from gyromc.show.progress import say
 
-__all__ = ["Mapped", "random_access", "store"]
-
 AROUND = 2**21
 """Bytes that can become resident when one byte is touched: Linux maps large pages of its cache as a whole."""
 RESIDENT = 2**28  # bytes

@@ -11,8 +11,6 @@ from gyromc.data.source import FilePrint, RowSource, file_print
 from gyromc.errors import InvalidInput
 from gyromc.extras import needs
 
-__all__ = ["Parquet"]
-
 BUFFER = 2**20
 """Bytes of a column that are read at once; else a whole group of rows would be."""
 

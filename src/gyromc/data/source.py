@@ -25,18 +25,6 @@ from gyromc.checks import require
 from gyromc.errors import InvalidInput
 from gyromc.machine import num_threads
 
-__all__ = [
-    "Block",
-    "FilePrint",
-    "RowSource",
-    "as_block",
-    "block_rows",
-    "file_print",
-    "most_threads",
-    "over_blocks",
-    "prefetched",
-]
-
 T = TypeVar("T")
 BLOCK_NUMBERS = 2**20
 """Numbers of x in a block: some megabytes, quick to compute with and slow enough to hide a thread's start."""

@@ -264,6 +264,8 @@ def _execute(
     with contextlib.ExitStack() as stack:
         if plan.dtype == "float64":
             stack.enter_context(jax.enable_x64(True))
+        # From here on, since a press while XLA compiles would strike in its code.
+        interrupted = stack.enter_context(interruptible("stopping after this chunk (Ctrl-C again to drop it)"))
         if before is not None:
             check_state(before.state, ENGINES[options.engine], plan)
         state = ENGINES[options.engine].initial_state(plan) if before is None else before.state
@@ -271,7 +273,6 @@ def _execute(
             check_gradient(plan.model, plan.dtype)
         loop = _Loop(plan, state, options, before)
         compile_time = time.perf_counter() - began
-        interrupted = stack.enter_context(interruptible("stopping after this chunk (Ctrl-C again to drop it)"))
         wanted = options.progress
         if callable(wanted):
             progress = Progress(advance=wanted)  # type: ignore[arg-type]  # steps are whole numbers

@@ -225,30 +225,21 @@ class _Pairs(NamedTuple):
     low: Any
 
 
-@dataclasses.dataclass(frozen=True)
-class Difference:
-    """The mean over pairs of (coarse average - fine average), its standard error, and how many pairs there were."""
-
-    mean: float
-    std_error: float
-    pairs: int
-
-
 def extrapolated(plan: Plan, names: Sequence[str]) -> dict[str, Bias]:
     """The bias of the plan's averages, without the effect of the start, which the chains of a pair share."""
     order = order_of_bias(plan)
     factor, share = 2**order / (2**order - 1), plan.eta / largest_step_size(plan)
     how = f"Richardson: pairs of chains at η and η/2 with the same noise, order {order}"
-    found = {}
-    for name, pairs in differences(plan, names).items():
-        value = factor * pairs.mean
-        error = math.hypot(factor * pairs.std_error, NEXT_TERM * share * value)
-        found[name] = Bias(value, how, error, dof=pairs.pairs - 1)
+    averages = _differences(plan, names)
+    R, found = len(averages), {}
+    for name, column in zip(names, averages.T, strict=True):
+        value, spread = factor * float(column.mean()), factor * float(column.std(ddof=1)) / math.sqrt(R)
+        found[name] = Bias(value, how, math.hypot(spread, NEXT_TERM * share * value), dof=R - 1)
     return found
 
 
-def differences(plan: Plan, names: Sequence[str]) -> dict[str, Difference]:
-    """Run the pairs for as many steps as the plan has; `InvalidInput` where they diverge."""
+def _differences(plan: Plan, names: Sequence[str]) -> np.ndarray:
+    """Coarse less fine averages, pairs × observables, of as many steps as the plan has; `InvalidInput` where they diverge."""
     reason = why_not_in_jax(plan.flat_target) or why_no_moments(plan.oracle)
     require(reason is None, f'`bias="richardson"` cannot pair chains here: {reason}.')
     count = max(FEWEST_PAIRS, min(MOST_PAIRS, plan.num_chains))
@@ -277,9 +268,7 @@ def differences(plan: Plan, names: Sequence[str]) -> dict[str, Difference]:
         bool(np.all(np.isfinite(averages))),
         "The pairs of chains for Richardson's extrapolation diverged: take a smaller `step_size`.",
     )
-    R = len(averages)
-    spread = averages.std(axis=0, ddof=1) / math.sqrt(R)
-    return {name: Difference(float(averages[:, j].mean()), float(spread[j]), R) for j, name in enumerate(names)}
+    return averages
 
 
 def _paired_start(plan: Plan, count: int) -> Any:

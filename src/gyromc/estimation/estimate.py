@@ -15,7 +15,7 @@ import numpy as np
 
 from gyromc import statistics
 from gyromc.approx.sample import MOST_PARAMETERS, Sample
-from gyromc.checks import flag, one_of, require
+from gyromc.checks import coverage, flag, one_of, require
 from gyromc.dynamics import augment
 from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.estimation import bias as biases
@@ -25,7 +25,7 @@ from gyromc.observables import Ridge
 from gyromc.oracles import Exact
 from gyromc.plan import Plan
 from gyromc.posterior import PosteriorMean
-from gyromc.prediction.poisson.plug_in import PlugIn, best_degree, plug_in
+from gyromc.prediction.poisson.plug_in import Fitted, PlugIn, best_degree
 from gyromc.prediction.step_effects import floor_over, noise_of_drift, with_momenta
 from gyromc.results import Average, Run, flat_draws, spaced
 from gyromc.solve.draws import check, sharpen
@@ -305,11 +305,11 @@ def estimate(
         isinstance(run, Run), f"`estimate` takes a `Run`: got {type(run).__name__}. Make one with `gyromc.run(plan)`."
     )
     asked = _error_method(method)
-    if isinstance(bias, str) and bias == "step sizes":
-        warnings.warn('`bias="step sizes"` is now `second_step_size=True`.', DeprecationWarning, stacklevel=2)
-        bias, second_step_size = BiasSource.AUTO, True
-    source = bias if isinstance(bias, Run | Mapping) else _bias_source(bias)
-    statistics.check_level(level)
+    source = bias
+    if not isinstance(source, Run | Mapping):
+        known = [str(source) for source in BiasSource]
+        source = BiasSource(one_of(bias, known, "bias", " A run at another step size works too."))
+    coverage(level)
     flag(second_step_size, "second_step_size")
     lacking = "every chain failed" if run.steps_done else "no state was averaged"
     require(run.steps_done > 0 and not np.all(run.diverged), f"This run has nothing to estimate from: {lacking}.")
@@ -333,11 +333,6 @@ def _error_method(method: str | ErrorMethod) -> ErrorMethod | None:
     return None if method == "auto" else ErrorMethod(method)
 
 
-def _bias_source(bias: object) -> BiasSource:
-    known = [str(source) for source in BiasSource]
-    return BiasSource(one_of(bias, known, "bias", " A run at another step size works too."))
-
-
 def _error(run: Run, row: Average, asked: ErrorMethod | None) -> MonteCarloError:
     """The Monte Carlo error of a row by the method asked for; None: the row's own."""
     if asked is None:
@@ -356,10 +351,11 @@ def _plug_in_error(run: Run, average: Average) -> MonteCarloError:
     plan = run.plan
     rows = plan.model.vectors(spaced(flat_draws(run.draws, ~run.diverged), SETTINGS.most_draws))
     values = plan.model.values(plan.observables[average.name], rows)
-    worth = min(len(rows), _worth(average, float(np.var(values))))
-    sample = Sample(rows, np.full(len(rows), 1 / len(rows)), worth, f"{len(rows)} kept draws")
+    size = min(len(rows), _effective_size(average, float(np.var(values))))
+    sample = Sample(rows, np.full(len(rows), 1 / len(rows)), size, f"{len(rows)} kept draws")
     D, Q = plan.dynamics.D, plan.dynamics.Q
-    found = plug_in(sample, values, D, Q, max(2, best_degree(len(D), worth)))  # a linear φ sees nothing of an even h
+    degree = max(2, best_degree(len(D), size))  # a linear φ sees nothing of an even h
+    found = Fitted(sample, D, Q, degree).solve(values)
     steps, eta = run.steps_done, plan.eta
     variance = max(found.variance, 0.0) / (steps * eta) + _floor(plan, rows, found) / steps  # T3, and s of T1
     share = found.sampling_error / found.variance if found.variance > 0 else math.inf
@@ -376,8 +372,8 @@ def _floor(plan: Plan, rows: np.ndarray, found: PlugIn) -> float:
     return floor_over(found.poisson, z, noise_of_drift(plan, z))
 
 
-def _worth(averages: Average, spread: float) -> float:
-    """How many independent draws a run's draws are worth at most: by their relaxation time, and by the error of their mean."""
+def _effective_size(averages: Average, spread: float) -> float:
+    """The effective size of a run's draws at most: by their relaxation time, and by the error of their mean."""
     if not averages.enough_blocks:
         return math.inf
     chains = len(averages.good)

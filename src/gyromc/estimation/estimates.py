@@ -197,7 +197,6 @@ class Estimates(Records[Estimate], Shown):
             "observables": {name: row.to_dict() for name, row in self.items()},
             "warnings": list(self.warnings),
             "hints": list(self.hints),
-            "notes": list(self.warnings),  # the old key
         }
 
     def shown(self) -> Sequence[Table | str]:
@@ -213,8 +212,7 @@ class Estimates(Records[Estimate], Shown):
             "R-hat",
             "ESS",
         ]
-        if run.plan.martingale:
-            columns.append("gain")
+        columns += ["gain"] if run.plan.martingale else []
         cost = f"{run.plan.num_chains} chains × {run.steps_done} steps, {self.gradient_evaluations:.3g} gradients"
         how = [
             f"{name}: error by {row.method} ({row.reason}), {_short(row.dof)} degrees of freedom; {row.verdict}"

@@ -193,23 +193,16 @@ def target(model: Any = None) -> PyMCPosterior:
         model.free_RVs, f"The model has no free variable to sample: it has {', '.join(model.named_vars) or 'none'}."
     )
     with _translated("log density"):
-        found = PyMCPosterior(Graphs(model))
-        value, slope = _at_initial_point(found)
+        found, first = PyMCPosterior(Graphs(model)), model.initial_point()
+        with jax.enable_x64(True):
+            at = ravel_pytree({name: jnp.asarray(first[name], float) for name in found.parameters})[0]
+            value, slope = eqx.filter_jit(lambda t, theta: jax.value_and_grad(t.potential)(theta))(found, at)
     require(
         np.isfinite(value) and np.all(np.isfinite(slope)),
-        f"The model's log density or its gradient is not finite at its initial point ({value:.6g}): `model.debug()` names the "
-        "variable. Check data and supports, or pass `initval=`.",
+        f"The model's log density or its gradient is not finite at its initial point ({float(value):.6g}): `model.debug()` names "
+        "the variable. Check data and supports, or pass `initval=`.",
     )
     return found
-
-
-def _at_initial_point(found: PyMCPosterior) -> tuple[float, np.ndarray]:
-    """U and ∇U where PyMC would start."""
-    first = found.graphs.model.initial_point()
-    with jax.enable_x64(True):
-        at = ravel_pytree({name: jnp.asarray(first[name], float) for name in found.parameters})[0]
-        value, slope = eqx.filter_jit(lambda t, theta: jax.value_and_grad(t.potential)(theta))(found, at)
-    return float(value), np.asarray(slope)
 
 
 def _large_data(outputs: list) -> tuple[tuple[np.ndarray, ...], dict[Any, Any]]:

@@ -25,8 +25,6 @@ from gyromc.io.codec import NUMBERS, Codec
 from gyromc.machine import require_memory
 from gyromc.show.files import json_text, write_atomically
 
-__all__ = ["VERSION", "Archive", "digest", "read_archive", "write_archive"]
-
 VERSION = 1
 """The version of the format; files of later versions are refused."""
 FORMAT = "gyromc"

@@ -30,8 +30,6 @@ from gyromc.show.files import locked, require_writable, sync_folder
 from gyromc.show.interruption import Interruption
 from gyromc.show.progress import say
 
-__all__ = ["KIND", "NUMBERS", "PIECE", "Checkpoints", "DrawsFile", "DrawsFiles"]
-
 KIND, DRAWS = "checkpoint", "draws"
 """The kinds of archives in the directory."""
 PIECE, SHARE = 2**18, 1 / 256

@@ -23,8 +23,6 @@ from jaxtyping import jaxtyped
 
 from gyromc.checks import require, shown
 
-__all__ = ["NUMBERS", "Codec", "Functions", "Packed", "check_fields", "known_classes"]
-
 NUMBERS = "fiub"
 """The kinds of arrays that are stored: floats, whole numbers with and without a sign, truth values."""
 

@@ -28,8 +28,6 @@ from gyromc.io.archive import digest
 from gyromc.io.codec import NUMBERS
 from gyromc.precision import Owned, owned
 
-__all__ = ["Descriptions", "References", "code_digest", "find_function"]
-
 REMEDY = (
     "Define it at the top of a module with `def`, and pass that; what it needs besides can be variables of the module."
 )

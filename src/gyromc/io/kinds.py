@@ -23,8 +23,6 @@ from gyromc.operators import DiagonalLowRank, Gram, LowRank, Operator
 from gyromc.plan import WEIGHTINGS, Plan
 from gyromc.targets import Group, families
 
-__all__ = ["DATA", "GROUP", "KINDS", "PLAN", "PieceKind", "Type", "kind_named", "plan_schema"]
-
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 

@@ -20,8 +20,6 @@ from gyromc.io.functions import References
 from gyromc.io.plans import CLASSES, changed_versions, check_run, packed_plan, unpacked_plan, versions
 from gyromc.results import Run, RunOptions
 
-__all__ = ["load", "save_run"]
-
 KIND = "run"
 FIELDS = ("engine", "state", "wall_time", "compile_time", "partial", "failures", "draws", "engine_reason")
 RESTORED = {"fit": "restored_model", "estimator": "restored_estimator"}

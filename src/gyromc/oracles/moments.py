@@ -41,32 +41,13 @@ def oracle_third_moments(target: Target, oracle: Oracle, rows: np.ndarray) -> np
     return _over_data(target, oracle, rows, 3)
 
 
-def mean_covariance(target: Target, oracle: Oracle, rows: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
-    """E[Σ(θ)] over weighted rows of θ: d × d.
+def mean_covariance(target: Target, oracle: Oracle, rows: np.ndarray) -> np.ndarray:
+    """E[Σ(θ)] over rows of θ: d × d; `target` over vectors, `oracle` prepared for it.
 
     Beyond `MOST_DATA` data each row has its own random subset of them, so that the error becomes smaller with the number of rows.
-    It takes rows × data × d² products, and the memory of a few rows × data × d numbers at a time.
-
-    **Arguments:**
-
-    - `target`: a target over vectors (`plan.flat_target`).
-    - `oracle`: an oracle prepared for it (`plan.prepared_oracle`).
-    - `rows`: points of θ.
-    - `weights`: one for each row; they need not sum to 1. Left out: all equal.
-
-    ```python
-    import numpy as np
-    import gyromc as gm
-    from gyromc.oracles.moments import mean_covariance
-    target = gm.targets.LinearRegression([[1.0], [3.0]], [0.0, 0.0])
-    rows, oracle = np.array([[0.0], [1.0]]), gm.oracles.Minibatch(1)  # at θ = 1, ĝ is 2 or 18, and the prior's part
-    assert np.allclose(mean_covariance(target, oracle, rows), (0 + 8**2) / 2)
-    ```
     """
     rows = np.asarray(rows, float)
     d = rows.shape[1]
-    each = np.ones(len(rows)) if weights is None else np.asarray(weights, float)
-    each = each / each.sum()
     require_memory(3 * 8 * d**2, f"A covariance of {d:,} parameters", "Take fewer parameters.")
     if isinstance(oracle, Exact | Gaussian):
         return _additive(oracle, d)
@@ -80,10 +61,10 @@ def mean_covariance(target: Target, oracle: Oracle, rows: np.ndarray, weights: n
     with jax.enable_x64(True):
         pieces = doubled((target, oracle))
         for first in range(0, len(rows), at_once):
-            part, shares = rows[first : first + at_once], each[first : first + at_once]
-            missing = at_once - len(part)  # so that it is compiled once
-            part = np.concatenate([part, np.broadcast_to(part[:1], (missing, d))])
-            shares = np.concatenate([shares, np.zeros(missing)])
+            part = rows[first : first + at_once]
+            shares = np.where(np.arange(at_once) < len(part), 1 / len(rows), 0.0)
+            # Filled up, so that it is compiled once.
+            part = np.concatenate([part, np.broadcast_to(part[:1], (at_once - len(part), d))])
             index = np.arange(N)[None] if count == N else rng.integers(0, N, (at_once, count))
             index = np.broadcast_to(index, (at_once, count))
             total += np.asarray(_summed(*pieces, *map(jnp.asarray, (part, index, shares))))

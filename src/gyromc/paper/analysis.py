@@ -320,26 +320,22 @@ class Varied:
 
     def summary(self) -> dict[str, Any]:
         """Return the choices and, for each rival, reference and start, the counts and ratios at every step size."""
-        field, seeds = DATA.get(self.experiment.problem.family, (None, ()))
+        problem = self.experiment.problem
+        field, seeds = DATA.get(problem.family, (None, ()))
+        known = ("truth", "exact") if problem.gaussian else ("truth",)
         return {
             "data": None if field is None else {"field": field, "values": list(seeds)},
             "starts": list(STARTS),
-            "num_observables": len(_judged_on(self.experiment.problem)),
+            "num_observables": len(_judged_on(problem)),
             "num_chains": self.profile.chains(self.experiment),
             "step_sizes": list(self.etas),
             "groups": [
                 {"against": rival, "about": about, "start": start} | self._group(rival, about, start)
                 for rival in self.experiment.roles[1:]
-                for about in self._abouts
+                for about in (("paper", "independent") if problem.family == "logistic" else known)
                 for start in STARTS
             ],
         }
-
-    @property
-    def _abouts(self) -> tuple[str, ...]:
-        if self.experiment.problem.family == "logistic":
-            return "paper", "independent"
-        return ("truth", "exact") if self.experiment.problem.gaussian else ("truth",)
 
     def _group(self, rival: str, about: str, start: float) -> dict[str, Any]:
         cases = [variant for variant in variants(self.experiment) if variant.start == start]

@@ -67,6 +67,17 @@ def _step_size_axis(ax, etas) -> None:
     ax.margins(x=0.08)
 
 
+def _ratio_axes(ax, etas) -> None:
+    ax.axhline(1, color="#333333", linewidth=0.8)
+    ax.set_yscale("log", base=2)
+    ax.yaxis.set_major_locator(FixedLocator(RATIO_TICKS))
+    ax.yaxis.set_minor_locator(NullLocator())
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:.3g}"))
+    _step_size_axis(ax, etas)
+    ax.set_ylabel("RMSE ratio (below 1: non-reversible wins)")
+    _legend_below(ax)
+
+
 def _error_bars(ax, etas, values, bars, role: str) -> None:
     style = {"fmt": MARKERS[role], "color": COLOURS[role], "capsize": 2.5, "elinewidth": 1, "zorder": 3}
     ax.errorbar(etas, values, bars, label=ROLE_NAMES[role], **style)
@@ -232,7 +243,6 @@ def _rows_panel(name: str, found: dict[str, Any]) -> Panel:
     figure, ax = _axes(f"{name}: RMSE ratio at every test row")
     etas, chosen = found["step_sizes"], found["reference"]["chosen"]
     rivals = [role for role in found["roles"] if role != "nonreversible"]
-    ax.axhline(1, color="#333333", linewidth=0.8)
     rows, rng = [], np.random.default_rng(0)
     for j, rival in enumerate(rivals):
         for k, eta in enumerate(etas):
@@ -243,11 +253,7 @@ def _rows_panel(name: str, found: dict[str, Any]) -> Panel:
             label = "chosen row" if j == k == 0 else None
             ax.plot(x[chosen], ratio[chosen], "*", color="black", markersize=8, label=label)
             rows += [(rival, eta, i, float(r)) for i, r in enumerate(ratio)]
-    ax.set_yscale("log", base=2)
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
-    _step_size_axis(ax, etas)
-    ax.set_ylabel("RMSE ratio (below 1: non-reversible wins)")
-    _legend_below(ax)
+    _ratio_axes(ax, etas)
     share = found["wins"][rivals[0]]["rmse"]
     summary = ", ".join(f"{100 * s:.0f} % at η = {eta:g}" for eta, s in zip(etas, share, strict=True))
     alt = f"RMSE ratios over all test rows for {name}. The non-reversible sampler beats its baseline in {summary} of the rows."
@@ -259,7 +265,6 @@ def _sensitivity_panel(name: str, found: dict[str, Any]) -> Panel:
     """Draw the RMSE ratios to the baseline over all variants, a column of points for each start and step size."""
     figure, ax = _axes(f"{name}: RMSE ratio over data and starts")
     study, rng = found["sensitivity"], np.random.default_rng(0)
-    ax.axhline(1, color="#333333", linewidth=0.8)
     groups = [g for g in study["groups"] if g["against"] == "reversible"]
     measured = [g for g in groups if g["about"] == groups[0]["about"]]
     for j, group in enumerate(measured):
@@ -278,13 +283,7 @@ def _sensitivity_panel(name: str, found: dict[str, Any]) -> Panel:
             at = eta * 2 ** (0.36 * (j - (len(exact) - 1) / 2))
             label = "exact prediction" if j == k == 0 else None
             ax.plot([at] * len(ratios), ratios, "_", color="#555555", markersize=9, linewidth=0, label=label)
-    ax.set_yscale("log", base=2)
-    ax.yaxis.set_major_locator(FixedLocator(RATIO_TICKS))
-    ax.yaxis.set_minor_locator(NullLocator())
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:.3g}"))
-    _step_size_axis(ax, study["step_sizes"])
-    ax.set_ylabel("RMSE ratio (below 1: non-reversible wins)")
-    _legend_below(ax)
+    _ratio_axes(ax, study["step_sizes"])
     shares = ", ".join(
         f"{sum(g['cells'][k]['below'] for g in measured)} of {sum(g['cases'] for g in measured)} at η = {eta:g}"
         for k, eta in enumerate(study["step_sizes"])

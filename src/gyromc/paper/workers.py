@@ -33,8 +33,6 @@ from gyromc.machine import num_threads
 from gyromc.show.interruption import interruptible
 from gyromc.show.progress import Progress
 
-__all__ = ["Advance", "Here", "Place", "Processes", "TaskError", "WorkerTask", "fastest"]
-
 Advance = Callable[[float], object]
 """Called with the share of a task that was done since the last call."""
 Preparation = tuple[Hashable, Callable[[], object]]

@@ -16,6 +16,7 @@ import contextlib
 import dataclasses
 import functools
 import math
+from typing import Any
 
 import numpy as np
 
@@ -24,14 +25,20 @@ from gyromc.dynamics import augment
 from gyromc.errors import InvalidInput
 from gyromc.martingale import Martingale, doubled_sum, martingale
 from gyromc.observables import Observable
+from gyromc.oracles import Exact
 from gyromc.oracles.moments import oracle_covariances, why_no_moments
 from gyromc.plan import Plan
 from gyromc.prediction.answers import UNKNOWN, Kind, Method, Number
+from gyromc.prediction.following import Transient
 from gyromc.prediction.grid import GridChain, Grids, why_not_grid
 from gyromc.prediction.poisson.plug_in import Fitted
 from gyromc.prediction.stability import Stability
 from gyromc.prediction.step_effects import no_first_order, not_gaussian
 
+NONE = Number(0.0, 0.0)
+UNKNOWN_NOISE = "what the noise of gradients adds is not known here"
+LOST = "unknown: chains from the plan's start do not come to the bulk of the target in its steps"
+ENDS = 1.5  # over rate × time: the part of both ends of a chain in the variance of its average
 OF_GAUSSIAN = ", s of the nearest Gaussian"
 SECOND_ORDER = 2.0  # the second order in η against that of a Gaussian, at most
 EXTRAPOLATED = 0.1  # error of the effect of the start at another step size, as a share
@@ -42,11 +49,14 @@ SAME = 0.1  # standard deviations between μ(h) on a grid and μ(h), from which 
 
 @dataclasses.dataclass(frozen=True)
 class First:
-    """First effects of the step size: bias η·slope + transient/(Nη), variance V/(Nη) + floor/N; None where not known."""
+    """First effects of the step size: bias η·slope + transient/(Nη), variance V/(Nη) + floor/N; None where not known.
+
+    A transient that is NaN is that of chains that were followed and did not come to the bulk of the target.
+    """
 
     slope: Number | None = None
-    transient: Number | None = None
-    floor: float | None = 0.0
+    transient: Transient | None = None
+    floor: Number | None = NONE
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +64,7 @@ class Averaged:
     """Bias and standard deviation of one chain's average."""
 
     std: float
+    std_uncertainty: float
     rmse_method: Method
     bias: float | None = None
     bias_method: Method = UNKNOWN
@@ -67,7 +78,7 @@ class Asked:
 
     plan: Plan
     h: Observable
-    V: float
+    V: Number
     mean: Number  # μ(h)
     spread: float  # the standard deviation of h
     chosen: tuple[int, ...]  # the coordinates of z that it is coupled with
@@ -81,8 +92,34 @@ class Asked:
     @property
     def rate(self) -> float:
         """How fast the start is forgotten: the slowest rate of the linear chain, or that of h where it is slower."""
-        own = 2 * self.spread**2 / self.V if self.V > 0 else math.inf  # V = 2 Var(h)/rate for one exponential
+        own = (
+            2 * self.spread**2 / self.V.value if self.V.value > 0 else math.inf
+        )  # V = 2 Var(h)/rate for one exponential
         return own if self.steady is None else min(own, max(self.steady.rate, 0.0))
+
+    @property
+    def share(self) -> float:
+        """The step size as a share of the largest stable one; 1 where that is not known."""
+        return self.plan.eta / self.limit if self.limit > self.plan.eta else 1.0
+
+    def spread_of(self, variance: Number, start: Transient | None, how: Method) -> dict[str, Any]:
+        """`std` of an average, its error and method, from N·Var and the sum of η(h - μ) that the start adds.
+
+        Both ends of a chain have a part of 3/(2·rate·time) in the variance of one exponential.
+        """
+        time, N = self.plan.num_steps * self.plan.eta, self.plan.num_steps
+        if start is not None and math.isnan(start.value):
+            return {"std": math.nan, "std_uncertainty": math.nan, "rmse_method": Method(Kind.UNKNOWN, LOST)}
+        ends = min(1.0, ENDS / (self.rate * time)) if self.rate > 0 else 1.0
+        total, error = max(variance.value, 0.0) / N, (variance.error + ends * max(variance.value, 0.0)) / N
+        if start is not None:
+            total, error = total + start.variance / time**2, error + start.variance_error / time**2
+        return {"std": math.sqrt(total), "std_uncertainty": of_root(total, error), "rmse_method": how}
+
+
+def of_root(square: float, error: float) -> float:
+    """The error of a root from that of what is below it."""
+    return error / (2 * math.sqrt(square)) if error < square else math.sqrt(square + error) - math.sqrt(square)
 
 
 def averaged(asked: Asked, first: First, grids: Grids) -> Averaged:
@@ -100,38 +137,47 @@ def _known(found: Averaged, spread: float) -> Averaged:
         return found
     why = f"unknown: its error ({found.bias_error:.1g}) exceeds the standard deviation of the observable"
     how = Method(found.rmse_method.kind, found.rmse_method.replace(" + bias²", ""))
-    return Averaged(found.std, how, bias_method=Method(Kind.UNKNOWN, why))
+    return Averaged(found.std, found.std_uncertainty, how, bias_method=Method(Kind.UNKNOWN, why))
 
 
-def leading(plan: Plan, V: float, floor: float | None = 0.0) -> Averaged:
-    """The variance V/(Nη) + s/N alone, where nothing is known of the bias; s = None: not known for this scheme."""
-    eta, N = plan.eta, plan.num_steps
+def leading(asked: Asked, first: First) -> Averaged:
+    """The variance V/(Nη) + s/N alone, where nothing is known of the bias; s = None: not known for this scheme or oracle."""
+    eta, N, V, s = asked.plan.eta, asked.plan.num_steps, asked.V, first.floor
+    euler = asked.plan.scheme.is_euler
     text = "asymptotic √(ηV)" if 0.99 <= N * eta * eta <= 1.01 else "asymptotic √(V/(Nη))"
-    if not plan.scheme.is_euler:
-        text = f"{text}, without what the scheme adds" if floor is None else f"asymptotic √(V/(Nη) + s/N){OF_GAUSSIAN}"
-    variance = max(V, 0.0) / (N * eta) + (floor or 0.0) / N  # E6, and s of T1
-    return Averaged(math.sqrt(max(variance, 0.0)), Method(Kind.ASYMPTOTIC, text))
+    if s is None and not isinstance(asked.plan.oracle, Exact):
+        return Averaged(math.nan, math.nan, Method(Kind.UNKNOWN, f"unknown: {UNKNOWN_NOISE}"))
+    if s is None:
+        text, s = f"{text}, without what the scheme adds", Number(0.0, asked.share * V.value / eta)
+    elif s.value or not euler:
+        text = f"asymptotic √(V/(Nη) + s/N){'' if euler else OF_GAUSSIAN}"
+    # Of first order in η for Euler, and what a scheme of second order leaves.
+    step = (asked.share if euler else asked.share**2) * max(V.value, 0.0)
+    variance = Number(max(V.value, 0.0) / eta + s.value, (V.error + step) / eta + s.error)  # E6, and s of T1
+    return Averaged(**asked.spread_of(variance, first.transient, Method(Kind.ASYMPTOTIC, text)))
 
 
 def first_order(asked: Asked, first: First) -> Averaged:
     """Variance V/(Nη) + s/N and bias η·slope + transient/(Nη), where these are known."""
-    plan, found = asked.plan, leading(asked.plan, asked.V, first.floor)
+    plan, found = asked.plan, leading(asked, first)
     if first.slope is None:
         second = no_first_order(plan)
         return dataclasses.replace(found, bias_method=Method(Kind.SECOND_ORDER)) if second else found
-    eta, time = plan.eta, plan.num_steps * plan.eta
-    bias, share = eta * first.slope.value, eta / asked.limit if asked.limit > eta else 1.0
+    eta, time, share = plan.eta, plan.num_steps * plan.eta, asked.share
+    bias, start = eta * first.slope.value, first.transient
     second = share * abs(bias) + share**2 * asked.spread * not_gaussian(plan)
     error = math.hypot(eta * first.slope.error, SECOND_ORDER * second)
-    if first.transient is not None:
-        start, still = first.transient.value / time, math.exp(-asked.rate * time)
+    counted = start is not None and not math.isnan(start.value)
+    if start is not None and counted:
+        added, still = start.value / time, math.exp(-asked.rate * time)
         gone = math.exp(-asked.rate * plan.burn_in * eta)
-        bias += start if not plan.burn_in else 0.0
-        error = math.hypot(error, first.transient.error / time, start * (gone if plan.burn_in else still))
-    law = Method(Kind.FIRST_ORDER, _described(Kind.FIRST_ORDER.value, error, first.transient is not None))
-    source = "" if plan.scheme.is_euler else OF_GAUSSIAN
-    how = Method(Kind.ASYMPTOTIC, f"asymptotic √(V/(Nη) + s/N + bias²){source}")
-    return Averaged(found.std, how, bias, law, error, first.transient is not None)
+        bias += added if not plan.burn_in else 0.0
+        error = math.hypot(error, start.error / time, added * (gone if plan.burn_in else still))
+    law = Method(Kind.FIRST_ORDER, _described(Kind.FIRST_ORDER.value, error, counted))
+    how = found.rmse_method
+    if how.kind is Kind.ASYMPTOTIC:
+        how = Method(how.kind, f"asymptotic √(V/(Nη) + s/N + bias²){'' if plan.scheme.is_euler else OF_GAUSSIAN}")
+    return Averaged(found.std, found.std_uncertainty, how, bias, law, error, counted)
 
 
 def _described(text: str, error: float, start: bool) -> str:
@@ -153,18 +199,24 @@ def _on_grid(asked: Asked, first: First, grids: Grids) -> Averaged:
             slope = Number((4 * (found.mean.value - mu) - (twice.value - mu)) / (2 * at), twice.error / at)
         second = (found.mean.value - mu - slope.value * at) * share**2  # of b₁η + b₂η²
         bias, error = slope.value * eta + second, found.mean.error + share * abs(second) + eta * slope.error
-        variance = asked.V / eta + (found.variance - asked.V / at)  # N·Var = V/η + s
+        beyond = found.variance.value - asked.V.value / at  # N·Var = V/η + s
+        variance = Number(
+            asked.V.value / eta + beyond, asked.V.error / eta + share * abs(beyond) + found.variance.error
+        )
     missing = abs(found.target_mean - mu)
     if missing > SAME * found.spread + asked.mean.error:
         raise InvalidInput("the grid misses a part of the target")
     error += asked.mean.error + missing
-    start = found.transient
-    if start is not None:
+    start, counted = found.transient, not math.isnan(found.transient.value)
+    if counted:
         bias += start.value / (share * N)
         error += (start.error + (EXTRAPOLATED * abs(start.value) if share < 1 else 0.0)) / (share * N)
-    law = Method(Kind.GRID, _described(text, error, start is not None))
+    law = Method(Kind.GRID, _described(text, error, counted))
     how = Method(Kind.ASYMPTOTIC, "asymptotic, √(variance of the chain/N + bias²)")
-    return Averaged(math.sqrt(max(variance, 0.0) / N), how, bias, law, error, start is not None)
+    # The grid sums h, the others ηh.
+    in_time = Transient(*(x * (eta / share) ** k for x, k in zip(start, (1, 1, 2, 2), strict=True)))
+    known = asked.spread_of(variance, in_time, how)
+    return Averaged(**known, bias=bias, bias_method=law, bias_error=error, start_counted=counted)
 
 
 def _smallest(asked: Asked, grids: Grids) -> tuple[float, GridChain]:
@@ -188,6 +240,8 @@ class Left:
     residual: float  # what is not Gaussian
     oracle: float  # the noise of gradients
     boundary: float  # both ends of a chain
+
+    error: float  # of their sum: that of the residual's V
 
     @property
     def total(self) -> float:
@@ -245,15 +299,20 @@ class Residuals:
         phi = y @ v + (y @ p.T) ** 2 @ weight
         rho = values - phi + after @ v + (after @ p.T) ** 2 @ weight  # T9: 0 on a Gaussian, up to a constant
         boundary = (2 if self.plan.burn_in else 1) * _variance(w, phi) / self.plan.num_steps
-        return Left(self._residual(rho, fitted), self._noise(v, p, weight), boundary)
+        left, error = self._residual(rho, fitted)
+        return Left(left, self._noise(v, p, weight), boundary, error + boundary)
 
-    def _residual(self, rho: np.ndarray, fitted: Fitted) -> float:
-        """N·Var of the average of ρ, as for one exponential: Var ρ·coth(η Var ρ/V(ρ)), V/η for small η and Var ρ for large."""
-        variance, eta = _variance(self.sample.weights, rho), self.plan.eta
-        V = max(fitted.solve(rho).variance, 0.0)
+    def _residual(self, rho: np.ndarray, fitted: Fitted) -> tuple[float, float]:
+        """N·Var of the average of ρ, as for one exponential: Var ρ·coth(η Var ρ/V(ρ)), V/η for small η and Var ρ for large.
+
+        Its error is that of V(ρ).
+        """
+        variance, eta, found = _variance(self.sample.weights, rho), self.plan.eta, fitted.solve(rho)
+        V = max(found.variance, 0.0)
         if variance == 0 or V == 0:
-            return variance
-        return variance / math.tanh(eta * variance / V)
+            return variance, found.std_error / eta
+        left = variance / math.tanh(eta * variance / V)
+        return left, left * found.std_error / V
 
     def _noise(self, v: np.ndarray, p: np.ndarray, weight: np.ndarray) -> float:
         """E[χ²]: δ with its own covariance at every point, its fourth moments as of a Gaussian."""

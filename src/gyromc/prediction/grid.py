@@ -21,7 +21,8 @@ from gyromc.oracles import Exact, Gaussian
 from gyromc.oracles.moments import oracle_covariances, oracle_third_moments, why_no_moments
 from gyromc.plan import Plan
 from gyromc.prediction.answers import Number
-from gyromc.prediction.step_effects import arrive, brought, some_starts
+from gyromc.prediction.following import NOT_ARRIVED, Followed, Transient, followed
+from gyromc.prediction.step_effects import brought
 from gyromc.schemes import Balanced
 
 
@@ -56,10 +57,10 @@ class GridChain:
     """Stationary mean of h, the variance of its averages, and what the start adds."""
 
     mean: Number  # π_η(h)
-    variance: float  # lim N·Var of an average of N states
+    variance: Number  # lim N·Var of an average of N states
     target_mean: float  # μ(h), on the same grid
     spread: float  # the standard deviation of h under π_η
-    transient: Number | None  # Σ_k (E h(z_k) - π_η(h)) from the plan's starts; None where they do not arrive
+    transient: Transient  # Σ_k (h(z_k) - π_η(h)) from the plan's starts
     nodes: int
 
 
@@ -140,28 +141,23 @@ def why_not_grid(plan: Plan, chosen: tuple[int, ...]) -> str | None:
     return why_no_moments(plan.oracle)
 
 
-def grid_chain(plan: Plan, h: Observable, chosen: tuple[int, ...], step_size: float | None = None) -> GridChain:
-    """The chain of the chosen coordinates on a grid; `InvalidInput` where the grid would be too large.
+class Grids:
+    """The grids of one plan: each is solved once, for all observables.
 
     ```python
     import gyromc as gm
-    from gyromc.prediction.grid import grid_chain
+    from gyromc.prediction.grid import Grids
     h = gm.observables.square([1.0])
     plan = gm.Plan(target=gm.targets.Quadratic([1.0]), dynamics=gm.dynamics.overdamped(1), observables={"h": h}, step_size=0.5)
-    assert abs(grid_chain(plan, h, (0,)).mean.value - 1 / (1 - 0.25)) < 1e-7
+    assert abs(Grids(plan).chain(h, (0,)).mean.value - 1 / (1 - 0.25)) < 1e-7
     ```
     """
-    return Grids(plan).chain(h, chosen, step_size)
-
-
-class Grids:
-    """The grids of one plan: each is solved once, for all observables."""
 
     def __init__(self, plan: Plan):
         self.plan, self._solved = plan, {}
 
     def chain(self, h: Observable, chosen: tuple[int, ...], step_size: float | None = None) -> GridChain:
-        """As `grid_chain`."""
+        """The chain of the chosen coordinates on a grid; `InvalidInput` where the grid would be too large."""
         key = chosen, self.plan.eta if step_size is None else step_size
         if key not in self._solved:
             try:
@@ -312,9 +308,13 @@ class _Grid:
         at_nodes = values(self.z) - mean
         psi = linalg.lu_solve(self._factors, self.P @ at_nodes)  # Σ_{k≥1} P^k h̃
         phi = at_nodes + psi
+        variance = max(second + 2 * float(self.law @ (at_nodes * psi)), 0.0)
+        # What is off in the chain's second moment of h is off in its variance, and as much in its correlations.
+        squares = at_nodes**2 - float(self.law @ at_nodes**2)
+        off = self._error(squares, linalg.lu_solve(self._factors, squares)) / max(second, 1e-300)
         return GridChain(
             mean=Number(mean, self._error(at_nodes, phi)),
-            variance=max(second + 2 * float(self.law @ (at_nodes * psi)), 0.0),
+            variance=Number(variance, 2 * off * variance),
             target_mean=float(target @ found),
             spread=math.sqrt(second),
             transient=self._transient(values, phi, mean),
@@ -328,24 +328,33 @@ class _Grid:
         skewness = 0.0 if isinstance(self.chain.plan.oracle, Exact | Gaussian) else abs(float(self._skewed @ phi))
         return (SETTINGS.sharp + unresolved) * deviation + self.beyond * float(np.max(np.abs(at_nodes))) + skewness
 
-    def _transient(self, values, phi: np.ndarray, mean: float) -> Number | None:
-        """Σ_k (E h(z_k) - π(h)) over the steps that count, averaged over the starts."""
-        chain, highest = self.chain, np.max(self.chain.energies(self.z))
-        ratio = chain.plan.eta / chain.step_size
-        # Steps of this size for the same time.
-        steps, burn_in = max(1, round(chain.plan.num_steps * ratio)), round(chain.plan.burn_in * ratio)
-        starts = some_starts(chain.plan)[:, list(chain.chosen)]
-        found = arrive(
-            starts, lambda z: chain.energies(z) <= highest, chain.means, lambda z: values(z) - mean, steps, burn_in
+    @functools.cached_property
+    def _followed(self) -> Followed:
+        """Chains with this step size, for the same time as the plan's."""
+        plan, eta = self.chain.plan, self.chain.step_size
+        if eta == plan.eta:
+            return followed(plan)
+        ratio = plan.eta / eta
+        steps, burn_in = max(1, round(plan.num_steps * ratio)), round(plan.burn_in * ratio)
+        return Followed(plan.replace(step_size=eta, num_steps=steps, burn_in=burn_in))
+
+    def _transient(self, values, phi: np.ndarray, mean: float) -> Transient:
+        """Σ_k (h(z_k) - π(h)) over the steps that count, of the chains from the starts."""
+        chain, highest, plan = self.chain, np.max(self.chain.energies(self.z)), self._followed.plan
+        mine = list(chain.chosen)
+        found = self._followed.arrive(
+            lambda z: chain.energies(z[:, mine]) <= highest, lambda z: values(z[:, mine]) - mean
         )
         if found is None:
-            return None
-        first = max(0, burn_in - found.steps)  # that counts, from where the starts are now
-        ahead = _kernel(chain, found.z, self.z, self.root)[0].mean(axis=0)
-        now = float(np.mean(values(found.z)) - mean) if first == 0 else 0.0
-        (begin, a), (end, b) = (_after(self.P, phi, k) for k in (max(first, 1) - 1, first + steps - 1))
-        value = found.total + now + float(ahead @ (begin - end))  # Σ_{a≤k<b} P^k h̃ = P^a φ - P^b φ
-        return Number(value, found.error + abs(float(ahead @ a)) + abs(float(ahead @ b)))
+            return NOT_ARRIVED
+        here = found.z[:, mine]
+        first = max(0, plan.burn_in - round(float(np.mean(found.steps))))  # that counts, from where the chains are now
+        ahead = _kernel(chain, here, self.z, self.root)[0]
+        now = values(here) - mean if first == 0 else 0.0
+        (begin, a), (end, b) = (_after(self.P, phi, k) for k in (max(first, 1) - 1, first + plan.num_steps - 1))
+        start = found.transient(1.0, now + ahead @ (begin - end))  # Σ_{a≤k<b} P^k h̃ = P^a φ - P^b φ
+        left = abs(float(np.mean(ahead @ a))) + abs(float(np.mean(ahead @ b)))
+        return start._replace(error=start.error + left)
 
 
 def _after(P: np.ndarray, phi: np.ndarray, num_steps: int) -> tuple[np.ndarray, np.ndarray]:

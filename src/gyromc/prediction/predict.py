@@ -16,10 +16,10 @@ from gyromc.machine import require_memory
 from gyromc.plan import Plan
 from gyromc.prediction.answers import UNKNOWN, Answer, Kind, Method, Number, Reduction
 from gyromc.prediction.assumptions import Verdict, verdicts
+from gyromc.prediction.following import followed
 from gyromc.prediction.rotations import RotationTable, compare_rotations
 from gyromc.prediction.routes import Shared, answer
 from gyromc.prediction.stability import Stability, stability
-from gyromc.prediction.step_effects import leaves
 from gyromc.show.numbers import duration, plain
 from gyromc.show.records import Column, Records, plain_attributes
 from gyromc.show.tables import Shown, Table
@@ -32,13 +32,13 @@ JUDGED = ("assumption", "verdict", "why")
 KEYS = (
     *("variance", "variance_error", "reversible_variance", "reversible_variance_error", "method"),
     *("expectation", "expectation_error", "expectation_method"),
-    *("rmse", "rmse_method", "std", "plain_std", "gain", "bias", "bias_error", "bias_method"),
+    *("rmse", "rmse_method", "std", "std_uncertainty", "plain_std", "gain", "bias", "bias_error", "bias_method"),
 )
 MATRICES = 6  # of the state's size, held at the same time
 OPERATIONS = 50  # times n³: two eigenvalue problems
 OPERATIONS_A_SECOND = 1e10
 LONG = 60  # seconds
-LEAVES = "unstable: the chain goes to infinity from the plan's start"
+LEAVES = "unstable: chains go to infinity from the plan's start"
 COLOURS = {"holds": "green", "not certified": "yellow", "fails": "red"}
 
 
@@ -67,6 +67,7 @@ class Prediction(Records[Answer], Shown):
     rmse = Column[float]("The root mean squared error of one chain's average about μ(h).")
     rmse_method = Column[Method]("How the error is known.")
     std = Column[float]("The standard deviation of one chain's average, less its martingale where a run subtracts it.")
+    std_uncertainty = Column[float]("The error of `std`: 0 where it is exact, NaN where it is not known.")
     plain_std = Column[float]("The same without the martingale; NaN where none is subtracted.")
     gain = Column[float]("How many times longer a run without the martingale would take for the same error.")
     bias = Column[float | None]("The expected value of one chain's average, minus μ(h).")
@@ -159,10 +160,10 @@ def predict(plan: Plan, sample=None, *, digits: int = 6) -> Prediction:
         }
     elif steady is not None and not steady.stable:
         rows = {name: _unstable(row) for name, row in rows.items()}
-    elif steady is not None and steady.superlinear and plan.scheme.is_euler and leaves(plan):
+    elif steady is not None and steady.superlinear and (lost := followed(plan).lost):
         note = (
-            f"∇U grows faster than linearly: without its noise the chain goes to infinity from the plan's start at η = "
-            f"{plan.eta_text}. Start closer to the mode, or take a smaller step size"
+            f"∇U grows faster than linearly: {lost} of {len(followed(plan).starts)} chains that were followed from the plan's "
+            f"start went to infinity at η = {plan.eta_text}. Start closer to the mode, or take a smaller step size"
         )
         rows = {name: _unstable(row, LEAVES).noting(note) for name, row in rows.items()}
     return Prediction(plan, rows, steady, verdicts(plan, steady))
@@ -193,6 +194,7 @@ def _unstable(found: Answer, text: str | None = None) -> Answer:
 def _without_error(found: Answer, std: float, how: Method) -> Answer:
     """The answer for V and μ(h) alone."""
     nothing = {"bias": None, "bias_method": UNKNOWN, "bias_error": 0.0, "start_counted": False, "plain_std": math.nan}
+    nothing["std_uncertainty"] = math.nan
     return dataclasses.replace(found, std=std, rmse_method=how, **nothing)
 
 
@@ -224,7 +226,7 @@ def _cells(name: str, row: Answer) -> list[str]:
         row.method,
         f"{row.rmse:.5g}",
         _with_error(row.bias, row.bias_error, 5),
-        f"{row.std:.5g}",
+        _with_error(row.std, row.std_uncertainty, 5),
         row.rmse_method,
         "" if math.isnan(row.plain_std) else f"{row.plain_std:.5g}",
         f"{row.gain:.3g} ×",

@@ -23,8 +23,8 @@ from gyromc.prediction.answers import Answer, Kind, Method, Number, Reduction, r
 from gyromc.prediction.exact import closed_forms
 from gyromc.prediction.exact.chain import START_DRAWS, lift, linear_chain, why_not_linear
 from gyromc.prediction.exact.moments import MOST_FOLLOWED, Moments, exact_moments, ridge_mean, why_not_exact
-from gyromc.prediction.finite_step import OF_GAUSSIAN, Asked, First, Residuals, averaged, leading
-from gyromc.prediction.grid import Grids
+from gyromc.prediction.finite_step import OF_GAUSSIAN, Asked, First, Residuals, averaged, leading, of_root
+from gyromc.prediction.grid import Grids, why_not_grid
 from gyromc.prediction.poisson import galerkin
 from gyromc.prediction.poisson import plug_in as plugin
 from gyromc.prediction.poisson.hermite import Polynomial
@@ -106,17 +106,21 @@ def _less_martingale(shared: Shared, name: str, found: Answer) -> Answer:
     """The answer for the average that a run uses: less its martingale where that makes the variance smaller by enough."""
     plan, how = shared.plan, found.rmse_method
     if name in shared.exact:
-        variance = shared.exact[name].corrected
+        variance, error = shared.exact[name].corrected, 0.0
     else:
         try:
             values = plan.model.values(plan.observables[name], shared.pilot.theta)
-            variance = shared.residuals.left(name, values, shared.fitted()).total / plan.num_steps  # T9
+            left = shared.residuals.left(name, values, shared.fitted())
+            variance, error = left.total / plan.num_steps, left.error / plan.num_steps  # T9
         except InvalidInput as error:
             return found.noting(f"{name}: what the martingale takes off is not known: {error}")
         how = Method(Kind.MARTINGALE, f"{Kind.MARTINGALE.value}, from a sample")
     if variance is None or not variance < HELPS * found.std**2:
         return found
-    return dataclasses.replace(found, std=math.sqrt(variance), plain_std=found.std, rmse_method=how)
+    std = math.sqrt(variance)
+    return dataclasses.replace(
+        found, std=std, std_uncertainty=of_root(variance, error), plain_std=found.std, rmse_method=how
+    )
 
 
 def _on_gaussian(shared: Shared, name: str, h: Observable) -> Answer | None:
@@ -140,8 +144,9 @@ def _on_gaussian(shared: Shared, name: str, h: Observable) -> Answer | None:
         strict = reduction(closed_forms.strictness_integral(D, Q, P, form, slope), Q, V, V0)
     elif np.any(u):
         how = Method(Kind.MEHLER)
-        (mu, mu_error), *found = _by_mehler(h, u, shift, D, Q, P)
-        (V, V_error), (V0, V0_error) = map(_known, found)
+        sd = math.sqrt(float(u @ closed_forms.precision_solve(P, u)))
+        mu, mu_error = closed_forms.ridge_expectation(h.rho, shift, sd)
+        (V, V_error), (V0, V0_error) = map(_known, closed_forms.ridge_constants(D, Q, P, u, h.rho, shift))
         errors = {"variance_error": V_error, "reversible_variance_error": V0_error, "expectation_error": mu_error}
         strict = Reduction(V + V_error < V0 - V0_error, math.nan, V / V0)  # V and V_0 decide: no integral
     else:
@@ -164,7 +169,8 @@ def _with_moments(base: Answer, moments: Moments) -> Answer:
     if error:
         exact = Method(Kind.EXACT, f"{exact}, start drawn {START_DRAWS} times (±{error:.1g})")
     found = {"bias": bias, "bias_method": exact, "bias_error": error, "start_counted": True}
-    return dataclasses.replace(base, **found, std=math.sqrt(moments.variance), rmse_method=exact)
+    spread = {"std": math.sqrt(moments.variance), "std_uncertainty": error, "rmse_method": exact}
+    return dataclasses.replace(base, **found, **spread)
 
 
 def _with_law(plan: Plan, found: Answer, h: Ridge) -> Answer:
@@ -177,17 +183,12 @@ def _with_law(plan: Plan, found: Answer, h: Ridge) -> Answer:
     assert found.expectation is not None
     mean, error = ridge_mean(chain, h, plan.num_steps, plan.burn_in, drawn=plan.starts.draw is not None)
     law = Kind.LAW if chain.additive or h.is_square else Kind.GAUSSIAN_LAW
-    how = Method(Kind.ASYMPTOTIC, "asymptotic √(V/(Nη) + bias²)")
-    if not plan.scheme.is_euler:
-        how = Method(Kind.ASYMPTOTIC, f"asymptotic √(V/(Nη) + s/N + bias²){OF_GAUSSIAN}")
+    how = found.rmse_method
+    if how.kind is Kind.ASYMPTOTIC:
+        floor = "" if plan.scheme.is_euler and isinstance(plan.oracle, Exact) else " + s/N"
+        how = Method(how.kind, f"asymptotic √(V/(Nη){floor} + bias²){'' if plan.scheme.is_euler else OF_GAUSSIAN}")
     known = {"bias": mean - found.expectation, "bias_error": error + found.expectation_error, "start_counted": True}
     return dataclasses.replace(found, **known, bias_method=Method(law), rmse_method=how)
-
-
-def _by_mehler(h: Ridge, u: np.ndarray, shift: float, D, Q, P) -> tuple[Number, Number, Number]:
-    """μ, V and V_0 of ρ(uᵀz)."""
-    mu = closed_forms.ridge_expectation(h.rho, shift, math.sqrt(float(u @ closed_forms.precision_solve(P, u))))
-    return mu, *closed_forms.ridge_constants(D, Q, P, u, h.rho, shift)
 
 
 def _known(found: Number) -> Number:
@@ -216,16 +217,15 @@ def _poisson(shared: Shared, name: str, h: Observable) -> Answer | None:
     if math.isnan(V.value):
         return dataclasses.replace(base, method=NOT_RESOLVED, strict_reduction=None)
     if isinstance(plan.oracle, Exact | Gaussian):
-        return _asymptotic(shared, base, h, found.spread, First(found.bias_slope, found.transient, found.floor))
-    slope, transient = None, found.transient
-    if not plan.scheme.is_euler and why_no_moments(plan.oracle) is None:
+        floor = Number(found.floor, found.floor**2 * plan.eta / V.value if V.value > 0 else 0.0)
+        return _asymptotic(shared, base, h, found.spread, First(found.bias_slope, found.transient, floor))
+    first = First(transient=found.transient, floor=None)
+    # Coordinates that fit a grid need no sample.
+    if why_not_grid(plan, galerkin.active(plan, plan.model.coordinates_of(h))) is not None:
         with contextlib.suppress(InvalidInput):  # no sample that can be trusted
-            values, mu = plan.model.values(h, shared.pilot.theta), found.expectation.value
-            fitted = shared.fitted().solve(values)
-            slope = _slope(shared, values, fitted)
-            away = lambda theta: plan.model.values(h, theta) - mu
-            transient = shared.effects.transient(fitted.poisson, away) if transient is None else transient
-    answer = _asymptotic(shared, base, h, found.spread, First(slope, transient))
+            values = plan.model.values(h, shared.pilot.theta)
+            first = _first(shared, h, values, found.expectation.value, shared.fitted().solve(values))
+    answer = _asymptotic(shared, base, h, found.spread, first)
     if answer.bias is not None:
         return answer
     return answer.noting(_unknown_noise(plan, name))
@@ -263,15 +263,22 @@ def _sampled(shared: Shared, name: str, h: Observable) -> Answer | None:
         strict_reduction=reduction(integral, Q, V.value, V0.value, spread),
         notes=(f"{name}: plug-in of degree {found.degree} ({found.functions} functions) on {sample.source}",),
     )
-    effects, spread_h = shared.effects, math.sqrt(sample.mean((values - mu) ** 2)[0])
+    spread_h = math.sqrt(sample.mean((values - mu) ** 2)[0])
+    answer = _asymptotic(shared, base, h, spread_h, _first(shared, h, values, mu, found))
+    return answer if why_no_moments(plan.oracle) is None else answer.noting(_unknown_noise(plan, name))
+
+
+def _first(shared: Shared, h: Observable, values: np.ndarray, mu: float, found: plugin.PlugIn) -> First:
+    """First effects of the step size by the plug-in, for h given at the pilot sample."""
+    plan, effects = shared.plan, shared.effects
     if why_no_moments(plan.oracle) is not None:
-        return _asymptotic(shared, base, h, spread_h, First()).noting(_unknown_noise(plan, name))
-    floor = effects.floor(found.poisson) if plan.scheme.is_euler else 0.0
+        return First(floor=None)
+    s = effects.floor(found.poisson) if plan.scheme.is_euler else 0.0
+    floor = Number(s, s**2 * plan.eta / found.variance if found.variance > 0 else 0.0)
     if found.degree < 2:  # a linear φ has no curvature
-        return _asymptotic(shared, base, h, spread_h, First(floor=floor))
-    slope = _slope(shared, values, found)
+        return First(floor=floor)
     transient = effects.transient(found.poisson, lambda theta: plan.model.values(h, theta) - mu)
-    return _asymptotic(shared, base, h, spread_h, First(slope, transient, floor))
+    return First(_slope(shared, values, found), transient, floor)
 
 
 def _slope(shared: Shared, values: np.ndarray, found: plugin.PlugIn) -> Number | None:
@@ -325,28 +332,39 @@ def _asymptotic(
     plan = shared.plan
     if plan.scheduled:
         return base.noting("the step size is a schedule: V is known, the error of the average is not computed")
-    floor = (0.0 if first is None else first.floor) if plan.scheme.is_euler else _floor(plan, h, base.variance)
+    known = First() if first is None else first
+    if not plan.scheme.is_euler or not isinstance(plan.oracle, Exact):
+        known = dataclasses.replace(known, floor=_floor(plan, h, base.variance, known.floor))
+    mean = Number(base.expectation or 0.0, base.expectation_error)
+    chosen = galerkin.active(plan, plan.model.coordinates_of(h))
+    V = Number(base.variance, base.variance_error if math.isfinite(base.variance_error) else math.inf)
+    asked = Asked(plan, h, V, mean, spread, chosen, shared.steady)
     if first is None or base.expectation is None:
-        found = leading(plan, base.variance, floor)
+        found = leading(asked, known)
     else:
-        mean = Number(base.expectation, base.expectation_error)
-        chosen = galerkin.active(plan, plan.model.coordinates_of(h))
-        asked = Asked(plan, h, base.variance, mean, spread, chosen, shared.steady)
-        found = averaged(asked, dataclasses.replace(first, floor=floor), shared.grids)
+        found = averaged(asked, known, shared.grids)
     length = plan.num_steps * plan.eta * 2 * spread**2 / base.variance if base.variance > 0 else math.inf
     short = f"a chain lasts {length:.2g} relaxation times of an observable: too few for V/(Nη)"
     return dataclasses.replace(base, **vars(found)).noting(*([short] if length < SHORT else []))
 
 
-def _floor(plan: Plan, h: Observable, V: float) -> float | None:
-    """s in N·Var = V/η + s for a scheme other than Euler-Maruyama, as on the nearest Gaussian; None where that is not known."""
-    if not plan.scheme.linear:
+def _floor(plan: Plan, h: Observable, V: float, first: Number | None) -> Number | None:
+    """s in N·Var = V/η + s: as on the nearest Gaussian, where all orders in η and in the noise are known.
+
+    None where it is not known. `first`: s of first order in the noise, over the target itself; it is used where there is no
+    Gaussian, and by how much it differs is an error. So is the share of s by which V differs from that of the Gaussian.
+    """
+    euler = plan.scheme.is_euler
+    if first is None or not plan.scheme.linear:
         return None
     try:
         found = gaussian_variance(plan, h)
     except InvalidInput:  # no Gaussian, or a step size beyond its limit
-        return None
-    return None if found is None else found.floor(V, plan.eta)
+        found = None
+    if found is None:
+        return first if euler else None
+    s, other = found.floor(V, plan.eta), abs(V / found.V - 1) if found.V > 0 else 1.0
+    return Number(s, abs(s) * min(1.0, other) + (abs(s - first.value) if euler and first.value else 0.0))
 
 
 def sampled_integral(draws: tuple[np.ndarray, np.ndarray], Q: np.ndarray, poisson: Polynomial) -> tuple[float, float]:

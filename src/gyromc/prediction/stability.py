@@ -12,18 +12,17 @@ import functools
 import math
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from gyromc.approx.gaussian import GaussianApproximation, inverse_root
 from gyromc.dynamics import augment
 from gyromc.errors import InvalidInput
-from gyromc.oracles import Batch, ControlVariate, Exact, Gaussian
+from gyromc.oracles import Exact, Gaussian
 from gyromc.plan import Plan
-from gyromc.prediction.exact.chain import Noise, batch_factor, oracle_noise, why_not_linear
-from gyromc.prediction.exact.mean_square import EulerSteps, MeanSquare, SchemeSteps, limit_of_mean, steps_of
+from gyromc.prediction.exact.chain import Noise, affordable, batch_noise, oracle_noise, why_not_linear
+from gyromc.prediction.exact.mean_square import MeanSquare, Steps, limit_of_mean
 from gyromc.prediction.step_effects import noise_limit
-from gyromc.targets import GeneralizedLinear, SumOverData, Target
+from gyromc.targets import Target
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,8 +41,6 @@ class StabilitySettings:
     """Numbers of a state whose matrices are formed."""
     rounding: float = 1e-12
     """Of the step size against its limit."""
-    most_products: float = 1e8
-    """N d² for noise that grows with the state: seconds."""
     smaller: float = 1 - 1e-3
     """A limit away from the mode counts below this share of the limit at the mode."""
 
@@ -51,16 +48,8 @@ class StabilitySettings:
 SETTINGS = StabilitySettings()
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Growth:
-    """Mean Hessians away from the mode, and whether ∇U grows faster than linearly."""
-
-    hessians: list[np.ndarray]
-    faster: bool
-
-
-def growth(target: Target, center: GaussianApproximation) -> Growth:
-    """The growth of U along rays from its mode: ± the stiffest directions, and random ones."""
+def _growth(target: Target, center: GaussianApproximation) -> tuple[list[np.ndarray], bool]:
+    """Mean Hessians on rays from the mode, ± the stiffest directions and random ones; whether ∇U rises faster than linearly."""
     d = len(center.mean)
     stiff = np.linalg.eigh(center.precision)[1][:, ::-1][:, : SETTINGS.rays // 4].T
     drawn = np.random.default_rng(0).standard_normal((SETTINGS.rays // 4, d)) @ inverse_root(center.precision).T
@@ -70,14 +59,14 @@ def growth(target: Target, center: GaussianApproximation) -> Growth:
     near, *far = (_secants(target, center, s * edge * v) for s in (1.0, *SETTINGS.far))
     rises = [b > SETTINGS.linear * max(a, 1e-12) for (a, _), (b, _) in zip(*far, strict=True)]
     chosen = near if any(rises) else far[-1]
-    return Growth([K for _, K in chosen if np.all(np.isfinite(K))], any(rises))
+    return [K for _, K in chosen if np.all(np.isfinite(K))], any(rises)
 
 
 def _edges(target: Target, center: GaussianApproximation, v: np.ndarray) -> np.ndarray:
     """How far along each ray U is `SETTINGS.edge` above the mode, one column, by bisection."""
     bottom = target.potentials(center.mean[None])[0]
     low, high = np.zeros(len(v)), np.full(len(v), 1e-3 / np.sqrt(np.linalg.eigvalsh(center.precision)[-1]))
-    rise = lambda r: _above(target.potentials(center.mean + r[:, None] * v) - bottom)
+    rise = lambda r: np.nan_to_num(target.potentials(center.mean + r[:, None] * v) - bottom, nan=np.inf, neginf=np.inf)
     for _ in range(60):
         inside = rise(high) < SETTINGS.edge
         if not np.any(inside):
@@ -88,10 +77,6 @@ def _edges(target: Target, center: GaussianApproximation, v: np.ndarray) -> np.n
         inside = rise(middle) < SETTINGS.edge
         low, high = np.where(inside, middle, low), np.where(inside, high, middle)
     return low[:, None]
-
-
-def _above(energy: np.ndarray) -> np.ndarray:
-    return np.where(np.isfinite(energy), energy, np.inf)
 
 
 def _secants(target: Target, center: GaussianApproximation, s: np.ndarray) -> list[tuple[float, np.ndarray]]:
@@ -215,7 +200,7 @@ def stability(plan: Plan) -> Stability | None:
 class _Linear:
     """A linear chain y ← My, where it comes from, and the noise that grows with the state, where it is known."""
 
-    steps: EulerSteps | SchemeSteps
+    steps: Steps
     how: Linearisation
     noise: Noise | None = None
     superlinear: bool = False
@@ -256,7 +241,7 @@ def _linear(plan: Plan) -> _Linear | None:
         return _linearised(plan)
     if isinstance(plan.oracle, Exact | Gaussian):
         return _chain(plan, known[0], Linearisation.EXACT)
-    if why_not_linear(plan) is None and _affordable(plan):
+    if why_not_linear(plan) is None and affordable(plan):
         noise = oracle_noise(plan, known[1])
         how = Linearisation.EXACT if noise.additive else Linearisation.EXACT_WITH_NOISE
         return _chain(plan, known[0], how, noise)
@@ -274,11 +259,11 @@ def _linearised(plan: Plan) -> _Linear | None:
         return _chain(plan, K, Linearisation.AT_START) if np.all(np.isfinite(K)) else None
     if not np.all(np.isfinite(center.precision)):
         return None
-    away = growth(plan.flat_target, center)
-    noise, where = _noise_at(plan, center.mean), Linearisation.AT_EDGE if away.faster else Linearisation.FAR
+    hessians, faster = _growth(plan.flat_target, center)
+    noise, where = batch_noise(plan, center.mean), Linearisation.AT_EDGE if faster else Linearisation.FAR
     how = Linearisation.AT_MODE if noise is None else Linearisation.AT_MODE_WITH_NOISE
-    mode = _chain(plan, center.precision, how, noise, away.faster)
-    others = [_chain(plan, K, where, None, away.faster) for K in away.hessians]
+    mode = _chain(plan, center.precision, how, noise, faster)
+    others = [_chain(plan, K, where, None, faster) for K in hessians]
     steepest = [other for other in others if other.limit_of_euler > 0]
     found = min(steepest, key=lambda other: other.limit_of_euler, default=mode)
     return found if found.limit < SETTINGS.smaller * mode.limit else mode
@@ -288,31 +273,7 @@ def _chain(
     plan: Plan, K: np.ndarray, how: Linearisation, noise: Noise | None = None, superlinear: bool = False
 ) -> _Linear:
     """The linear chain where U has the Hessian K."""
-    return _Linear(steps_of(plan.scheme, plan.dynamics, augment(K, plan.augmented)), how, noise, superlinear)
-
-
-def _affordable(plan: Plan) -> bool:
-    target = plan.flat_target
-    return not isinstance(target, SumOverData) or target.num_data * plan.dim**2 <= SETTINGS.most_products
-
-
-def _noise_at(plan: Plan, mode: np.ndarray) -> Noise | None:
-    """The noise of mini-batches of a generalized linear model, linearised at the mode; None where that says nothing.
-
-    A control variate of order 2 at the mode has no linear noise there, and its noise far away is not small: no limit counts it.
-    That of anchors that move depends on the past.
-    """
-    oracle, target = plan.prepared_oracle, plan.flat_target
-    if not isinstance(oracle, Batch) or not isinstance(target, GeneralizedLinear) or not _affordable(plan):
-        return None
-    if isinstance(oracle, ControlVariate) and (oracle.order == 2 or oracle.refresh):
-        return None
-    with jax.enable_x64(True):
-        X, y = target.design
-        w = np.asarray(jax.vmap(jax.grad(target.slope))(jnp.asarray(X @ mode), jnp.asarray(y)))
-    if not np.all(w >= 0):
-        return None
-    return Noise(np.zeros((plan.dim, plan.dim)), np.sqrt(w)[:, None] * X, None, batch_factor(oracle, len(X)))
+    return _Linear(Steps(plan.scheme, plan.dynamics, augment(K, plan.augmented)), how, noise, superlinear)
 
 
 def advice(plan: Plan) -> str:

@@ -4,7 +4,8 @@ Input: a plan, a weighted sample and φ with 𝒜φ = h - μ(h). Output: `StepEf
 stationary law has π_η(h) - μ(h) = -ημ(ℬφ) + …, and integration by parts gives
     -μ(ℬφ) = ½μ(⟨∇φ, G∇²H Q∇H⟩ - tr(∇²φ G∇²H D) - tr(∇²φ GΣGᵀ)), G = D+Q, Σ(θ) the oracle's covariance,
 for Euler-Maruyama. Balanced noise has GΣGᵀ - GSGᵀ instead of GΣGᵀ; a scheme of second order has the last term only, with what it
-takes off its noise subtracted (`first_order`). A start far out, where no φ can be trusted, follows the chain without its noise.
+takes off its noise subtracted (`first_order`). From a start far out,
+where no φ can be trusted, chains are followed.
 """
 
 import dataclasses
@@ -18,20 +19,24 @@ from scipy import linalg
 
 from gyromc.approx.sample import Sample
 from gyromc.dynamics import augment
+from gyromc.errors import InvalidInput
 from gyromc.martingale import doubled_sum, projection
 from gyromc.observables import Observable
 from gyromc.oracles import Exact, Gaussian
 from gyromc.oracles.moments import oracle_covariances
 from gyromc.plan import Plan
 from gyromc.prediction.answers import Number
-from gyromc.prediction.exact.chain import Noise, chain_around, start_rows
+from gyromc.prediction.exact.chain import LinearChain, Noise, batch_noise, chain_around
 from gyromc.prediction.exact.closed_forms import fluctuation_constant, quadratic_fluctuation_constant
+from gyromc.prediction.following import SETTINGS, Transient, followed
 from gyromc.prediction.poisson.hermite import Polynomial
 from gyromc.schemes import Balanced, StepMatrices, step_matrices
 from gyromc.schemes.integrators import LeimkuhlerMatthews
 from gyromc.schemes.moments import gradient_moments
 
 MOST_DENSE = 512  # parameters
+MOST_TURNS = 300  # of the iteration for a stationary covariance
+SAME = 1e-6  # relative change at which it stops
 NOTHING = 1e-9  # share of the noise that is rounding
 
 
@@ -114,6 +119,26 @@ def not_gaussian(plan: Plan) -> float:
     return min(1.0, float(np.max(np.abs(linalg.eigh(curvature, P, eigvals_only=True) - 1))))
 
 
+@functools.lru_cache(maxsize=4)
+def _stationary(plan: Plan) -> tuple[LinearChain, np.ndarray]:
+    """The chain on the Gaussian nearest to the target, and its stationary covariance; `InvalidInput` where it has none.
+
+    The noise of mini-batches grows with the state, so their covariance is the one that the chain has under its own law.
+    """
+    fit, noise, d = plan.model.gaussian_fit, gradient_moments(plan).noise, plan.dim
+    chain = chain_around(plan, fit.precision, fit.mean, Noise(noise), np.zeros((1, plan.state_size)))
+    C, grows = doubled_sum(chain.M, chain.W), batch_noise(plan, fit.mean)
+    if grows is None:
+        return chain, C
+    of_target = np.linalg.inv(fit.precision)
+    for _ in range(MOST_TURNS):
+        added = chain.spread @ grows.growth(C[:d, :d] - of_target) @ chain.spread.T
+        before, C = C, doubled_sum(chain.M, chain.W + added)
+        if np.max(np.abs(C - before)) <= SAME * np.max(np.abs(C)):
+            return chain, C
+    raise InvalidInput("the noise of mini-batches leaves the chain no stationary covariance at this step size")
+
+
 class Leading(NamedTuple):
     """N·Var of an average on the Gaussian nearest to the target, at the plan's own step size, and V there."""
 
@@ -134,12 +159,10 @@ def gaussian_variance(plan: Plan, h: Observable) -> Leading | None:
     """
     if plan.dim > MOST_DENSE:
         return None
-    fit, moments, m = plan.model.gaussian_fit, gradient_moments(plan), plan.state_size
-    chain = chain_around(plan, fit.precision, fit.mean, Noise(moments.noise), np.zeros((1, m)))
-    C = doubled_sum(chain.M, chain.W)
-    found = projection(plan, h, fit)
+    fit, m, found = plan.model.gaussian_fit, plan.state_size, projection(plan, h, plan.model.gaussian_fit)
     if found is None:
         return None
+    chain, C = _stationary(plan)
     slope, form = found
     D, Q, P, n = plan.dynamics.D, plan.dynamics.Q, augment(fit.precision, plan.augmented), plan.dynamics.size
     u = np.concatenate([slope, np.zeros(m - plan.dim)])
@@ -152,71 +175,6 @@ def gaussian_variance(plan: Plan, h: Observable) -> Leading | None:
         variance += float(4 * np.sum((doubled_sum(chain.M.T, H) @ C) * HC.T) - 2 * np.sum(HC * HC.T))
         V += quadratic_fluctuation_constant(D, Q, P, H[:n, :n])
     return Leading(variance, V)
-
-
-NEAR = 3.0  # standard deviations, within which a fitted φ is used
-MOST_STARTS = 100
-MOST_STEPS = 2000
-FEW_STEPS = 50  # in which a chain that goes to infinity gets there, each step being larger than the one before
-WITHOUT_NOISE = 0.1  # error of the sum along the way, which leaves out the noise, as a share
-
-
-def some_starts(plan: Plan) -> np.ndarray:
-    """Rows of z₀: all starts, or a hundred spread over them."""
-    rows = start_rows(plan)
-    return rows[np.linspace(0, len(rows) - 1, min(len(rows), MOST_STARTS)).astype(int)]
-
-
-def mean_step(plan: Plan, step_size: float | None = None) -> Callable[[np.ndarray], np.ndarray]:
-    """One step of the chain without noise, of rows of z; `step_size`: the plan's own where it is left out."""
-    G, eta, d = plan.dynamics.D + plan.dynamics.Q, plan.eta if step_size is None else step_size, plan.dim
-
-    def step(z: np.ndarray) -> np.ndarray:
-        return z - eta * np.concatenate([plan.flat_target.gradients(z[:, :d]), z[:, d:]], axis=1) @ G.T  # E3
-
-    return step
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Arrival:
-    """Where the starts are after so many steps without noise, and what h - μ adds up to on the way: its mean over the starts."""
-
-    z: np.ndarray
-    steps: int
-    total: float
-
-    @property
-    def error(self) -> float:
-        """The error of the sum, which leaves out the noise."""
-        return WITHOUT_NOISE * abs(self.total)
-
-
-def arrive(
-    starts: np.ndarray, inside: Callable, step: Callable, values: Callable, num_steps: int, burn_in: int = 0
-) -> Arrival | None:
-    """Follow every start until it is inside, summing after `burn_in` steps; None where one is not in time."""
-    here, total = np.array(starts, float), 0.0
-    for k in range(min(MOST_STEPS, num_steps + burn_in)):
-        away = ~inside(here)
-        if not away.any():
-            return Arrival(here, k, total)
-        if k >= burn_in:
-            total += float(np.sum(values(here[away]))) / len(here)
-        here[away] = step(here[away])
-        if not np.all(np.isfinite(here)):
-            return None
-    return None
-
-
-def leaves(plan: Plan) -> bool:
-    """Whether the chain of Euler-Maruyama without noise goes to infinity from one of the plan's starts."""
-    here = some_starts(plan)
-    with np.errstate(all="ignore"):
-        for k in range(min(FEW_STEPS, plan.burn_in + plan.num_steps)):
-            here = mean_step(plan, float(plan.step_size(k)) if callable(plan.step_size) else None)(here)
-            if not np.all(np.isfinite(here)):
-                return True
-    return False
 
 
 DRAWS = 4000
@@ -276,21 +234,17 @@ class StepEffects:
         terms = (rotated - bent) / 2
         return Number(float(np.mean(terms)), float(np.std(terms) / np.sqrt(len(terms))))
 
-    def transient(self, poisson: Polynomial, h: Callable[[np.ndarray], np.ndarray]) -> Number | None:
-        """Σ_k η(E h(z_k) - μ(h)) from the plan's starts, h given as h - μ(h) of rows of θ; None where they do not arrive.
+    def transient(self, poisson: Polynomial, h: Callable[[np.ndarray], np.ndarray]) -> Transient:
+        """Σ_k η(h(z_k) - μ(h)) from the plan's starts, h given as h - μ(h) of rows of θ.
 
-        Beyond three standard deviations a fitted φ is unreliable: there a start follows the chain without noise.
+        Beyond three standard deviations a fitted φ is unreliable: there the chains are followed.
         """
-        plan, d = self.plan, self.plan.dim
-        center, root = self.sample.moments()
+        d, (center, root) = self.plan.dim, self.sample.moments()
 
-        def inside(z):
-            return np.sum(np.linalg.solve(root, (z[:, :d] - center).T) ** 2, axis=0) <= NEAR**2 * d
+        def inside(z: np.ndarray) -> np.ndarray:
+            return np.sum(np.linalg.solve(root, (z[:, :d] - center).T) ** 2, axis=0) <= SETTINGS.near**2 * d
 
-        found = arrive(some_starts(plan), inside, mean_step(plan), lambda z: h(z[:, :d]), plan.num_steps)
-        if found is None:
-            return None
-        return Number(plan.eta * found.total - float(np.mean(poisson.values(found.z))), plan.eta * found.error)
+        return followed(self.plan).transient(inside, lambda z: h(z[:, :d]), lambda z: -poisson.values(z))
 
 
 def draws_with_forces(plan: Plan, sample: Sample, points: int) -> tuple[np.ndarray, np.ndarray]:

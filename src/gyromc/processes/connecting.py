@@ -18,8 +18,6 @@ from gyromc.checks import require
 from gyromc.errors import InvalidInput
 from gyromc.show.numbers import listed
 
-__all__ = ["Link", "meet", "wait_for_server"]
-
 PAUSE = 0.2
 """Seconds between two attempts to connect."""
 HELLO = 5.0

@@ -18,8 +18,6 @@ from typing import Any, NoReturn
 
 from gyromc.processes.connecting import Link
 
-__all__ = ["LOST", "finish", "leave", "waiting", "watch"]
-
 LOST = 75
 """The status of a process that ends because another one did: try again."""
 REFUSED = 2

@@ -124,7 +124,7 @@ def noise_root(dynamics: Dynamics, S: Operator, eta: float) -> Operator:
 def _coordinatewise(dynamics: Dynamics, S: Operator, eta: float) -> Operator | None:
     """Where D and S are diagonal and Q pairs coordinates that S and D treat alike or is 0: numbers per coordinate."""
     D, Q = dynamics.diffusion, dynamics.rotation
-    d, s = _diagonal(D), _diagonal(S)
+    d, s = D.entries(), S.entries()
     if d is None or s is None:
         return None
     if Q.is_zero():
@@ -165,7 +165,7 @@ def _low_rank(dynamics: Dynamics, S: Operator, eta: float) -> Operator | None:
 
     With A^{-1/2}U = BΣCᵀ a root of W is A^{1/2}(I - B(I - √(I - Σ²))Bᵀ).
     """
-    d = _diagonal(dynamics.diffusion)
+    d = dynamics.diffusion.entries()
     if not isinstance(S, LowRank) or d is None or not dynamics.rotation.is_zero() or np.any(S.signs != 1):
         return None
     A = 2 * eta * d - (eta * d) ** 2 * S.diagonal
@@ -187,18 +187,6 @@ def _top_eigenvalue(diagonal: np.ndarray, factor: np.ndarray) -> float:
     apply: Any = lambda v: diagonal * v + factor @ (factor.T @ v)
     shape: Any = scipy.sparse.linalg.LinearOperator((n, n), matvec=apply, dtype=float)  # type: ignore[call-issue]  # incomplete stubs
     return float(scipy.sparse.linalg.eigsh(shape, 1, v0=np.ones(n), return_eigenvectors=False)[0])
-
-
-def _diagonal(operator: Operator) -> np.ndarray | None:
-    """The entries of a diagonal map; None for another."""
-    if isinstance(operator, Scaled):
-        return np.full(operator.size, float(operator.scale))
-    if isinstance(operator, Diagonal):
-        return np.asarray(operator.values, float)
-    if isinstance(operator, Blocks) and operator.upper_right.is_zero() and operator.lower_left.is_zero():
-        first, second = _diagonal(operator.upper_left), _diagonal(operator.lower_right)
-        return None if first is None or second is None else np.concatenate([first, second])
-    return None
 
 
 def _pairwise_equal(values: np.ndarray, n: int) -> bool:

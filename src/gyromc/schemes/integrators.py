@@ -267,34 +267,20 @@ def _less_kick(P: np.ndarray, Sigma: np.ndarray, alpha: float, gamma: float, eta
     decay, d = np.exp(-gamma * eta), len(P)
     drift = np.array([[1.0, eta / 2], [0.0, 1.0]])
     after = drift @ np.diag([1.0, decay]) @ drift
-    steps = [after @ (np.eye(2) - eta * lam * np.outer([alpha, 1.0], [1.0, 0.0])) for lam in eigenvalues]
+    steps = np.array([after @ (np.eye(2) - eta * lam * np.outer([alpha, 1.0], [1.0, 0.0])) for lam in eigenvalues])
     brought = after @ np.array([alpha, 1.0]) * eta
     drawn = drift @ np.array([0.0, 1.0])
-    share = np.empty((d, d))
-    for i in range(d):
-        for j in range(i, d):
-            propagate = np.eye(4) - np.kron(steps[i], steps[j])
-            kicks, draws = np.linalg.solve(propagate, np.stack([np.kron(v, v) for v in (brought, drawn)], axis=1))[0]
-            share[i, j] = share[j, i] = kicks / draws
+    products = np.einsum("iab,jcd->ijacbd", steps, steps).reshape(d, d, 4, 4)  # M_i ⊗ M_j
+    entering = np.stack([np.kron(v, v) for v in (brought, drawn)], axis=1)
+    kicks, draws = np.moveaxis(np.linalg.solve(np.eye(4) - products, entering)[:, :, 0], 2, 0)
+    share = np.triu(kicks / draws)
+    share += np.triu(share, 1).T
     taken = basis @ (share * (basis.T @ Sigma @ basis)) @ basis.T
     return (1 - decay**2) * np.eye(d) - taken  # T10
 
 
 def kick_variances(P: np.ndarray, Sigma: np.ndarray, alpha: float, gamma: float, eta: float) -> np.ndarray:
-    """The variances that O draws where P and Σ are diagonal: d numbers, negative where the noise is more than O draws.
-
-    **Arguments:**
-
-    - `P`, `Sigma`: the diagonals of curvature and noise, in the coordinates E⁻¹θ.
-    - `alpha`, `gamma`, `eta`: of HFHR, and the step size.
-
-    ```python
-    import numpy as np
-    from gyromc.schemes.integrators import kick_variances
-    drawn = kick_variances(np.ones(3), np.array([0.0, 0.1, 9.0]), alpha=0.1, gamma=1.0, eta=0.5)
-    assert np.isclose(drawn[0], 1 - np.exp(-1.0)) and 0 < drawn[1] < drawn[0] and drawn[2] < 0
-    ```
-    """
+    """The variances that O draws where P and Σ are diagonal: d numbers, negative where the noise is more than O draws."""
     drawn = np.empty(len(P))
     for first in range(0, len(P), AT_ONCE):
         part = slice(first, first + AT_ONCE)
@@ -322,7 +308,7 @@ def _share(P: np.ndarray, alpha: float, gamma: float, eta: float) -> np.ndarray:
 def _diagonal_kick(plan: Any, scheme: "HfhrSplitting") -> Operator:
     """A root of what O draws, from the diagonals of P and Σ, in O(d) memory."""
     D, Q = plan.dynamics.diffusion, plan.dynamics.rotation
-    minus_E = None if scheme.whitened else _entries(Q.upper_right)
+    minus_E = None if scheme.whitened else Q.upper_right.entries()
     require(
         minus_E is not None or (scheme.whitened and scheme.moments is not None),
         f"`{scheme}` takes the noise of {plan.oracle.name} gradients off its own with full matrices for at most {MOST_DENSE} "
@@ -361,18 +347,11 @@ def _alpha(C: Operator, minus_E: Operator) -> float:
     """α of αEEᵀ."""
     if isinstance(C, Gram) and isinstance(minus_E, DiagonalLowRank):
         return float(C.factor) * float(C.root.scale[0] / minus_E.scale[0]) ** 2
-    entries, root = _entries(C), _entries(minus_E)
+    entries, root = C.entries(), minus_E.entries()
     if entries is not None and root is not None:
         return float(entries[0] / root[0] ** 2)
     E = minus_E.dense()
     return float(np.trace(C.dense()) / np.trace(E @ E.T))
-
-
-def _entries(operator: Operator) -> np.ndarray | None:
-    """The diagonal of a diagonal map; None for another."""
-    if isinstance(operator, Scaled):
-        return np.full(operator.size, float(operator.scale))
-    return np.asarray(operator.values, float) if isinstance(operator, Diagonal) else None
 
 
 def _moments(plan: Any, scheme: Scheme) -> GradientMoments:
@@ -399,7 +378,7 @@ def _is_square(D: Operator, minus_E: Operator) -> bool:
     """Whether D = αEEᵀ for a number α, looking at matrices only where the structure does not tell."""
     if isinstance(D, Scaled) and isinstance(minus_E, Scaled):
         return float(minus_E.scale) != 0
-    values, root = _entries(D), _entries(minus_E)
+    values, root = D.entries(), minus_E.entries()
     if values is not None and root is not None:
         return bool(np.all(root != 0) and np.allclose(values * root[0] ** 2, values[0] * root**2, rtol=1e-6, atol=0))
     if isinstance(D, Gram) and D.root.difference(minus_E.transposed(), 1) is not None:

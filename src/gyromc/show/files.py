@@ -7,6 +7,7 @@ import contextlib
 import csv
 import dataclasses
 import glob
+import hashlib
 import io
 import json
 import os
@@ -22,17 +23,6 @@ from gyromc.checks import read_path, require
 from gyromc.errors import InvalidInput
 from gyromc.show.interruption import unhurried
 from gyromc.show.numbers import is_number
-
-__all__ = [
-    "ResultsFile",
-    "csv_text",
-    "json_text",
-    "private_folder",
-    "require_output",
-    "require_writable",
-    "results_folder",
-    "write_atomically",
-]
 
 UNFINISHED = ".unfinished-"
 NEW = 60
@@ -263,7 +253,8 @@ class ResultsFile:
 
     def save(self, content: Mapping[str, Any], directory: Path) -> dict[str, Any]:
         """Write the content under a header with the schema; return what a reader of the file gets."""
-        text = json_text({"schema": self.schema, "schema_version": self.version, **content}, indent=1)
+        plain = json.loads(json_text({"schema": self.schema, "schema_version": self.version, **content}))
+        text = json_text({**plain, "sha256": _digest(plain)}, indent=1)
         write_atomically(Path(directory) / self.name, text + "\n")
         return json.loads(text)
 
@@ -282,4 +273,12 @@ class ResultsFile:
                 f"{path} has schema {found[0]!r} version {found[1]!r}; this gyromc reads {self.schema!r} version "
                 f"{self.version}. Use the gyromc that wrote it, or run `{command}` again."
             )
+        same = content.get("sha256") == _digest(content)
+        require(same, f"{path} was changed after it was written: its checksum differs. Run `{command}` again.")
         return content
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    """The checksum of a content's values, whatever the spaces and the order of its keys are."""
+    plain = json.dumps({key: value for key, value in content.items() if key != "sha256"}, sort_keys=True)
+    return hashlib.sha256(plain.encode()).hexdigest()

@@ -11,8 +11,6 @@ from typing import Any
 
 from gyromc.show.progress import say
 
-__all__ = ["Interruption", "delayed", "interruptible", "unhurried"]
-
 ENDING = ("SIGTERM", "SIGHUP")
 """Signals that end a process, by name: SIGHUP is not known everywhere."""
 AGAIN = 2.0

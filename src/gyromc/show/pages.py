@@ -17,8 +17,6 @@ import gyromc
 from gyromc.extras import needs
 from gyromc.show.numbers import bounds, duration, number, plus_minus, signed
 
-__all__ = ["FIGURE_STYLE", "Picture", "environment", "image", "lay_out", "machine"]
-
 FIGURE_STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",
     "font.size": 9,

@@ -14,8 +14,6 @@ from scipy import stats
 
 from gyromc.show.pages import FIGURE_STYLE, image, lay_out
 
-__all__ = ["KINDS", "NotebookFigure", "interval_plot", "posterior_plot"]
-
 KINDS = ("density", "forest", "trace", "rank")
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#6B6B6B"
 MOST_POINTS = 4000  # of a density: enough for a smooth curve

@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator
 
 from gyromc.show.numbers import printable
 
-__all__ = ["Progress", "progress", "say"]
-
 
 class Progress:
     """Reports what is done now (`describe`) and how much work was done since the last call (`advance`).

@@ -13,8 +13,6 @@ from typing import Any, Literal
 
 from gyromc.show.numbers import printable
 
-__all__ = ["Cell", "Shown", "Table", "console", "text_of"]
-
 WIDTH = 150
 """Of text that goes into a pipe or a string."""
 Cell = str | tuple[str, str]

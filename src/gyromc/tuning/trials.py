@@ -99,11 +99,6 @@ class Reference:
         """Whether matrices are formed."""
         return self.covariance.ndim == 2
 
-    @property
-    def largest_error(self) -> float:
-        """Of the means, in posterior standard deviations."""
-        return float(np.max(self.error / np.where(self.sd > 0, self.sd, np.inf)))
-
     def farthest(self, rows: np.ndarray) -> float:
         """The largest distance of a coordinate from its mean, in standard deviations of the draws."""
         sd = self.draws.std(axis=0)
@@ -160,7 +155,13 @@ def refer(base: Plan, oracle: Oracle | None, gradients: float, seed: int) -> Ref
         solver.solve()
     solver.error = math.inf  # a larger error of the reference counts in the bias of a trial and needs no warning
     found = answer(solver, 0.95)
-    mean, error, sd = (np.array([getattr(row, key) for row in found.values()]) for key in ("mean", "std_error", "sd"))
+    keys = ("mean", "std_error", "sd", "r_hat")
+    mean, error, sd, r_hat = (np.array([getattr(row, key) for row in found.values()]) for key in keys)
+    if found.warnings:
+        # Chains that have not mixed all miss the same part of the posterior, and what is left after the regression does not
+        # show it: the differences between their plain averages count.
+        apart = np.sqrt(np.maximum(np.nan_to_num(r_hat, nan=1.0) ** 2 - 1, 0.0) / settings.chains)
+        error = np.maximum(error, apart * sd)
     draws = found.resampled(SETTINGS.points, seed)
     slopes = base.flat_target.gradients(draws)
     dense = not many
@@ -178,7 +179,9 @@ def refer(base: Plan, oracle: Oracle | None, gradients: float, seed: int) -> Ref
     plan = base.replace(oracle=oracle)
     noise = np.zeros_like(S)
     if dense:
-        noise = _noise(plan, draws[: SETTINGS.noise_points])
+        if why := why_no_moments(plan.oracle):
+            raise InvalidInput(f"`tune` needs the covariance of gradient noise, and {why}. Use a fixed anchor.")
+        noise = mean_covariance(plan.flat_target, plan.prepared_oracle, draws[: SETTINGS.noise_points])
         fit = GaussianApproximation(center, np.linalg.inv(C), "exact" if known is not None else "the solver's chains")
         plan.model.remember(fit, plan.oracle, GradientMoments(S, noise, "the solver's chains"))
         if np.linalg.cond(C) > SETTINGS.ill_conditioned:
@@ -194,14 +197,6 @@ def _minibatches(chains: Any) -> Oracle | None:
         return None
     used = chains.oracle
     return ControlVariate(used.size, center=np.asarray(used.center, float), order=2, curvature=used.operator.dense())
-
-
-def _noise(plan: Plan, rows: np.ndarray) -> np.ndarray:
-    """E[Cov(ĝ | θ)] of the plan's oracle over draws."""
-    why = why_no_moments(plan.oracle)
-    if why is not None:
-        raise InvalidInput(f"`tune` needs the covariance of gradient noise, and {why}. Use a fixed anchor.")
-    return mean_covariance(plan.flat_target, plan.prepared_oracle, rows)
 
 
 def cost_of_a_gradient(plan: Plan) -> float:
@@ -227,14 +222,9 @@ class Family:
     @property
     def name(self) -> str:
         """For tables."""
-        how = (
-            f", friction {self.friction:g}"
-            if self.friction
-            else f", rotating at {self.turn:g}"
-            if self.turn
-            else ", reversible"
-        )
-        return f"{self.scheme}{how}"
+        if self.friction:
+            return f"{self.scheme}, friction {self.friction:g}"
+        return f"{self.scheme}, rotating at {self.turn:g}" if self.turn else f"{self.scheme}, reversible"
 
     def first_step(self, known: Reference) -> float:
         """The step size to begin with: smaller where gradients are steeper than a Gaussian's."""

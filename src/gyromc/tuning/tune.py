@@ -166,9 +166,8 @@ class Tuning:
         self.known = refer(base, oracle, float(np.clip(budget.guess(1.0), *SETTINGS.reference)), seed)
         self.steps = budget.guess(cost_of_a_gradient(self.known.plan))
         self.spent, self.count, self.candidates = self.known.gradients, 0, []
-        say(
-            f"reference: {self.known.gradients:,.0f} gradients, errors up to {self.known.largest_error:.2g} posterior sds"
-        )
+        errors = self.known.error / np.where(self.known.sd > 0, self.known.sd, np.inf)
+        say(f"reference: {self.known.gradients:,.0f} gradients, errors up to {np.max(errors):.2g} posterior sds")
         say(f"gradients: from {_reads(self.known.plan)}")
         for family in self._families():
             found = self._tried(family)
@@ -308,10 +307,10 @@ class Tuning:
         """How many times more gradients others need for the same error, from their trials."""
         own = self.score(final)
         ratio = lambda error: (error / own) ** 2 if own > 0 else math.nan
-        plain = [
-            self.score(self.best(one)) for one in self.candidates if not one.family.turn and not one.family.friction
-        ]
-        gains = {"reversible": ratio(min(plain))} if plain else {}
+        gains = {}
+        for one in self.candidates:
+            name = "rotating" if one.family.turn or one.family.friction else "reversible"
+            gains[name] = min(ratio(self.score(self.best(one))), gains.get(name, math.inf))
         if given is not None and list(given.observables) == list(self.known.plan.observables):
             share = cost_of_a_gradient(self.known.plan) / cost_of_a_gradient(given)
             steps = min(self.steps * share, SETTINGS.screening[1]) / SETTINGS.trial_chains

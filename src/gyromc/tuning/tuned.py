@@ -14,13 +14,8 @@ __all__ = ["Expected", "Tried", "Tuned"]
 
 COLUMNS = ("observable", "expected RMSE", "in posterior sds", "bias", "std error")
 TRIED = (
-    "sampler",
-    "step sizes tried",
-    "best step size",
-    "RMSE in posterior sds",
-    "of it bias",
-    "draws per gradient",
-    "",
+    *("sampler", "step sizes tried", "best step size", "RMSE in posterior sds", "of it bias"),
+    *("draws per gradient", ""),
 )
 
 
@@ -65,11 +60,6 @@ class Tried:
     draws_per_gradient: float
     note: str = ""
 
-    @property
-    def numbers(self) -> tuple[float, ...]:
-        """What the table shows of it."""
-        return self.step_size, self.rmse, self.bias, self.draws_per_gradient
-
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Tuned(Shown, Records[Expected]):
@@ -80,8 +70,8 @@ class Tuned(Shown, Records[Expected]):
     - `plan`: an ordinary `Plan`.
     - `expected`, `bias`, `bias_error`, `std_error`, `sd`: by observable; see `Expected`.
     - `tried`: a tuple of `Tried`, what was measured; `reason`: what was chosen, in a sentence.
-    - `gains`: how many times more gradients the best `"reversible"` sampler and, where a plan was given, the `"untuned plan"`
-      would need for the same error, from their trials.
+    - `gains`: how many times more gradients the best `"reversible"` sampler, the best `"rotating"` one (pairs of parameters, or
+      parameters with momenta) and, where a plan was given, the `"untuned plan"` would need for the same error, from their trials.
     - `gradients`: what the plan costs in gradients over all the data; `spent`: what tuning cost; `seconds`: how long a run takes
       on this machine, without compiling.
     - `warnings`: what could not be known, and what would help.
@@ -123,17 +113,18 @@ class Tuned(Shown, Records[Expected]):
     def shown(self) -> Sequence[Table | str]:
         """The reason, what was tried, what to expect, and what could not be known."""
         cells = [
-            [one.name, ", ".join(f"{eta:.3g}" for eta in one.step_sizes), *map(_number, one.numbers), one.note]
+            [
+                *(one.name, ", ".join(f"{eta:.3g}" for eta in one.step_sizes)),
+                *map(_number, (one.step_size, one.rmse, one.bias, one.draws_per_gradient)),
+                one.note,
+            ]
             for one in self.tried
         ]
         expected = [
-            (
-                name,
-                f"{row.expected:.3g}",
-                f"{row.relative:.3g}",
-                f"{row.bias:.2g} ± {row.bias_error:.1g}",
-                f"{row.std_error:.2g}",
-            )
+            [
+                *(name, f"{row.expected:.3g}", f"{row.relative:.3g}"),
+                *(f"{row.bias:.2g} ± {row.bias_error:.1g}", f"{row.std_error:.2g}"),
+            ]
             for name, row in self.items()
         ]
         tried = Table(TRIED, cells, "What was tried", left=(TRIED[0], TRIED[1], TRIED[-1]))

@@ -18,8 +18,6 @@ from gyromc.plan import FIELDS, Plan
 from gyromc.tuning.tune import tune as tune_any
 from gyromc.tuning.tuned import Tuned
 
-__all__ = ["plan", "tune"]
-
 CHAINS = 32
 """How many there are where only `num_steps` is given."""
 BUDGETS = ("gradients", "error", "seconds")

@@ -44,8 +44,6 @@ from gyromc.interop.numpyro.reading import (
 from gyromc.precision import fresh, private
 from gyromc.targets import SumOverData
 
-__all__ = ["NumPyroPosterior", "SubsampledPosterior", "target"]
-
 BLOCK = 8192
 """Rows of a plate at once: with 50 columns 3 MB, which stay in a processor's cache; measured, 3 times faster."""
 WHOLE = 8 * BLOCK
@@ -341,7 +339,7 @@ def _to_move(noncentre: bool | Sequence[str] | None, structure) -> tuple[str, ..
     possible = tuple(structure.hierarchical)
     if noncentre is None or isinstance(noncentre, bool):
         return () if noncentre is False else possible
-    wanted = (noncentre,) if isinstance(noncentre, str) else tuple(noncentre)
+    wanted = tuple(noncentre) if isinstance(noncentre, list | tuple) else (noncentre,)
     unknown = [name for name in wanted if name not in possible]
     require(
         not unknown,

@@ -26,8 +26,6 @@ from gyromc.errors import InvalidInput
 from gyromc.interop.models import LARGEST_REPORTED, Structure
 from gyromc.precision import fresh, private
 
-__all__ = ["DrivePlates", "NumPyroStructure", "OnlyPart", "arguments", "on_device", "place", "read", "unwrapped"]
-
 LOCATION_SCALE: dict[type, tuple[str, ...]] = {
     **dict.fromkeys((dist.Normal, dist.Cauchy, dist.Laplace, dist.Logistic, dist.Gumbel, dist.SoftLaplace), ()),
     dist.StudentT: ("df",),
@@ -197,8 +195,11 @@ def _structure(sites: dict, plates: dict[str, int]) -> NumPyroStructure:
         transforms={},
         dims={name: _dims(name, site) for name, site in named.items()},
         shapes={name: np.shape(site["value"]) for name, site in named.items()},
+        # Those that `LocScaleReparam` takes.
         hierarchical={
-            name: LOCATION_SCALE[type(unwrapped(s["fn"]))] for name, s in latent.items() if _location_scale(s["fn"])
+            name: LOCATION_SCALE[type(unwrapped(s["fn"]))]
+            for name, s in latent.items()
+            if type(unwrapped(s["fn"])) in LOCATION_SCALE and not isinstance(s["fn"], dist.MaskedDistribution)
         },
         observed=tuple(observed),
         deterministic=tuple(name for name in derived if name not in on_rows),
@@ -218,8 +219,9 @@ def _check_sites(sites: dict, latent: dict, observed: list) -> None:
     for name, site in latent.items():
         require(
             not site["fn"].support.is_discrete,
-            f"Latent site {name!r} is discrete ({_kind(site['fn'])}): gradients cannot move it. Sum it out yourself, for "
-            "example with `dist.MixtureSameFamily` for mixture labels, or with `jax.nn.logsumexp` and `numpyro.factor`.",
+            f"Latent site {name!r} is discrete ({type(unwrapped(site['fn'])).__name__}): gradients cannot move it. Sum it out "
+            "yourself, for example with `dist.MixtureSameFamily` for mixture labels, or with `jax.nn.logsumexp` and "
+            "`numpyro.factor`.",
         )
         require(
             not isinstance(site["fn"], dist.Delta),
@@ -291,16 +293,6 @@ def unwrapped(distribution) -> Any:
     while isinstance(distribution, dist.Independent | dist.ExpandedDistribution | dist.MaskedDistribution):
         distribution = distribution.base_dist
     return distribution
-
-
-def _location_scale(distribution) -> bool:
-    """Whether a distribution is that of loc + scale · noise, on the whole line, as `LocScaleReparam` takes it."""
-    inner = unwrapped(distribution)
-    return type(inner) in LOCATION_SCALE and not isinstance(distribution, dist.MaskedDistribution)
-
-
-def _kind(distribution) -> str:
-    return type(unwrapped(distribution)).__name__
 
 
 def _called(model: Callable) -> str:

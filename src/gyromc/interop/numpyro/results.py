@@ -32,8 +32,6 @@ from gyromc.show.records import Column, Records
 from gyromc.show.tables import Shown, Table
 from gyromc.statistics import ChainAverages
 
-__all__ = ["Summary", "draws", "observables", "predictive", "summary"]
-
 POWERS = {1: "", 2: "^2"}
 """What follows the name of an element in that of its power."""
 
@@ -268,13 +266,9 @@ def _summary_of_run(result: Run | Estimates) -> Summary:
     run = result.run if isinstance(result, Estimates) else result
     good = int((~run.diverged).sum())
     require(good > 1, f"Errors of standard deviations need two chains at least: this run has {good}.")
-    pairs = {}
-    for name, h in run.plan.observables.items():
-        if not isinstance(h, SiteElement) or h.power != 1:
-            continue
-        square = element_name(h.site, h.index) + POWERS[2]
-        if square in run:
-            pairs[name] = square
+    elements = {name: h for name, h in run.plan.observables.items() if isinstance(h, SiteElement) and h.power == 1}
+    squares = {name: element_name(h.site, h.index) + POWERS[2] for name, h in elements.items()}
+    pairs = {name: square for name, square in squares.items() if square in run}
     require(
         pairs, "This run averaged no site together with its square: plan it with `observables(target, squares=True)`."
     )

@@ -13,15 +13,17 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from gyromc.dynamics import augment
 from gyromc.oracles import Batch, ControlVariate, Exact, Gaussian, Minibatch
 from gyromc.plan import Plan
-from gyromc.targets import LinearRegression
+from gyromc.targets import GeneralizedLinear, LinearRegression, SumOverData
 
 MOST_IN_TENSOR = 24  # parameters
 ROWS_AT_ONCE = 4096
+MOST_PRODUCTS = 1e8
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -96,6 +98,31 @@ def oracle_noise(plan: Plan, mean: np.ndarray) -> Noise:
         return Noise(factor * e.T @ e, X, e, factor)
     tau = float(oracle.tau) if isinstance(oracle, Gaussian) else 0.0
     return Noise(tau**2 * np.eye(d))
+
+
+def affordable(plan: Plan) -> bool:
+    """Whether noise that grows with the state is counted: N d² products take seconds at most."""
+    target = plan.flat_target
+    return not isinstance(target, SumOverData) or target.num_data * plan.dim**2 <= MOST_PRODUCTS
+
+
+def batch_noise(plan: Plan, mode: np.ndarray) -> Noise | None:
+    """The noise of mini-batches of a generalized linear model, linearised at the mode; None where that says nothing.
+
+    A control variate of order 2 at the mode has no linear noise there, and its noise far away is not small: no limit counts it.
+    That of anchors that move depends on the past.
+    """
+    oracle, target = plan.prepared_oracle, plan.flat_target
+    if not isinstance(oracle, Batch) or not isinstance(target, GeneralizedLinear) or not affordable(plan):
+        return None
+    if isinstance(oracle, ControlVariate) and (oracle.order == 2 or oracle.refresh):
+        return None
+    with jax.enable_x64(True):
+        X, y = target.design
+        w = np.asarray(jax.vmap(jax.grad(target.slope))(jnp.asarray(X @ mode), jnp.asarray(y)))
+    if not np.all(w >= 0):
+        return None
+    return Noise(np.zeros((plan.dim, plan.dim)), np.sqrt(w)[:, None] * X, None, batch_factor(oracle, len(X)))
 
 
 def batch_factor(oracle: Batch, num_data: int) -> float:
@@ -178,7 +205,9 @@ def why_not_linear(plan: Plan) -> str | None:
 def linear_chain(plan: Plan) -> LinearChain:
     """The matrices of a plan for which `why_not_linear` returns None; `InvalidInput` where its scheme does not fit the plan."""
     K, mean = plan.flat_target.gaussian()  # type: ignore[misc]  # a Gaussian: the chain is linear
-    return chain_around(plan, K, mean, oracle_noise(plan, mean), memory_rows(plan) - lift(mean, plan.state_size))
+    rows = start_rows(plan)
+    starts = np.pad(rows, ((0, 0), (0, plan.state_size - rows.shape[1])))  # the memory begins empty
+    return chain_around(plan, K, mean, oracle_noise(plan, mean), starts - lift(mean, plan.state_size))
 
 
 def chain_around(plan: Plan, K: np.ndarray, mean: np.ndarray, noise: Noise, starts: np.ndarray) -> LinearChain:
@@ -208,12 +237,6 @@ def start_rows(plan: Plan) -> np.ndarray:
     r = np.zeros((1, plan.dim)) if plan.starts.r is None else np.asarray(plan.starts.r, float)
     rows = max(theta.shape[0], r.shape[0])
     return np.concatenate([np.broadcast_to(theta, (rows, plan.dim)), np.broadcast_to(r, (rows, plan.dim))], axis=1)
-
-
-def memory_rows(plan: Plan) -> np.ndarray:
-    """y₀, one row for each different start: z₀ and an empty memory."""
-    rows = start_rows(plan)
-    return np.concatenate([rows, np.zeros((len(rows), plan.state_size - rows.shape[1]))], axis=1)
 
 
 def power(compose: Callable[[T, T], T], base: T, count: int) -> T:

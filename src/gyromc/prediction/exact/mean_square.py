@@ -49,58 +49,32 @@ class Eigenmodes(NamedTuple):
     inverse: np.ndarray | None
 
 
-def _inverse(vectors: np.ndarray) -> np.ndarray | None:
-    return None if np.linalg.cond(vectors) > DEFECTIVE else np.linalg.inv(vectors)
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
-class EulerSteps:
-    """z ← (I - ηA) z - ηGδ: the eigenvalues of A are enough for every η."""
+class Steps:
+    """y ← M(η)y + B(η)δ of a linear scheme on H with the Hessian P; Euler's for one that is not linear, and for balanced noise.
 
-    A: np.ndarray
-    G: np.ndarray
-
-    @functools.cached_property
-    def _eigen(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        rates, vectors = np.linalg.eig(self.A)
-        return rates, vectors, _inverse(vectors)
-
-    @functools.cached_property
-    def rates(self) -> np.ndarray:
-        """The eigenvalues of A."""
-        return np.linalg.eigvals(self.A)
-
-    def modes(self, step_size: float) -> Eigenmodes:
-        """M and its eigenvectors."""
-        rates, vectors, inverse = self._eigen
-        return Eigenmodes(np.eye(len(self.A)) - step_size * self.A, 1 - step_size * rates, vectors, inverse)
-
-    def spread(self, step_size: float, d: int) -> np.ndarray:
-        """B_θ, up to its sign."""
-        return step_size * self.G[:, :d]
-
-    def radius(self, step_size: float) -> float:
-        """ρ(M)²."""
-        return float(np.max(np.abs(1 - step_size * self.rates)) ** 2)
-
-    def limit(self) -> float:
-        """The largest step size with ρ(M) < 1."""
-        return limit_of_mean(self.rates)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class SchemeSteps:
-    """y ← M(η)y + B(η)δ of a linear scheme that makes steps without being prepared; on H with the Hessian P."""
+    For Euler, M = I - ηA, and the eigenvalues of A are enough for every η.
+    """
 
     scheme: Scheme
     dynamics: Dynamics
     P: np.ndarray
     _last: dict = dataclasses.field(default_factory=dict)  # of the step size looked at last
 
+    @property
+    def euler(self) -> bool:
+        """Whether the steps are Euler's."""
+        return self.scheme.is_euler or not self.scheme.linear or self.scheme.needs_prepared
+
+    @functools.cached_property
+    def A(self) -> np.ndarray:
+        """The drift of the diffusion, (D+Q)P."""
+        return (self.dynamics.D + self.dynamics.Q) @ self.P
+
     @functools.cached_property
     def rates(self) -> np.ndarray:
-        """The eigenvalues of A, the drift of the diffusion."""
-        return np.linalg.eigvals((self.dynamics.D + self.dynamics.Q) @ self.P)
+        """The eigenvalues of A."""
+        return np.linalg.eigvals(self.A)
 
     @functools.cached_property
     def _images(self) -> Callable:
@@ -116,20 +90,24 @@ class SchemeSteps:
 
     def _matrices(self, step_size: float) -> tuple[np.ndarray, np.ndarray]:
         """M and B."""
+        if self.euler:
+            return np.eye(len(self.A)) - step_size * self.A, -step_size * (self.dynamics.D + self.dynamics.Q)
         if self._last.get("at") != step_size:
             with jax.enable_x64(True):
                 A, B = (np.array(x, float) for x in self._images(jnp.asarray(step_size, float)))
             A[:, : len(self.P)] += B @ self.P
-            self._last.update(at=step_size, matrices=(A, B), modes=None)
+            self._last.update(at=step_size, matrices=(A, B), eigen=None)
         return self._last["matrices"]
 
     def modes(self, step_size: float) -> Eigenmodes:
         """M and its eigenvectors."""
         M, _ = self._matrices(step_size)
-        if self._last["modes"] is None:
-            values, vectors = np.linalg.eig(M)
-            self._last["modes"] = Eigenmodes(M, values, vectors, _inverse(vectors))
-        return self._last["modes"]
+        if self._last.get("eigen") is None:
+            values, vectors = np.linalg.eig(self.A if self.euler else M)
+            inverse = None if np.linalg.cond(vectors) > DEFECTIVE else np.linalg.inv(vectors)
+            self._last["eigen"] = values, vectors, inverse
+        values, vectors, inverse = self._last["eigen"]
+        return Eigenmodes(M, 1 - step_size * values if self.euler else values, vectors, inverse)
 
     def spread(self, step_size: float, d: int) -> np.ndarray:
         """B_θ."""
@@ -137,11 +115,14 @@ class SchemeSteps:
 
     def radius(self, step_size: float) -> float:
         """ρ(M)²."""
-        return float(np.max(np.abs(np.linalg.eigvals(self._matrices(step_size)[0]))) ** 2)
+        values = 1 - step_size * self.rates if self.euler else np.linalg.eigvals(self._matrices(step_size)[0])
+        return float(np.max(np.abs(values)) ** 2)
 
     def limit(self) -> float:
-        """The step size up to which ρ(M) < 1: tried in growing steps from where it is, then by bisection."""
+        """The step size up to which ρ(M) < 1: for others than Euler tried in growing steps from his, then by bisection."""
         low = limit_of_mean(self.rates)
+        if self.euler:
+            return low
         for _ in range(MOST_TRIED):
             if low == 0 or self.radius(low) < 1:
                 break
@@ -155,19 +136,11 @@ class SchemeSteps:
         return float("inf")
 
 
-def steps_of(scheme: Scheme, dynamics: Dynamics, P: np.ndarray) -> "EulerSteps | SchemeSteps":
-    """The steps of a scheme on H with the Hessian P; Euler's for one that is not linear, and for balanced noise."""
-    if scheme.linear and not scheme.is_euler and not scheme.needs_prepared:
-        return SchemeSteps(scheme, dynamics, P)
-    G = dynamics.D + dynamics.Q
-    return EulerSteps(G @ P, G)
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class MeanSquare:
     """Second moments of a linear chain whose noise grows with the state."""
 
-    steps: EulerSteps | SchemeSteps
+    steps: Steps
     noise: Noise
     _last: dict = dataclasses.field(default_factory=dict)  # where the next power iteration begins
 

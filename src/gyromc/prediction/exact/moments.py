@@ -370,12 +370,9 @@ def exact_moments(plan: Plan) -> dict[str, Moments]:
             overflow = not (np.isfinite(mean) and np.isfinite(variance))
             error = 0.0 if plan.starts.draw is None else float(np.std(by_start)) / math.sqrt(len(by_start))
             found[name] = Moments(float(mean), np.inf if overflow else max(float(variance), 0.0), error)
-    return _corrected(plan, chain, known, found) if known and plan.martingale and _settles(chain) else found
-
-
-def _settles(chain: LinearChain) -> bool:
-    """Whether the chain is stable: a martingale can be computed for no other."""
-    return bool(np.all(np.isfinite(chain.M)) and np.max(np.abs(np.linalg.eigvals(chain.M))) < 1)
+    # A martingale can be computed for a stable chain only.
+    stable = np.all(np.isfinite(chain.M)) and np.max(np.abs(np.linalg.eigvals(chain.M))) < 1
+    return _corrected(plan, chain, known, found) if known and plan.martingale and stable else found
 
 
 def _corrected(

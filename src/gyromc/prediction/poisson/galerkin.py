@@ -20,22 +20,13 @@ from gyromc.oracles import Gaussian
 from gyromc.plan import Plan
 from gyromc.prediction.answers import Number
 from gyromc.prediction.exact.chain import start_rows
-from gyromc.prediction.poisson.basis import (
-    MOST_NODES,
-    SPACING,
-    Axis,
-    TooLarge,
-    axes_of,
-    guessed_scales,
-    momentum_axes,
-    on_grid,
-    potentials,
-    slope_along,
-    values_along,
-)
+from gyromc.prediction.following import SETTINGS as FOLLOW
+from gyromc.prediction.following import Transient, followed
+from gyromc.prediction.poisson import basis
+from gyromc.prediction.poisson.basis import Axis, TooLarge
 from gyromc.prediction.poisson.equation import Generator, Solution, along, coefficients
 from gyromc.prediction.poisson.quadrature import RESOLVED, solve_line
-from gyromc.prediction.step_effects import NEAR, FirstOrder, arrive, first_order, mean_step, no_first_order, some_starts
+from gyromc.prediction.step_effects import FirstOrder, first_order, no_first_order
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +71,7 @@ class Galerkin:
     expectation: Number  # μ(h)
     strictness: float  # ∫ |⟨Q∇H, ∇φ₀⟩|² dμ
     bias_slope: Number | None  # bias of the stationary average per unit of step size; None where it is not computed
-    transient: Number | None  # -φ(z₀): divided by Nη, the bias due to the start
+    transient: Transient | None  # -φ(z₀): divided by Nη, what the start adds to an average
     floor: float  # s in N·Var = V/η + s + …
     spread: float  # the standard deviation of h
     how: str  # what was solved, for tables
@@ -149,9 +140,9 @@ def solve(plan: Plan, h: Observable, digits: int = 6) -> Galerkin:
     levels: list[Level] = []
     evaluated = 0
     for number, degree in enumerate(SETTINGS.degrees):
-        spacing = 1.25 * SPACING * 0.963**number  # no two levels share their nodes
+        spacing = 1.25 * basis.SPACING * 0.963**number  # no two levels share their nodes
         try:
-            levels.append(_level(plan, h, depends, chosen, degree, spacing, MOST_NODES - evaluated))
+            levels.append(_level(plan, h, depends, chosen, degree, spacing, basis.MOST_NODES - evaluated))
         except TooLarge:
             if len(levels) < 2:
                 raise
@@ -177,12 +168,12 @@ def _order(plan: Plan) -> FirstOrder | None:
 
 def _explicit(plan: Plan, h: Observable, k: int) -> Galerkin:
     """The equation of one coordinate, by integration."""
-    potential, around = potentials(plan)[k], guessed_scales(plan)[k]
+    potential, around = basis.potentials(plan)[k], basis.guessed_scales(plan)[k]
     D, noise, starts = float(plan.dynamics.D[k, k]), noise_covariance(plan)[k, k], start_rows(plan)[:, k]
-    found = solve_line(functools.partial(values_along, plan, h, k), potential, D, around, starts)
-    slope = slope_along(plan, k, found.panels.nodes.ravel()).reshape(found.panels.nodes.shape)
+    found = solve_line(functools.partial(basis.values_along, plan, h, k), potential, D, around, starts)
+    slope = basis.slope_along(plan, k, found.panels.nodes.ravel()).reshape(found.panels.nodes.shape)
     with_curvature, bend = found.curvature_integral(slope)
-    order, start, bias_slope = _order(plan), float(np.mean(found.at(starts))), None
+    order, start, bias_slope = _order(plan), Transient.of(-found.at(starts), drawn=False), None
     if order is not None:
         value = -(order.drift * D**2 * with_curvature + (noise - order.less[k, k]) * bend) / 2
         bias_slope = Number(float(value), SETTINGS.slope_error * abs(value))
@@ -192,7 +183,7 @@ def _explicit(plan: Plan, h: Observable, k: int) -> Galerkin:
         expectation=found.expectation,
         strictness=0.0,
         bias_slope=bias_slope,
-        transient=None if math.isnan(start) else Number(-start, 0.0),
+        transient=start,
         floor=float(noise * found.mean(found.slope**2)),
         spread=math.sqrt(found.mean((found.panels.values[0] - found.expectation.value) ** 2)),
         how=f"integration ({found.panels.low.size} panels",
@@ -231,12 +222,12 @@ def _level(plan: Plan, h: Observable, depends, chosen, degree: int, spacing: flo
         or (degree > SETTINGS.degrees[1] and work > SETTINGS.most_work)
     ):
         raise TooLarge(f"{' × '.join(map(str, sizes))} functions are too many for a tensor basis.")
-    axes = axes_of(plan, chosen, degree, spacing if len(depends) < 4 else 2 * spacing)
+    axes = basis.axes_of(plan, chosen, degree, spacing if len(depends) < 4 else 2 * spacing)
     used = [axis for axis in axes if set(axis.coordinates) & set(depends)]
-    values = on_grid(plan, h, used, most)
+    values = basis.on_grid(plan, h, used, most)
     center = _mean(used, values)
     c, second = coefficients(used, values - center), _mean(used, (values - center) ** 2)
-    axes += momentum_axes(plan, chosen, SETTINGS.momentum_degree - 2)
+    axes += basis.momentum_axes(plan, chosen, SETTINGS.momentum_degree - 2)
     return _solved(plan, axes, used, degree, center, c, second - float(np.sum(c**2)))
 
 
@@ -309,7 +300,7 @@ def _with_momentum(plan: Plan, chosen, last: Level, c: np.ndarray, missing: floa
     positions = [axis for axis in last.axes if axis.coordinates[0] < plan.dim]
 
     def solved(degree: int) -> Level:
-        axes = positions + momentum_axes(plan, chosen, degree)
+        axes = positions + basis.momentum_axes(plan, chosen, degree)
         return _solved(plan, axes, last.used, last.degree, last.expectation, c, missing)
 
     final = solved(SETTINGS.momentum_degree)
@@ -332,22 +323,19 @@ def _with_momentum(plan: Plan, chosen, last: Level, c: np.ndarray, missing: floa
     return found[-1], latest * ratio / (1 - ratio)  # a geometric series
 
 
-def _transient(plan: Plan, h: Observable, level: Level) -> Number | None:
-    """Σ_k η(E h(z_k) - μ(h)) from the plan's starts; None where they do not arrive where polynomials hold."""
+def _transient(plan: Plan, h: Observable, level: Level) -> Transient:
+    """Σ_k η(h(z_k) - μ(h)) from the plan's starts: followed until they are where polynomials hold."""
     places = [axis.coordinates[0] for axis in level.axes]
     centers = np.array([axis.weights @ axis.nodes[:, 0] for axis in level.axes])
     scales = np.sqrt([axis.weights @ (axis.nodes[:, 0] - m) ** 2 for axis, m in zip(level.axes, centers, strict=True)])
 
     def inside(z):
-        return np.all(np.abs(z[:, places] - centers) <= NEAR * scales, axis=1)
+        return np.all(np.abs(z[:, places] - centers) <= FOLLOW.near * scales, axis=1)
 
     def values(z):
         return plan.model.values(h, z[:, : plan.dim]) - level.expectation
 
-    found = arrive(some_starts(plan), inside, mean_step(plan), values, plan.num_steps)
-    if found is None:
-        return None
-    return Number(plan.eta * found.total - float(np.mean(level.moving.at(found.z))), plan.eta * found.error)
+    return followed(plan).transient(inside, values, lambda z: -level.moving.at(z))
 
 
 def _shifted_expansions(plan: Plan, h: Observable, used: list[Axis], center: float) -> tuple[np.ndarray, np.ndarray]:
@@ -355,14 +343,14 @@ def _shifted_expansions(plan: Plan, h: Observable, used: list[Axis], center: flo
     size = math.prod(len(axis.weights) for axis in used)
     on_lines = all(len(axis.coordinates) == 1 for axis in used)
     # The basis of a plane takes long.
-    grids = int(np.clip(MOST_NODES // size, 3, SETTINGS.grids)) if on_lines else SETTINGS.grids // 2
+    grids = int(np.clip(basis.MOST_NODES // size, 3, SETTINGS.grids)) if on_lines else SETTINGS.grids // 2
     denser = int(np.clip((SETTINGS.final_nodes / (grids * size)) ** (1 / len(used)), 1, 32)) if on_lines else 1
     rng, parts, seconds = np.random.default_rng(0), [], []
     strata = [(rng.permutation(grids) + rng.random(grids)) / grids for axis in used for _ in axis.coordinates]
     for shifts in zip(*strata, strict=True):  # along every coordinate the shifts cover a step evenly
         left = iter(shifts)
         axes = [axis.shifted(np.array([next(left) for _ in axis.coordinates]), denser) for axis in used]
-        values = on_grid(plan, h, axes) - center
+        values = basis.on_grid(plan, h, axes) - center
         parts.append(coefficients(axes, values))
         seconds.append(_mean(axes, values**2))
     return np.array(parts), np.array(seconds)
@@ -382,7 +370,7 @@ def _bias_slope(plan: Plan, solution: Solution, axes: list[Axis], noise: np.ndar
         axis = axes[number]
         t = axis.nodes[:, 0]
         momentum = k >= plan.dim
-        slope[number] = axis.expand(t if momentum else slope_along(plan, k, t))
+        slope[number] = axis.expand(t if momentum else basis.slope_along(plan, k, t))
         points = np.repeat(t[:, None], plan.dim, axis=1)
         curvature[number] = axis.expand(np.ones_like(t) if momentum else plan.flat_target.hessians(points)[:, k, k])
     total = 0.0

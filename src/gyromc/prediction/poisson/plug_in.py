@@ -50,8 +50,8 @@ def best_degree(dimension: int, effective_size: float) -> int:
     return max(allowed, default=1)
 
 
-def plug_in(sample: Sample, h: np.ndarray, D: np.ndarray, Q: np.ndarray, degree: int | None = None) -> PlugIn:
-    """V̂ = 2bᵀS⁻¹b with S_ij = mean ∇ψᵢᵀ(D-Q)∇ψⱼ and bᵢ = cov(ψᵢ, h), h given at the sample's points.
+class Fitted:
+    """V̂ = 2bᵀS⁻¹b with S_ij = mean ∇ψᵢᵀ(D-Q)∇ψⱼ and bᵢ = cov(ψᵢ, h): S over the sample and over all blocks but one, factorised.
 
     `D` and `Q` act on θ, or on (θ, r) when twice as large; `degree` of the polynomials ψ defaults to the highest that the
     sample allows.
@@ -59,18 +59,13 @@ def plug_in(sample: Sample, h: np.ndarray, D: np.ndarray, Q: np.ndarray, degree:
     ```python
     import numpy as np
     from gyromc.approx.sample import Sample
-    from gyromc.prediction.poisson.plug_in import plug_in
+    from gyromc.prediction.poisson.plug_in import Fitted
     theta = np.random.default_rng(0).standard_normal((20_000, 1))
     sample = Sample(theta, np.full(20_000, 1 / 20_000), 20_000.0, "an example")
-    found = plug_in(sample, theta[:, 0], np.eye(1), np.zeros((1, 1)))
+    found = Fitted(sample, np.eye(1), np.zeros((1, 1))).solve(theta[:, 0])
     assert abs(found.variance - 2) < 5 * found.std_error
     ```
     """
-    return Fitted(sample, D, Q, degree).solve(h)
-
-
-class Fitted:
-    """What the plug-in estimates of all observables share: S over the sample and over all blocks but one, factorised."""
 
     def __init__(self, sample: Sample, D: np.ndarray, Q: np.ndarray, degree: int | None = None):
         n, d = D.shape[0], sample.theta.shape[1]
