@@ -168,7 +168,7 @@ def table(rows: list[dict]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="*", default=list(PROBLEMS))
-    parser.add_argument("--tunings", type=int, default=4)
+    parser.add_argument("--tunings", type=int, default=3)
     parser.add_argument("--runs", type=int, default=4)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--page", type=Path)
