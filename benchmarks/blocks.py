@@ -51,12 +51,12 @@ def plan_of(name: str, chains: int) -> gm.Plan:
 
 def session_of(plan: gm.Plan, whole: bool) -> scan.ScanSession:
     """The chains of a plan in blocks, or as one array."""
-    usual = scan.in_blocks
-    scan.in_blocks = (lambda plan, spread: False) if whole else usual
+    usual = blocks.in_blocks
+    blocks.in_blocks = (lambda plan, spread: False) if whole else usual
     try:
         return scan.Session(plan, scan.initial_state(plan), 1e8, None, 0)
     finally:
-        scan.in_blocks = usual
+        blocks.in_blocks = usual
 
 
 def spent(session: scan.ScanSession, steps: int) -> np.ndarray:

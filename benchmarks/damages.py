@@ -234,7 +234,7 @@ def empty_caches(folder: Path) -> Iterator[list[Path]]:
     """Let Numba and JAX store what they compile in new folders, and forget the loops that were compiled; returns the folders."""
     from gyromc.engines import lanes  # a machine with a GPU may have no Numba
 
-    forget = (lanes.kernel_folder.cache_clear, lanes.loop_for.cache_clear, compilation_cache.reset_cache)
+    forget = (lanes.kernel_folder.cache_clear, lanes.compiled_loop.cache_clear, compilation_cache.reset_cache)
     before, jax_before = lanes.SETTINGS.CACHE_DIR, jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]
     shutil.rmtree(folder, ignore_errors=True)
     made = [folder / "numba", folder / "jax"]

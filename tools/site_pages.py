@@ -73,6 +73,11 @@ MEASURED = {
     "measured/digits-tuned.json": ("networks.md", "Noisy digits, tuned", "python examples/digits.py"),
     "measured/digits-first.json": ("networks.md", "Noisy digits, an earlier setting", "python examples/digits.py"),
     "measured/digits-clean.json": ("networks.md", "Clean digits", "python examples/digits.py"),
+    "measured/rotation.json": (
+        "concepts/rotation.md",
+        "Where rotation pays",
+        "python benchmarks/rotation_pays.py",
+    ),
     "measured/promises.json": ("tuning.md", "Errors of tuned plans", "python benchmarks/promises.py"),
 }
 """By file in docs/: the page that shows it, what it is about, the command that makes it. Missing files are left out."""

@@ -17,6 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Literal
 
+from gyromc.checks import require
+from gyromc.machine import why_no_jax
 from gyromc.precision import fresh
 
 __all__ = ["Meter", "Programs", "compiled", "doubled", "indices_read", "metered", "over_rows", "spend"]
@@ -80,6 +82,8 @@ class Programs:
 
     def of(self, tree: Any) -> tuple[Any, list]:
         """The program for a tree, and the arrays of it that are the program's first argument."""
+        reason = why_no_jax()
+        require(reason is None, f"This cannot be computed: {reason}.")
         leaves, structure = jax.tree.flatten(tree)
         arrays = [x if isinstance(x, ARRAYS) else None for x in leaves]
         static = _Static((structure, *(None if isinstance(x, ARRAYS) else x for x in leaves)))

@@ -22,7 +22,7 @@ from gyromc.checks import require
 from gyromc.errors import InvalidInput
 from gyromc.show.files import private_folder
 
-__all__ = ["free_memory", "keep_compiled", "num_threads", "release_memory", "require_memory"]
+__all__ = ["free_memory", "keep_compiled", "num_threads", "release_memory", "require_memory", "why_no_jax"]
 
 GROUP_FILES = {
     "": ("memory.max", "memory.current", "inactive_file"),
@@ -83,6 +83,30 @@ def require_memory(size: int, what: str, remedy: str) -> None:
     require(
         size < 0.8 * free,
         f"{what} would take {size / 2**30:,.1f} GiB, but {free / 2**30:,.1f} GiB of memory are free. {remedy}",
+    )
+
+
+_forked_after_jax: list[bool] = []
+
+
+def _in_child() -> None:
+    """Note in a process that was forked that JAX had begun in the one it comes from: JAX's threads are not here."""
+    bridge: Any = sys.modules.get("jax._src.xla_bridge")
+    if bridge is not None and bridge.backends_are_initialized():
+        _forked_after_jax.append(True)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
+
+
+def why_no_jax() -> str | None:
+    """Why JAX would wait for ever in this process, or None."""
+    if not _forked_after_jax:
+        return None
+    return (
+        "JAX had begun before this process was forked and would wait for ever here: start processes with "
+        '`multiprocessing.get_context("spawn")`, or fork before anything is computed'
     )
 
 

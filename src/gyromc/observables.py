@@ -90,6 +90,11 @@ class Bent(Observable):
         return self.ridge(params)
 
 
+def ridge_of(h: Observable) -> Ridge | None:
+    """The ridge function of θ that an observable is, in whatever coordinates chains move; None where it is none."""
+    return h.ridge if isinstance(h, Bent) else h if isinstance(h, Ridge) else None
+
+
 class Function(Observable):
     """Any scalar function of the parameters."""
 

@@ -90,7 +90,7 @@ def test_blocks_are_the_chains_of_one_array(case, monkeypatch):
     with jax.enable_x64(True):
         given = plan(oracle=oracle, num_chains=10, start=starts)
         with monkeypatch.context() as patch:
-            patch.setattr(scan, "in_blocks", lambda plan, spread: False)
+            patch.setattr(blocks, "in_blocks", lambda plan, spread: False)
             whole, draws, count = moved(given)
             assert count == 1
         monkeypatch.setattr(blocks, "block_size", lambda plan: 4)
@@ -124,11 +124,11 @@ def test_processes_have_every_chain_once(count, monkeypatch):
     found = []
     for index in range(count):
         monkeypatch.setattr(blocks.processes, "index", lambda index=index: index)
-        layout = blocks.InBlocks(of_size(24, 2))
-        assert [int(first) for first in layout.firsts] == [own.start for own in layout.slices()]
+        given = of_size(24, 2)
+        layout = blocks.ChainLayout(given, blocks.spread_over(None, given))
+        assert [int(first) for first in layout.firsts] == [own.start for own in layout.slices]
         assert index > 0 or layout.firsts
-        found += [chain for own in layout.slices() for chain in range(own.start, own.stop)]
-        assert layout.own.stop - layout.own.start == sum(own.stop - own.start for own in layout.slices())
+        found += [chain for own in layout.slices for chain in range(own.start, own.stop)]
     assert found == list(range(24))
 
 

@@ -6,6 +6,7 @@ import pytest
 import gyromc as gm
 from gyromc.engines import lanes
 from gyromc.engines.lanes import gradients, program
+from gyromc.engines.lanes.gradients import Part
 from support.values import in_chunks
 
 J = np.array([[0.0, -1, 1], [1, 0, -1], [-1, 1, 0]])
@@ -159,29 +160,29 @@ def test_without_noise_it_is_gradient_descent():
     X, y = _data(rows=9, d=5)
     same = np.repeat(X[:1], 6, axis=0)  # one row six times over: every mini-batch is the full sum
     cases = [
-        (gm.targets.CosinePerturbed(5, 1.2), gm.oracles.Exact(), gradients.SINE),
-        (gm.targets.Quadratic(np.diag([1.0, 2, 3, 4, 5]) + 0.3, np.ones(5)), gm.oracles.Exact(), gradients.NOTHING),
-        (gm.targets.LogisticRegression(X, y, prior_scale=0.7), gm.oracles.Exact(), gradients.FULL_SUM),
-        (gm.targets.LogisticRegression(same, np.zeros(6)), gm.oracles.Minibatch(3), gradients.BATCH),
-        (gm.targets.LogisticRegression(same, np.ones(6)), gm.oracles.Minibatch(17), gradients.BATCH),
-        (gm.targets.LogisticRegression(same, np.ones(6)), gm.oracles.ControlVariate(4), gradients.BATCH),
-        (gm.targets.LinearRegression(same, np.full(6, 1.5)), gm.oracles.Minibatch(4), gradients.WIDE_BATCH_MOMENTS),
+        (gm.targets.CosinePerturbed(5, 1.2), gm.oracles.Exact(), Part.SCALAR),
+        (gm.targets.Quadratic(np.diag([1.0, 2, 3, 4, 5]) + 0.3, np.ones(5)), gm.oracles.Exact(), Part.NOTHING),
+        (gm.targets.LogisticRegression(X, y, prior_scale=0.7), gm.oracles.Exact(), Part.FULL_SUM),
+        (gm.targets.LogisticRegression(same, np.zeros(6)), gm.oracles.Minibatch(3), Part.BATCH),
+        (gm.targets.LogisticRegression(same, np.ones(6)), gm.oracles.Minibatch(17), Part.BATCH),
+        (gm.targets.LogisticRegression(same, np.ones(6)), gm.oracles.ControlVariate(4), Part.BATCH),
+        (gm.targets.LinearRegression(same, np.full(6, 1.5)), gm.oracles.Minibatch(4), Part.MOMENTS),
         (
             gm.targets.LinearRegression(same, np.full(6, 1.5)),
             gm.oracles.ControlVariate(4),
-            gradients.WIDE_BATCH_MOMENTS,
+            Part.MOMENTS,
         ),
         (
             gm.targets.LinearRegression(np.tile(same, (1, 4)), np.full(6, 1.5)),
             gm.oracles.Minibatch(4),
-            gradients.WIDE_BATCH,
+            Part.BATCH,
         ),
         (
             gm.targets.LinearRegression(np.tile(same, (1, 4)), np.ones(6)),
             gm.oracles.ControlVariate(4),
-            gradients.WIDE_BATCH,
+            Part.BATCH,
         ),
-        (gm.targets.LinearRegression(same[:, :3], np.ones(6)), gm.oracles.Minibatch(4), gradients.BATCH_MOMENTS),
+        (gm.targets.LinearRegression(same[:, :3], np.ones(6)), gm.oracles.Minibatch(4), Part.MOMENTS),
     ]
     for target, oracle, part in cases:
         d, eta = target.dim, 0.02

@@ -99,4 +99,4 @@ def test_a_row_of_a_logistic_model_needs_no_more_room_at_order_two():
     )  # fmt: skip
     program = lanes.Session(plan, lanes.initial_state(plan), 1e8, None, 0).program
     assert program.row_width == 16
-    assert program.part == gradients.BATCH
+    assert program.part == gradients.Part.BATCH

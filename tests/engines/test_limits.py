@@ -14,7 +14,7 @@ import pytest
 import gyromc as gm
 from gyromc import machine
 from gyromc.engines import lanes, loop
-from gyromc.engines.lanes import gradients, num_threads
+from gyromc.engines.lanes import num_threads
 from gyromc.prediction.predict import _check_size
 from support.values import in_chunks
 
@@ -32,19 +32,17 @@ print(gm.run(plan.replace(target=gm.targets.CosinePerturbed(2, 0.5)), "lanes", p
 AGAIN = """
 import gyromc as gm
 from gyromc.engines import lanes, loop
-from gyromc.engines.lanes import gradients
+from gyromc.engines.lanes.program import compile_program
 plan = gm.Plan(target=gm.targets.Quadratic([1.0, 4.0]), dynamics=gm.dynamics.overdamped(2), num_steps=10, num_chains=3,
                observables={"sum": gm.observables.linear([1.0, 1.0])}, step_size=0.1)
 gm.run(plan, "lanes", progress=False)
-stats = lanes.loop_for(gradients.NOTHING, False, False, False, "float32").stats
+stats = lanes.loop_of(plan, compile_program(plan, 1e8, None)).stats
 print(sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))
 """
 
 
 def test_another_process_loads_the_loop_that_this_one_stored():
-    loop = lanes.loop_for(gradients.NOTHING, False, False, False, "float32")
     exec(AGAIN, {})
-    assert sum(loop.stats.cache_hits.values()) + sum(loop.stats.cache_misses.values()) > 0
     done = subprocess.run([sys.executable, "-c", AGAIN], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "1 0"
 
@@ -64,13 +62,13 @@ import tracemalloc
 import numpy as np
 import gyromc as gm
 from gyromc.engines import lanes, loop
-from gyromc.engines.lanes import gradients
+from gyromc.engines.lanes.program import compile_program
 target = gm.targets.StreamedRegression(gm.data.Mapped("X.npy", "y.npy"), "logistic")
 more = {"oracle": gm.oracles.ControlVariate(2, order=2), "scheme": gm.schemes.balanced([10.0, 10.0]), "martingale": True}
 plan = gm.Plan(target=target, dynamics=gm.dynamics.overdamped(2), num_steps=10, num_chains=3, step_size=0.01,
                observables={"sum": gm.observables.linear([1.0, 1.0])}, **more)
 gm.run(plan, "lanes", progress=False)
-stats = lanes.loop_for(gradients.MAPPED, False, True, False, "float32_float32_bool").stats
+stats = lanes.loop_of(plan, compile_program(plan, 1e8, None)).stats
 print(sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))
 """
 
@@ -87,21 +85,20 @@ def test_a_second_process_loads_the_loop_over_mapped_rows(tmp_path):
         assert done.stdout.strip() == expected
 
 
-@pytest.mark.parametrize("part", [gradients.NOTHING, gradients.MAPPED])
-@pytest.mark.parametrize("pairs", [False, True])
-@pytest.mark.parametrize("martingale", [False, True])
-@pytest.mark.parametrize("later", [False, True])
-def test_what_a_stored_loop_depends_on_is_the_same_in_every_process(part, pairs, martingale, later):
+NOTHING = lanes.LoopParts("nothing", "LANES", "known_slope", "multiply_rows", "no_increments", "look")
+MAPPED = lanes.LoopParts("mapped_batch", "p.row_width", "known_slope", "multiply_pairs", "add_increments", "look_later")
+
+
+@pytest.mark.parametrize("parts", [NOTHING, MAPPED])
+def test_what_a_stored_loop_depends_on_is_the_same_in_every_process(parts):
     """Numba looks a stored function up by its variables: numbers are equal everywhere, compiled functions are not."""
-    loop = lanes.loop_for(part, pairs, martingale, later, "float32").py_func
-    values = [cell.cell_contents for cell in loop.__closure__]
-    assert lanes.STAMP in values
-    assert all(type(value) is int for value in values)
+    loop = lanes.compiled_loop(parts, "float32").py_func
+    assert [cell.cell_contents for cell in loop.__closure__] == [lanes.STAMP]
 
 
 def test_single_and_double_precision_are_stored_in_files_of_their_own():
     """Two processes that add to one file at once can store the one under the name of the other."""
-    single, double = (lanes.loop_for(gradients.NOTHING, False, False, False, name) for name in ("float32", "float64"))
+    single, double = (lanes.compiled_loop(NOTHING, name) for name in ("float32", "float64"))
     assert single.py_func.__qualname__ != double.py_func.__qualname__
 
 

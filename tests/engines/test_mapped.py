@@ -8,8 +8,8 @@ import pytest
 import gyromc as gm
 from gyromc.data import Mapped, Sequenced
 from gyromc.engines import lanes
-from gyromc.engines.lanes import gradients, program
-from gyromc.engines.lanes.gradients import fits_in_place
+from gyromc.engines.lanes import program
+from gyromc.engines.lanes.gradients import Part, fits_in_place
 from gyromc.targets.regressions import BY_FAMILY
 from gyromc.targets.streamed import StreamedRegression
 from support.values import chunks_of
@@ -94,10 +94,10 @@ def test_rows_that_are_copied_and_rows_in_place_give_the_same_bits(oracle, tmp_p
         target=target, dynamics=gm.dynamics.overdamped(D), oracle=oracle, step_size=1e-4, num_steps=40, num_chains=5,
         observables={"x": gm.observables.linear(np.eye(D)[0])},
     )  # fmt: skip
-    assert program.compile_program(plan, 1e8, None).part == gradients.IN_PLACE
+    assert program.compile_program(plan, 1e8, None).part == Part.IN_PLACE_BATCH
     found = averages(target, oracle)
     monkeypatch.setattr("gyromc.engines.lanes.gradients.fits_in_place", lambda source, width: False)
-    assert program.compile_program(plan, 1e8, None).part == gradients.MAPPED
+    assert program.compile_program(plan, 1e8, None).part == Part.MAPPED_BATCH
     assert np.array_equal(averages(target, oracle), found)
 
 

@@ -18,7 +18,7 @@ from jax.sharding import PartitionSpec as P
 import gyromc as gm
 from gyromc.engines import choose, lanes, pallas
 from gyromc.engines.meshes import ChainMesh, Slices, read_mesh
-from gyromc.engines.scan import threefry
+from gyromc.engines.scan import layout, threefry
 from gyromc.engines.scan.sharding import Parts, by_part, normal, require_shared, shared
 from gyromc.engines.scan.sharding import on_devices as on_devices_of
 from support import compiling, on_devices
@@ -170,10 +170,12 @@ def test_dynamics_that_mix_coordinates_are_not_cut():
     assert by_part(gm.dynamics.overdamped(DIM), own, parts) is None
 
 
-def test_chains_that_fill_the_last_device_repeat_the_last_one():
+def test_chains_that_fill_the_last_device_repeat_the_last_one(plan, monkeypatch):
+    monkeypatch.setattr(layout, "in_blocks", lambda plan, spread: False)
     spread = ChainMesh(SimpleNamespace(shape={"chains": 4, "data": 1, "parameters": 1}), 6)  # type: ignore[arg-type]
-    assert spread.filled == 8
-    assert spread.fill(np.arange(6)).tolist() == [0, 1, 2, 3, 4, 5, 5, 5]
+    found = layout.ChainLayout(plan.replace(num_chains=6), spread)
+    assert found.size == 8
+    assert found.fill(np.arange(6)).tolist() == [0, 1, 2, 3, 4, 5, 5, 5]
 
 
 def assert_slices_are_the_whole(engine, given, count):

@@ -3,6 +3,8 @@
 import os
 import pickle
 import signal
+import subprocess
+import sys
 import threading
 
 import jax
@@ -11,7 +13,7 @@ import numpy as np
 import pytest
 
 import gyromc as gm
-from gyromc.engines import draws_bytes, loop
+from gyromc.engines import choose, draws_bytes, loop
 from gyromc.engines.base import two_sum
 from gyromc.results import Cause
 from support import exact
@@ -401,3 +403,70 @@ def test_draws_keep_the_precision_of_the_run():
     run = gm.run(plan, engine="scan", thin=1)
     assert run.draws.dtype == np.float64
     np.testing.assert_allclose(run.draws[..., 0].mean(axis=1), run.averages["first"], rtol=1e-14)
+
+
+MANY = {f"{i}": getattr(gm.observables, ("linear", "square", "tanh", "predictive")[i % 4]) for i in range(10**4)}
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_ten_thousand_observables_are_those_of_a_few(moved):
+    """Ridges of one profile are one matrix product of θ, also where chains move in other coordinates."""
+    directions = np.random.default_rng(0).normal(size=(len(MANY), 2))
+    every = {name: kind(a) for (name, kind), a in zip(MANY.items(), directions, strict=True)}
+    every["own"] = gm.observables.function(lambda theta: theta[0] * theta[1])
+    few = {name: every[name] for name in ("0", "1", "2", "3", "9997", "own")}
+    coordinates = gm.coordinates.Linear([[2.0, 0.0], [1.0, 3.0]], [1.0, -2.0]) if moved else None
+    plan = gm.Plan(
+        target=gm.targets.LogDensity(lambda x: -0.5 * jnp.sum(x**2)), dynamics=gm.dynamics.overdamped(2), num_steps=6,
+        observables=few, step_size=0.1, num_chains=3, start=[1.0, 2.0], coordinates=coordinates, dtype="float64",
+    )  # fmt: skip
+    found, expected = (gm.run(plan.replace(observables=h), "scan", progress=False) for h in (every, few))
+    for name in few:
+        assert np.allclose(found.averages[name], expected.averages[name], rtol=1e-12)
+
+
+def test_linear_observables_in_other_coordinates_are_those_of_the_parameters():
+    coordinates = gm.coordinates.Linear([[2.0, 0.0], [1.0, 3.0]], [1.0, -2.0])
+    plan = gm.Plan(
+        target=gm.targets.Quadratic([1.0, 2.0]), dynamics=gm.dynamics.overdamped(2), num_steps=1, num_chains=2,
+        observables={f"{i}": gm.observables.linear([1.0, i]) for i in range(17)}, step_size=0.1, start=[3.0, 5.0],
+        coordinates=coordinates,
+    )  # fmt: skip
+    run = gm.run(plan, "scan", progress=False)
+    assert [run.mean[f"{i}"] for i in range(17)] == pytest.approx([3.0 + 5.0 * i for i in range(17)], rel=1e-6)
+
+
+def test_too_many_functions_are_refused_with_what_to_do(plan):
+    functions = {f"{i}": lambda theta, i=i: theta[0] * i for i in range(2001)}
+    with pytest.raises(
+        gm.InvalidInput, match=r"at most 2000 functions as observables .* 2001: write those of the form"
+    ):
+        choose(plan.replace(observables=functions), "scan")
+
+
+FORKED = """
+import os, sys, warnings
+import gyromc as gm
+warnings.simplefilter("ignore")
+plan = gm.Plan(target=gm.targets.LogDensity(lambda x: -0.5 * x @ x), dynamics=gm.dynamics.overdamped(2), num_steps=4,
+               observables={"x": gm.observables.linear([1.0, 0.0])}, step_size=0.1, num_chains=3, start=[0.0, 0.0])
+gm.run(plan, progress=False)
+child = os.fork()
+if child:
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+for compute in (lambda: gm.run(plan, progress=False), lambda: gm.expect(plan.target, start=[0.0, 0.0])):
+    try:
+        compute()
+    except gm.InvalidInput as error:
+        print(error, flush=True)
+os._exit(0)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_fork_of_a_process_that_computed_says_what_to_do():
+    """The threads of JAX do not exist there: it would wait for them for ever."""
+    done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=240, check=True)
+    first, second = done.stdout.splitlines()
+    for line in (first, second):
+        assert 'start processes with `multiprocessing.get_context("spawn")`' in line

@@ -75,6 +75,22 @@ def cloglog(y, t, u):
     return np.log(np.where(y == 1, -np.expm1(-np.exp(t)), np.exp(-np.exp(t)))).sum(axis=1)
 
 
+def conway_maxwell(y, t, u):  # u: log ν
+    nu, j = np.exp(u[:, :1]), np.arange(60.0)
+    total = special.logsumexp(nu[:, :, None] * (j * t[:, :, None] - special.gammaln(j + 1)), axis=2)
+    return (nu * (y * t - special.gammaln(y + 1)) - total).sum(axis=1) + stats.norm.logpdf(u[:, 0])
+
+
+def weibull(y, t, u):  # u: log of 1/shape; times beyond 2 are censored
+    k = np.exp(-u[:, :1])
+    law = stats.weibull_min(k, scale=np.exp(t) / special.gamma(1 + 1 / k))
+    return np.where(y == LONGEST, law.logsf(y), law.logpdf(y)).sum(axis=1) + u[:, 0] - np.exp(u[:, 0])
+
+
+def exponential(y, t, u):
+    return weibull(y, t, np.zeros((len(t), 1))) + 1.0
+
+
 def uniform_zeros(u):
     return special.log_expit(u[:, 0]) + special.log_expit(-u[:, 0])  # of the log-odds of a uniform probability
 
@@ -90,7 +106,11 @@ def hurdle(y, t, u):
     return np.log(np.where(y == 0, p, (1 - p) * positive)).sum(axis=1) + uniform_zeros(u)
 
 
+LONGEST = 2.0
 FAMILIES = {
+    "conway-maxwell-poisson": (conway_maxwell, 1, lambda rng, t: rng.binomial(12, np.minimum(np.exp(t) / 12, 1))),
+    "weibull": (weibull, 1, lambda rng, t: np.minimum(np.exp(t) * rng.weibull(1.7, len(t)), LONGEST)),
+    "exponential": (exponential, 0, lambda rng, t: np.minimum(np.exp(t) * rng.exponential(size=len(t)), LONGEST)),
     "lognormal": (lognormal, 1, lambda rng, t: np.exp(t + 0.6 * rng.standard_normal(len(t)))),
     "beta": (beta, 1, lambda rng, t: rng.beta(5 * special.expit(t), 5 * special.expit(-t))),
     "probit": (probit, 0, lambda rng, t: t + rng.standard_normal(len(t)) > 0),
@@ -153,10 +173,11 @@ def reference(family, x, y, count=20_000):
 
 
 def rows_of(family):
-    """Columns, responses and trials for a family."""
+    """Columns, responses, and trials or censored times for a family."""
     x = column()
     y = np.asarray(FAMILIES[family][2](np.random.default_rng(1), 0.4 + 0.7 * x), float)
-    return x, y, TRIALS if "trials" in KNOWN[family].known else None
+    known = {"trials": TRIALS, "censored": (y == LONGEST).astype(float)}
+    return x, y, {name: known[name] for name in KNOWN[family].known}
 
 
 SHAPES = ("negative-binomial", "gamma", "beta-binomial", "beta")
@@ -170,17 +191,21 @@ def written_anew(family, given):
         return np.stack([given[0], np.log(given[1] - given[0])], axis=-1)
     if family == "student-t":
         return np.stack([np.log(given[0]), np.log(given[1] - 2)], axis=-1)
-    if family == "lognormal":
+    if family in ("lognormal", "conway-maxwell-poisson"):
         return np.log(np.stack(given, axis=-1))
+    if family == "weibull":
+        return -np.log(np.stack(given, axis=-1))
     return special.logit(np.stack(given, axis=-1)) if given else np.zeros((6, 0))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_potentials_are_those_of_a_posterior_written_anew(family):
     """U is minus the log density in other coordinates, the determinant of the change of these included, to rounding."""
-    x, y, trials = rows_of(family)
+    x, y, beside = rows_of(family)
     about = {"names": None, "classes": None, "intercept": True, "prior_scale": 2.5, "priors": None}
-    problem = read(x[:, None], y, family, **about, groups=(), offset=None, weights=None, trials=trials)
+    problem = read(
+        x[:, None], y, family, **about, **{"groups": (), "offset": None, "weights": None, "trials": None, **beside}
+    )
     standard = standardise(problem)
     target, units, likelihood = standard.target, standard.units, problem.likelihood
     theta = 0.7 * np.random.default_rng(2).standard_normal((6, target.dim))
@@ -204,15 +229,14 @@ SAMPLED = ("student-t", "ordinal", "beta-binomial")  # units, cutpoints, trials
     "family", [pytest.param(f, marks=[] if f in SAMPLED else [pytest.mark.slow]) for f in FAMILIES]
 )
 def test_slopes_against_a_posterior_written_anew(family):
-    x, y, trials = rows_of(family)
-    beside = {} if trials is None else {"trials": trials}
+    x, y, beside = rows_of(family)
     found = fit(x[:, None], y, family, num_draws=4096, **beside)
     mean, sd, error = reference(family, x, y)
     c = found["x0"]
     assert c.std_error < 0.03 * c.sd
     assert abs(c.mean - mean) < 4 * np.hypot(c.std_error, error)
     assert abs(c.sd / sd - 1) < 0.06
-    assert np.all(np.isfinite(found.predict(x[:5, None], **({"trials": trials[:5]} if beside else {})).sd))
+    assert np.all(np.isfinite(found.predict(x[:5, None], **{name: values[:5] for name, values in beside.items()}).sd))
 
 
 NEW = ("lognormal", "beta", "probit", "cloglog", "zero-inflated-poisson", "hurdle-poisson")
@@ -276,6 +300,7 @@ def test_the_evidence_of_a_linear_model_with_groups():
     np.testing.assert_allclose(found - found[0], np.array(exact) - exact[0], atol=1e-8)
 
 
+@pytest.mark.slow
 def test_two_ways_to_a_linear_model_with_groups():
     _, Z, index, t, rng = grouped()
     y = t + 0.5 * rng.standard_normal(ROWS)
@@ -312,7 +337,7 @@ def test_large_counts_of_few_rows():
     x, _, index, t, rng = grouped()
     y = rng.poisson(np.exp(7 + t)).astype(float)
     term = GroupTerm("who", ("intercept",), np.ones((ROWS, 1)), index, [f"p{i}" for i in range(8)])
-    found = fit(x[:, None], y, "negative-binomial", groups=[term])
+    found = fit(x[:, None], y, "poisson", groups=[term])
     assert abs(found["intercept"].mean - 7.3) < 4 * found["intercept"].sd
 
 

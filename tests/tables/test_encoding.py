@@ -31,7 +31,7 @@ def test_every_kind_of_column_becomes_the_matrix_it_should(tmp_path):
         [x, [p == "north" for p in place], [p == "south" for p in place], flag]
         + [[c == k for c in [3, 6, 7] * 4] for k in (6, 7)]
     )
-    np.testing.assert_array_equal(encoding.design(table), expected)
+    np.testing.assert_array_equal(encoding.rows_of(table, fitted=False).X, expected)
     assert encoding.response.model == "logistic"
     assert encoding.response.positive == "b"
     np.testing.assert_array_equal(encoding.response.encode(table), [0, 1] * 6)
@@ -50,7 +50,7 @@ def test_an_encoding_applies_to_another_order_of_columns(tmp_path):
     encoding = recognise(table, "y", Wishes(reference={"place": "v"}))
     assert encoding.names == ("x", "place[u]")
     new = table_of(tmp_path, "new.csv", place=["v", "u"], other=["?", 1], x=[7, 8.0])
-    np.testing.assert_array_equal(encoding.design(new), [[7, 0], [8, 1]])
+    np.testing.assert_array_equal(encoding.rows_of(new, fitted=False).X, [[7, 0], [8, 1]])
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_an_encoding_applies_to_another_order_of_columns(tmp_path):
 def test_new_rows_that_do_not_fit_are_refused(tmp_path, columns, message):
     encoding = recognise(table_of(tmp_path, x=numbers(), place=["u", "v"] * 12, y=numbers(seed=1)), "y")
     with pytest.raises(InvalidInput, match=message):
-        encoding.design(table_of(tmp_path, "new.csv", **columns))
+        encoding.rows_of(table_of(tmp_path, "new.csv", **columns), fitted=False)
 
 
 def test_missing_values_are_refused_with_counts_or_imputed_from_the_training_rows(tmp_path):
@@ -76,8 +76,12 @@ def test_missing_values_are_refused_with_counts_or_imputed_from_the_training_row
         recognise(table, "y")
     encoding = recognise(table, "y", Wishes(impute=True), train=np.array([0, 1, 2, 4]))
     assert encoding.dropped == (("hollow", "empty"),)
-    np.testing.assert_array_equal(encoding.design(table)[:, 0], [1, 3, 3, 100, 5, 6])  # the median of 1, 3, 5
-    np.testing.assert_array_equal(encoding.design(table)[:, 1], [0, 0, 0, 1, 1, 1])  # the mode of u, u, v
+    np.testing.assert_array_equal(
+        encoding.rows_of(table, fitted=False).X[:, 0], [1, 3, 3, 100, 5, 6]
+    )  # the median of 1, 3, 5
+    np.testing.assert_array_equal(
+        encoding.rows_of(table, fitted=False).X[:, 1], [0, 0, 0, 1, 1, 1]
+    )  # the mode of u, u, v
     notes = dict((name, what) for name, _, what in encoding.rows())
     assert "1 missing value replaced by 3, the median" in notes["x"]
     assert "replaced by 'u', the most frequent" in notes["kind"]
@@ -195,4 +199,4 @@ def test_parquet_and_csv_give_the_same_encoding(tmp_path):
     tables = [read_table(tmp_path / f"d.{kind}") for kind in ("csv", "parquet")]
     first, second = (recognise(t, "y", Wishes(categorical=("code",))) for t in tables)
     assert first == second
-    np.testing.assert_array_equal(first.design(tables[0]), second.design(tables[1]))
+    np.testing.assert_array_equal(first.rows_of(tables[0], fitted=False).X, second.rows_of(tables[1], fitted=False).X)

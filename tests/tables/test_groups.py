@@ -9,8 +9,8 @@ import pytest
 import gyromc as gm
 from gyromc.regression.draws import GroupDraws
 from gyromc.regression.problem import GroupTerm
+from gyromc.tables.effects import group_findings, level_table
 from gyromc.tables.encoding import DesignRows
-from gyromc.tables.groups import group_findings, level_table
 from gyromc.tables.request import Request
 from gyromc.tables.study import study
 from gyromc.targets.families import FAMILIES

@@ -10,11 +10,11 @@ from typer.testing import CliRunner
 
 from gyromc.app.cli import app
 from gyromc.show.tables import text_of
-from gyromc.tables.checks import Setting, headline, option_added
+from gyromc.tables.checks import Setting, headline
 from gyromc.tables.figures import pictures
 from gyromc.tables.preparation import prepare
 from gyromc.tables.report import RESULTS, effect_table, tables
-from gyromc.tables.request import Request
+from gyromc.tables.request import Request, option_added
 from support.browsing import assert_well_formed
 
 

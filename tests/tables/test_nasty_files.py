@@ -44,8 +44,8 @@ def read(path, **options):
     wishes = Wishes(**options)
     table, _ = complete_rows(read_table(path, keep=(target,)), target, wishes.impute)
     encoding = recognise(table, target, wishes)
-    assert np.all(np.isfinite(encoding.design(table)))
-    found = giveaways(table, encoding, encoding.response.encode(table), encoding.design(table))
+    assert np.all(np.isfinite(encoding.rows_of(table, fitted=False).X))
+    found = giveaways(table, encoding, encoding.response.encode(table), encoding.rows_of(table, fitted=False).X)
     return f"{encoding.response.model}: {encoding.rows()} {check(found, target)['sentence']}"
 
 

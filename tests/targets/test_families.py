@@ -10,7 +10,8 @@ from gyromc.targets.likelihoods import ResponseKind
 from support.values import ROOT
 
 GOOD = {ResponseKind.NUMBERS: [0.5, 2.0], ResponseKind.COUNTS: [0.0, 3.0], ResponseKind.CLASSES: [0.0, 1.0]}
-BAD = {"linear": np.inf, "student-t": np.nan, "gamma": 0.0, "lognormal": 0.0, "beta": 1.0, "logistic": 2.0}
+NOT_POSITIVE = dict.fromkeys(("gamma", "lognormal", "weibull", "exponential"), 0.0)
+BAD = {"linear": np.inf, "student-t": np.nan, "beta": 1.0, "logistic": 2.0, **NOT_POSITIVE}
 SHARES = [0.5, 0.01]
 
 

@@ -12,6 +12,8 @@ from gyromc.targets.families import (
     BetaBinomial,
     Binomial,
     Categorical,
+    ConwayMaxwellPoisson,
+    Exponential,
     Gamma,
     NegativeBinomial,
     Normal,
@@ -19,6 +21,7 @@ from gyromc.targets.families import (
     Ordinal,
     Poisson,
     StudentT,
+    Weibull,
 )
 from gyromc.targets.likelihoods import rising
 
@@ -30,6 +33,19 @@ NU = np.array([5.0, 8.0, 60.0])
 TRIALS = np.array([3.0, 7.0, 20.0])
 CUTS = (np.float64(-1.0), np.float64(0.5), np.float64(0.9))
 NUMBERS, COUNTS, POSITIVE = [-0.7, 0.4, 1.9], [0.0, 1.0, 2.0, 3.0], [0.2, 0.9, 3.0]
+
+
+SHAPES, NONE = np.array([0.7, 1.0, 6.0]), np.zeros(3)
+EVEN = np.array([0.6, 1.0, 7.0])
+
+
+def conway_maxwell(i):
+    j = np.arange(41)
+    return stats.rv_discrete(values=(j, special.softmax(EVEN[i] * (j * T[i] - special.gammaln(j + 1)))))
+
+
+def weibull(i):
+    return stats.weibull_min(SHAPES[i], scale=np.exp(T[i]) / special.gamma(1 + 1 / SHAPES[i]))
 
 
 def chances(i):
@@ -57,6 +73,9 @@ CASES = {
         [*COUNTS, 60.0],
         lambda i: stats.nbinom(S[i], S[i] / (S[i] + np.exp(T[i]))),
     ),
+    "conway-maxwell-poisson": (ConwayMaxwellPoisson(40), T, (EVEN,), COUNTS, conway_maxwell),
+    "exponential": (Exponential(), T, (NONE,), POSITIVE, lambda i: stats.expon(scale=np.exp(T[i]))),
+    "weibull": (Weibull(), T, (NONE, SHAPES), POSITIVE, weibull),
     "gamma": (Gamma(), T, (S,), POSITIVE, lambda i: stats.gamma(S[i], scale=np.exp(T[i]) / S[i])),
     "binomial": (Binomial(), T, (TRIALS,), COUNTS, lambda i: stats.binom(int(TRIALS[i]), special.expit(T[i]))),
     "beta-binomial": (
@@ -87,6 +106,21 @@ def test_against_scipy(name):
             same = loss(jnp.asarray(t), jnp.asarray(y), *(jnp.asarray(g) for g in given))
         np.testing.assert_allclose(same, likelihood.loss(t, y, *given), rtol=1e-11, atol=1e-12)
     np.testing.assert_allclose(likelihood.cdf(np.full(3, -1.0), t, *given), [one.cdf(-1.0) for one in laws], rtol=1e-9)
+
+
+def test_censored_times_have_the_probability_of_a_longer_one_and_are_completed_by_its_law():
+    """log P(T > y) in place of the density; the completed time, given T > y, has a uniform distribution function there."""
+    y, censored = np.array([0.3, 1.2, 2.0]), np.array([1.0, 0.0, 1.0])
+    found = Weibull().log_density(T, y, censored, SHAPES)
+    wanted = [weibull(i).logsf(y[i]) if censored[i] else weibull(i).logpdf(y[i]) for i in range(3)]
+    np.testing.assert_allclose(found, wanted, rtol=1e-10)
+    many = np.broadcast_to(T, (4000, 3))
+    drawn = Weibull().completed(np.random.default_rng(0), many, y, censored, SHAPES)
+    assert np.all(drawn[:, 1] == y[1])
+    for i in (0, 2):
+        below = weibull(i).cdf(y[i])
+        assert drawn[:, i].min() > y[i]
+        assert stats.kstest((weibull(i).cdf(drawn[:, i]) - below) / (1 - below), "uniform").pvalue > 1e-3
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -132,6 +166,8 @@ PRIORS = {
     "shape": (lambda: law_of(NegativeBinomial(), 0) ** -0.5, stats.expon()),
     "shape of gamma": (lambda: law_of(Gamma(), 0) ** -0.5, stats.expon()),
     "concentration": (lambda: law_of(BetaBinomial(), 0) ** -0.5, stats.expon()),
+    "ν of counts": (lambda: np.log(law_of(ConwayMaxwellPoisson(), 0)), stats.norm()),
+    "1/shape of Weibull": (lambda: 1 / law_of(Weibull(), 0), stats.expon()),
     "first cutpoint": (lambda: special.expit(law_of(Ordinal(4), 0)), stats.beta(1, 3)),
     "second cutpoint": (lambda: special.expit(law_of(Ordinal(4), 1)), stats.beta(2, 2)),
     "third cutpoint": (lambda: special.expit(law_of(Ordinal(4), 2)), stats.beta(3, 1)),

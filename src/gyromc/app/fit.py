@@ -3,7 +3,7 @@
 import dataclasses
 import inspect
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import typer
 from typer.core import TyperCommand
@@ -59,20 +59,17 @@ def register(app: typer.Typer) -> None:
 
 def _parameters() -> list[inspect.Parameter]:
     """The options of a `Request` as parameters of a command."""
-    found = []
-    hints = get_type_hints(Request, include_extras=True)
+    found, kinds = [], get_type_hints(Request)
     for field in dataclasses.fields(Request):
-        kind, option = get_args(hints[field.name])
-        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-        default = inspect.Parameter.empty if required else field.default
+        default, shown = field.default, dict(field.metadata)
+        names = shown.pop("names")
         if field.default_factory is not dataclasses.MISSING:
             default = field.default_factory()
-        made = (
-            typer.Argument(metavar=option.metavar, help=option.help)
-            if required
-            else typer.Option(*option.names, metavar=option.metavar, help=option.help)
-        )
-        annotation = Annotated[kind, made]
+        required = default is dataclasses.MISSING
+        annotation = Annotated[
+            kinds[field.name], typer.Argument(**shown) if required else typer.Option(*names, **shown)
+        ]
+        default = inspect.Parameter.empty if required else default
         found.append(
             inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
         )

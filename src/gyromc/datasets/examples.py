@@ -10,9 +10,8 @@ from importlib import resources
 from pathlib import Path
 
 from gyromc.checks import read_path, require
-from gyromc.datasets.heart import HEART
 
-__all__ = ["EXAMPLES", "Example", "located"]
+__all__ = ["EXAMPLES", "HEART", "Example", "located"]
 
 PREFIX = "example:"
 
@@ -28,6 +27,11 @@ class Example:
     source: str
     licence: str
     sha256: str
+
+    @property
+    def citation(self) -> str:
+        """The attribution that the licence asks for."""
+        return f"{self.source}, {self.licence}"
 
     @property
     def path(self) -> Path:
@@ -53,9 +57,9 @@ EXAMPLES = {
         rows=270,
         about="heart disease of patients, yes or no",
         options="--target disease",
-        source=f"{HEART.title}, doi:{HEART.doi}",
-        licence=HEART.licence,
-        sha256=HEART.sha256,
+        source="Statlog (Heart), UCI Machine Learning Repository, doi:10.24432/C57303",
+        licence="CC BY 4.0",
+        sha256="e70ec53e0327b6d56e1285ece947bfba67416c2c16e0b7b89d174853785c2be7",
     ),
     "penguins": Example(
         file="penguins.csv",
@@ -86,6 +90,7 @@ EXAMPLES = {
     ),
 }
 """By name: the tables of the package."""
+HEART = EXAMPLES["heart"]
 
 
 def located(data: str | Path) -> Path:

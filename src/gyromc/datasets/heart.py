@@ -1,48 +1,19 @@
 """The Statlog heart data: 270 patients, 13 predictors, disease yes or no, as the paper's logistic experiments use them.
 
 Input: the seed of a split. Output: a stratified split into 202 training and 68 test rows, standardised by the training rows,
-intercept first. The file is checked against its SHA-256 whenever it is read.
-
-Source: "Statlog (Heart)", UCI Machine Learning Repository, doi:10.24432/C57303, licensed under CC BY 4.0; the values are the
-repository's, the column names and the 0/1 coding of the response are ours.
+intercept first. The values are those of the UCI repository (`HEART.citation`), the column names and the 0/1 coding of the
+response are ours.
 """
 
 import dataclasses
-import hashlib
-from importlib import resources
-from pathlib import Path
 
 import numpy as np
 
-from gyromc.checks import read_path, require, whole
+from gyromc.checks import require, whole
 from gyromc.data.csvfile import read_numbers
+from gyromc.datasets.examples import HEART
 
-__all__ = ["HEART", "HeartTable", "Source", "Split", "heart", "heart_split"]
-
-
-@dataclasses.dataclass(frozen=True)
-class Source:
-    """Where a data set comes from, its licence, and the checksum that shows it is intact."""
-
-    title: str
-    doi: str
-    licence: str
-    sha256: str
-    shape: tuple[int, int]
-
-    @property
-    def citation(self) -> str:
-        """The attribution that the licence asks for."""
-        return f"{self.title}, doi:{self.doi}, {self.licence}"
-
-
-HEART = Source(
-    title="Statlog (Heart), UCI Machine Learning Repository",
-    doi="10.24432/C57303",
-    licence="CC BY 4.0",
-    sha256="e70ec53e0327b6d56e1285ece947bfba67416c2c16e0b7b89d174853785c2be7",
-    shape=(270, 13),
-)
+__all__ = ["HeartTable", "Split", "heart", "heart_split"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -68,30 +39,15 @@ class Split:
     scale: np.ndarray
 
 
-def heart(path: str | Path | None = None) -> HeartTable:
-    """Return the 270 × 13 heart table.
-
-    **Arguments:**
-
-    - `path`: another copy of the same file; the one in the package when left out.
-
-    **Returns:** a `HeartTable`; a file with another checksum raises `InvalidInput`.
+def heart() -> HeartTable:
+    """Return the 270 × 13 heart table; a file with another checksum raises `InvalidInput`.
 
     ```python
     from gyromc.datasets import heart
     assert heart().predictors.shape == (270, 13)
     ```
     """
-    file = resources.files("gyromc.datasets").joinpath("statlog_heart.csv") if path is None else read_path(path)
-    require(file.is_file(), f"There is no file {file}. Leave `path` out for the one in the package.")
-    content = file.read_bytes()
-    found = hashlib.sha256(content).hexdigest()
-    require(
-        found == HEART.sha256,
-        f"The heart data differ from the published file: SHA-256 is {found}, expected {HEART.sha256}. "
-        "Reinstall the package, or fetch the file again.",
-    )
-    columns, table = read_numbers(content, "statlog_heart.csv")
+    columns, table = read_numbers(HEART.path.read_bytes(), HEART.file)
     return HeartTable(columns[:-1], table[:, :-1], table[:, -1].astype(int))
 
 

@@ -59,11 +59,6 @@ class ChainMesh:
         """An array's place on the mesh, by the axis of each of its dimensions."""
         return NamedSharding(self.mesh, P(*axes))
 
-    def fill(self, rows: np.ndarray, axis: int = 0) -> np.ndarray:
-        """Host rows of all chains, the last one repeated for the chains that fill the last device."""
-        more = [(0, self.filled - self.chains if i == axis else 0) for i in range(rows.ndim)]
-        return np.pad(rows, more, mode="edge") if self.filled > self.chains else rows
-
 
 def read_mesh(mesh: Any) -> Mesh | None:
     """A mesh or a dictionary of sizes as a mesh with all three axes; None stays None. `InvalidInput` for anything else.

@@ -14,7 +14,8 @@ from gyromc import targets
 from gyromc.data import Mapped
 from gyromc.engines.meshes import shares
 from gyromc.flat import identity
-from gyromc.observables import Ridge
+from gyromc.machine import why_no_jax
+from gyromc.observables import Ridge, ridge_of
 from gyromc.oracles import Batch, ControlVariate, Exact, Gaussian, Minibatch, Oracle
 from gyromc.plan import Plan
 from gyromc.targets.separable import why_not_in_jax
@@ -33,6 +34,8 @@ class EngineLimits:
 
     steps: int = 2**31 - 1
     """Of `scan`, which counts in int32; `pallas` needs one number more, for chains that never fail."""
+    scan_functions: int = 2000
+    """Observables that are functions of the user's: each takes some 20 ms to compile (measured)."""
     lanes_state: int = 256
     """Entries of z: beyond, matrix products over all chains at once are faster (measured)."""
     lanes_batch: int = 4096
@@ -50,12 +53,20 @@ LIMITS = EngineLimits()
 
 def scan(plan: Plan, mesh: Any = None) -> str | None:
     """Why engine `scan` cannot run the plan."""
-    reason, steps = why_not_in_jax(plan.flat_target), plan.num_steps + plan.burn_in
+    steps = plan.num_steps + plan.burn_in
+    functions = sum(ridge_of(h) is None for h in plan.observables.values())
+    if reason := why_no_jax() or why_not_in_jax(plan.flat_target):
+        return reason
     if plan.coordinates is not None and shares(mesh):
         return "in other coordinates it shares chains alone over the devices of a mesh"
-    if reason is None and steps > LIMITS.steps:
+    if steps > LIMITS.steps:
         return f"it counts at most {LIMITS.steps} steps and the plan has {steps}: continue a shorter run"
-    return reason
+    if functions > LIMITS.scan_functions:
+        return (
+            f"it compiles at most {LIMITS.scan_functions} functions as observables and the plan has {functions}: write those of "
+            "the form ρ(aᵀθ) with `gyromc.observables`, of which there may be any number, or make several plans"
+        )
+    return None
 
 
 def lanes(plan: Plan, mesh: Any = None) -> str | None:
@@ -117,7 +128,9 @@ def interpreting() -> bool:
 def pallas(plan: Plan, mesh: Any = None) -> str | None:
     """Why engine `pallas` cannot run the plan, by what can be found without tracing a function."""
     steps, n = plan.num_steps + plan.burn_in, plan.dynamics.size
-    if reason := _only_chains(mesh) or _in_coordinates(plan) or _no_gpu() or why_not_in_jax(plan.flat_target):
+    if reason := why_no_jax() or _only_chains(mesh) or _in_coordinates(plan) or _no_gpu():
+        return reason
+    if reason := why_not_in_jax(plan.flat_target):
         return reason
     reasons = {
         f"it works in float32 and the plan asks for {plan.dtype}": plan.dtype != "float32",

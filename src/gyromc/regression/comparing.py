@@ -126,6 +126,7 @@ def compare(
     weights=None,
     offset=None,
     trials=None,
+    censored=None,
     groups: Sequence[Any] = (),
     seed: int = 0,
     **options: Any,
@@ -137,7 +138,7 @@ def compare(
 
     **Arguments:**
 
-    - `X`, `y`, `weights`, `offset`, `trials`, `groups`: as for `fit`. Of more than 1000 rows, 1000 are taken at random.
+    - `X`, `y`, `weights`, `offset`, `trials`, `censored`, `groups`: as for `fit`. Of more than 1000 rows, 1000 are taken.
     - `families`: names, the simplest first: that order decides where the difference is not clear.
     - `options`: what else `fit` takes: `priors`, `prior_scale`, `intercept`, `names`, `classes`, …
 
@@ -164,7 +165,8 @@ def compare(
     require(counted_rows.size, "`X` and `weights` must leave a row of positive weight.")
     rng = np.random.default_rng([whole(seed, "seed", least=0), 9])
     rows = counted_rows[chosen_rows(len(counted_rows), rng, MOST_ROWS)]
-    by_row = {name: of_rows(values, name, len(y)) for name, values in {"offset": offset, "trials": trials}.items()}
+    given = {"offset": offset, "trials": trials, "censored": censored}
+    by_row = {name: of_rows(values, name, len(y)) for name, values in given.items()}
     beside = cut({**by_row, "groups": read_groups(groups, len(y)) or None}, rows)
     counts = bool(np.all(y[rows] == np.round(y[rows])))
     found: dict[str, Loo | str] = {}
@@ -196,7 +198,7 @@ def _left_out(
         posterior = fit(X, y, family, num_draws=NUM_DRAWS, effort=EFFORT, **beside, **given).posterior
     law = Predictive.of(posterior, X, **beside)
     density = law.log_density(y)
-    if counts and not law.likelihood.discrete:
+    if counts and not law.likelihood.discrete and not law.likelihood.known:
         near = law.cdf(y + 0.5) - law.cdf(y - 0.5)
         density = np.where(near > TINY, np.log(np.maximum(near, TINY)), density)
     weights = given["weights"]

@@ -179,6 +179,7 @@ def fit(
     offset=None,
     weights=None,
     trials=None,
+    censored=None,
     priors: Mapping[str, Any] | None = None,
     prior_scale: float = 2.5,
     intercept: bool = True,
@@ -209,7 +210,8 @@ def fit(
     - `family`: one of `FAMILIES`.
     - `groups`: a `GroupTerm` for each grouping of the rows whose levels have deviations of their own.
     - `offset`: a known part of each linear predictor; `weights`: how many times each row counts.
-    - `trials`: of each row, for `"binomial"` and `"beta-binomial"`.
+    - `trials`: of each row, for `"binomial"` and `"beta-binomial"`; `censored`: 1 where a time (`"exponential"`, `"weibull"`) is
+      only known to be longer, else 0.
     - `priors`: by the name of a column, `intercept` or a group: a `Prior`, its scale, or (location, scale), per unit of the
       column.
     - `prior_scale`: the prior's standard deviation for all other coefficients.
@@ -237,7 +239,7 @@ def fit(
     num_chains = whole(num_chains, "num_chains", least=2)
     seed = whole(seed, "seed", least=0)
     about = {"names": names, "classes": classes, "intercept": flag(intercept, "intercept"), "priors": priors}
-    by_row = {"groups": groups, "offset": offset, "weights": weights, "trials": trials}
+    by_row = {"groups": groups, "offset": offset, "weights": weights, "trials": trials, "censored": censored}
     problem = read(X, y, family, prior_scale=positive(prior_scale, "prior_scale"), **about, **by_row)
     found = solve(
         standardise(problem),
@@ -397,7 +399,8 @@ def _marginal(question: _Question) -> Fit | str:
     if why_not is not None:
         return why_not
     (T, offset), target = question.map, question.target.centred([True] * len(question.groups))
-    found = marginal.Marginal(target).sample(T, math.prod(question.shape), question.seed)
+    left = marginal.Marginal(target)
+    found = left.sample(T, math.prod(question.shape), question.seed)
     if found.why_not_trusted is not None:
         return found.why_not_trusted
     posterior = _draws(question, target, found.theta.reshape(*question.shape, -1))
@@ -409,7 +412,7 @@ def _marginal(question: _Question) -> Fit | str:
         np.concatenate([found.sd, further.std(axis=(0, 1))]),
         np.concatenate([found.std_error, error]),
         "Independent draws: given σ and the groups' standard deviations and correlations, coefficients and deviations are "
-        f"Gaussian and were integrated out. The {found.num_numbers} remaining parameters were drawn by importance sampling; the "
+        f"Gaussian and were integrated out. The {left.dim} remaining parameters were drawn by importance sampling; the "
         f"effective sample size is {100 * found.share:.0f} % of the draws.",
         max(1.0, posterior.count / found.effective) ** 0.5,
     )

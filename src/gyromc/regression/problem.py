@@ -171,8 +171,7 @@ def read(X, y, family: str, *, names, classes, intercept: bool, prior_scale: flo
     X, y = numbers(X, "X"), numbers(y, "y")
     require(X.ndim == 2 and X.shape[0] > 0, f"`X` must be a matrix with one row per observation: got shape {X.shape}.")
     require(y.shape == X.shape[:1], f"`y` must have one entry per row of `X` ({X.shape[0]}): got shape {y.shape}.")
-    trials = of_rows(beside["trials"], "trials", len(X))
-    _require_responses(y, FAMILIES[family], trials)
+    known = _known(y, FAMILIES[family], beside)
     seen = int(y.max()) + 1
     count = seen if classes is None else len(classes)
     likelihood = FAMILIES[family].made(count)
@@ -193,7 +192,6 @@ def read(X, y, family: str, *, names, classes, intercept: bool, prior_scale: flo
     located = any(prior.location for prior in priors.values())
     require(not located or not likelihood.vector, f"Priors of the family {family} have a scale only, no location.")
     intercept = intercept and not likelihood.cutpoints
-    known = () if trials is None else (trials,)
     model = Problem(family, likelihood, X, y, columns, values, intercept, prior_scale, priors)
     return dataclasses.replace(model, offset=offset, weights=weights, known=known, groups=groups)
 
@@ -208,14 +206,17 @@ def of_rows(values, name: str, num_rows: int) -> np.ndarray | None:
     return values
 
 
-def _require_responses(y: np.ndarray, family: type[Likelihood], trials: np.ndarray | None) -> None:
-    """Refuse responses that the family cannot have."""
-    of_trials = " and ".join(name for name, known in FAMILIES.items() if known.known)
+def _known(y: np.ndarray, family: type[Likelihood], beside: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
+    """What the family is given for every row, after refusing responses that it cannot have; times are not censored by default."""
+    given = {name: of_rows(beside.get(name), name, len(y)) for name in ("trials", "censored")}
+    for name, values in given.items():
+        fits = " and ".join(other for other, known in FAMILIES.items() if name in known.known)
+        right = values is None or name in family.known
+        require(right, f"`{name}` is for the families {fits}: got it with {family.name}.")
+    trials, censored = given["trials"], given["censored"]
     require(
-        trials is not None or not family.known, f"The family {family.name} needs `trials`, one number for each row."
-    )
-    require(
-        trials is None or bool(family.known), f"`trials` is for the families {of_trials}: got it with {family.name}."
+        trials is not None or "trials" not in family.known,
+        f"The family {family.name} needs `trials`, one number for each row.",
     )
     family.require(y)
     if trials is not None:
@@ -225,11 +226,18 @@ def _require_responses(y: np.ndarray, family: type[Likelihood], trials: np.ndarr
                 f"`trials` must be whole numbers of at least 1 and at least `y`: row {odd[0]} has {trials[odd[0]]:g} "
                 f"({odd.size} rows differ). Correct these rows."
             )
+    if censored is not None:
+        require(
+            np.all((censored == 0) | (censored == 1)), "`censored` must be 1 where a time is censored, and 0 elsewhere."
+        )
+        require(not np.all(censored), "Every time is censored: without an event there is nothing to learn.")
     if family.response is ResponseKind.CLASSES:
         require(
             np.unique(y).size >= 2,
             f"`y` must hold at least two classes: every row is {y[0]:g}. There is nothing to tell apart.",
         )
+    given["censored"] = np.zeros(len(y)) if censored is None else censored
+    return tuple(np.asarray(given[name]) for name in family.known)
 
 
 def _texts(given, name: str) -> list[str] | None:
@@ -246,7 +254,8 @@ def _labels(X: np.ndarray, names, likelihood: Likelihood, classes) -> tuple[tupl
     """Names of columns and classes."""
     names = [f"x{j}" for j in range(X.shape[1])] if names is None else names
     require(
-        len(names) == X.shape[1], f"`names` must have one entry per column of `X` ({X.shape[1]}): got {len(names)}."
+        len(names) == len(set(names)) == X.shape[1],
+        f"`names` must have one entry per column of `X` ({X.shape[1]}), each another: got {shown(names)}.",
     )
     if likelihood.response is ResponseKind.CLASSES:
         count = getattr(likelihood, "num_classes", 2)

@@ -1,5 +1,6 @@
 """Numbers as text and as JSON: a few digits for people, plain values for machines."""
 
+import difflib
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -91,6 +92,12 @@ def duration(seconds: float) -> str:
 def listed(texts: Sequence[str], most: int = 6) -> str:
     """Return the first texts, and how many more there are: "a, b and 3 more"."""
     return ", ".join(texts[:most]) + (f" and {len(texts) - most} more" if len(texts) > most else "")
+
+
+def did_you_mean(name: str, known: Sequence[str], otherwise: str, near: int = 3, cutoff: float = 0.5) -> str:
+    """Return the known names that are near to a name as a question; where none is, the first of all of them."""
+    found = difflib.get_close_matches(name, known[:5000], near, cutoff)  # comparing with a million names takes minutes
+    return f"Did you mean {' or '.join(map(repr, found))}?" if found else f"{otherwise} {listed(known, 12)}."
 
 
 def counted(number: int, noun: str) -> str:

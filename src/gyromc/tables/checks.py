@@ -7,7 +7,7 @@ headline, LOO, WAIC, R², deviance and the numbers of figures.
 import dataclasses
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,29 +19,34 @@ from gyromc.regression.fit import Fit
 from gyromc.show.numbers import counted, listed, number, plain
 from gyromc.tables.datatable import DataTable, as_numbers
 from gyromc.tables.encoding import CategoricalColumn, Encoding
+from gyromc.tables.preparation import Prepared
+from gyromc.tables.request import option_added
 from gyromc.targets.families import FAMILIES
 from gyromc.targets.likelihoods import ResponseKind
 
+EVEN, ZEROS = "conway-maxwell-poisson", "zero-inflated-poisson"  # families for even counts, and for many zeros
 MOST_TERMS = 12  # of a formula that is written out
 MOST_ROWS = 5  # that are named
 HEAVY_TAILS = 1.0  # excess kurtosis of residuals: 1.2 for a t law with nine degrees of freedom
+SKEWED = 0.25  # (q₉₀ + q₁₀ - 2 q₅₀)/(q₉₀ - q₁₀) of residuals: 0.47 for an exponential law
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Setting:
-    """What the sentences name: the columns, the command, the places of rows, whether all responses are positive, and the excess
-    kurtosis of the residuals."""
+    """What the sentences name: the columns, the command, the places of rows, whether all responses are positive, the excess
+    kurtosis of the residuals, and whether these are skewed."""
 
     encoding: Encoding
     table: DataTable
     command: str
     positive: bool
     kurtosis: float = 0.0
+    skewed: bool = False
 
     @property
     def heavy(self) -> bool:
-        """Whether residuals are far out more often than those of a normal law."""
-        return self.kurtosis > HEAVY_TAILS
+        """Whether residuals are far out on both sides more often than those of a normal law."""
+        return self.kurtosis > HEAVY_TAILS and not self.skewed
 
     @property
     def model(self) -> str:
@@ -54,11 +59,6 @@ class Setting:
         return found.wider if self.heavy or found.response is not ResponseKind.NUMBERS else None
 
     @property
-    def free_variance(self) -> str | None:
-        """The same where the variance follows from the mean: of counts."""
-        return self.wider if FAMILIES[self.model].response is ResponseKind.COUNTS else None
-
-    @property
     def target(self) -> str:
         return self.encoding.response.name
 
@@ -68,7 +68,6 @@ class Setting:
         return f"{self.table.unit}{'s' if len(lines) > 1 else ''} {listed(lines, MOST_ROWS)}"
 
     def family(self, name: str) -> str:
-        """The command with another family."""
         return option_added(self.command, "--family", name)
 
     def without(self, name: str) -> str | None:
@@ -104,25 +103,6 @@ class Advice:
     sentence: str
     remedy: str = ""
     command: str | None = None
-
-
-def option_added(command: str, option: str, value: str, instead: Sequence[str] = ()) -> str:
-    """The command line with an option set, in place of those given; `--family` also in place of `--model`.
-
-    ```python
-    from gyromc.tables.checks import option_added
-    assert option_added("gyromc fit d.csv --target y --model poisson", "--family", "gamma").endswith("y --family gamma")
-    ```
-    """
-    gone = {option, *instead, *(("--model",) if option == "--family" else ())}
-    words, kept = shlex.split(command), []
-    while words:
-        word = words.pop(0)
-        if word in gone:
-            words.pop(0)
-        elif not (word.startswith("--") and word.partition("=")[0] in gone):
-            kept.append(word)
-    return shlex.join([*kept, option, value])
 
 
 def headline(checks: Sequence[dict[str, Any]]) -> str:
@@ -184,12 +164,20 @@ def _dispersion(check: ModelCheck, setting: Setting) -> Advice:
     if not _found(check):
         return Advice(f"{text}.")
     if ratio < 1:
-        text = f"{text}: {setting.target} varies less than {law} does, and intervals are too wide."
-        return Advice(text, "Are counts limited, as successes of trials are? Then pass their number with `--trials`.")
+        return _too_even(f"{text}: {setting.target} varies less than {law} does, and intervals are too wide.", setting)
     text = f"{text}: {setting.target} varies more than {law} does, and intervals are too narrow."
-    if setting.free_variance is not None:
-        return Advice(text, "Use a family with a free variance.", setting.family(setting.free_variance))
+    if check.details["zeros"] and setting.model == "poisson":
+        return Advice(text, "Zeros are too many: give them a share of their own.", setting.family(ZEROS))
+    if setting.wider is not None:
+        return Advice(text, "Use a family with a free variance.", setting.family(setting.wider))
     return Advice(text, "A relevant column may be missing, or rows may belong to groups.")
+
+
+def _too_even(text: str, setting: Setting) -> Advice:
+    if "trials" in FAMILIES[setting.model].known:
+        return Advice(text, "Are the trials of a row alike, or are its successes limited in another way?")
+    remedy = "Use a family for even counts; of successes among trials, pass the number of these with `--trials`."
+    return Advice(text, remedy, setting.family(EVEN))
 
 
 def _dependence(check: ModelCheck, setting: Setting) -> Advice:
@@ -210,6 +198,31 @@ def _dependence(check: ModelCheck, setting: Setting) -> Advice:
         return Advice(text, f"Add {name}.", setting.formula(_backticked, f"C({quoted})"))
     command = setting.formula(_backticked, f"(1 | {quoted})")
     return Advice(text, f"Give each {name} its own intercept: (1 | {quoted}).", command)
+
+
+def _link(check: ModelCheck, setting: Setting) -> Advice:
+    if not _found(check):
+        return Advice(f"probabilities rise as the logistic link has them ({_chance(check)}).")
+    end = "1" if check.details["steeper"] else "0"
+    share = f"{number(100 * check.statistic, 2)} % of the residual variance"
+    text = f"probabilities approach {end} faster than the logistic link lets them: another link would explain {share}"
+    classes = setting.encoding.response.classes
+    if not classes:
+        return Advice(f"{text} ({_chance(check)}).", "A column, a curve or an interaction may be missing.")
+    # reversed, the complementary log-log link is steep towards 0
+    positive = classes[-1] if check.details["steeper"] else classes[0]
+    command = option_added(setting.family("cloglog"), "--positive", positive)
+    return Advice(f"{text} ({_chance(check)}).", f"Use the complementary log-log link of {positive!r}.", command)
+
+
+def _proportional(check: ModelCheck, setting: Setting) -> Advice:
+    if not _found(check):
+        return Advice(f"every column changes the odds of all higher classes alike ({_chance(check)}).")
+    text = f"{check.details['column']} does not change the odds of all higher classes alike ({_chance(check)})."
+    if not check.large:
+        return Advice(f"{text} That is clear, but small.")
+    command = option_added(setting.command, "--family", "softmax", ("--order",))
+    return Advice(text, "Give every class its own coefficients.", command)
 
 
 def _curvature(check: ModelCheck, setting: Setting) -> Advice:
@@ -269,16 +282,18 @@ def _calibration(check: ModelCheck, setting: Setting) -> Advice:
         return Advice(f"responses follow their predictive distributions ({_chance(check)}).")
     direction = check.details["direction"]
     text = f"{DIRECTIONS[direction]} ({_chance(check)})."
-    if direction == "wide" and FAMILIES[setting.model].response is ResponseKind.COUNTS:
-        return Advice(text, "Are counts limited, as successes of trials are? Then pass their number with `--trials`.")
-    if setting.free_variance is not None:
-        return Advice(text, "Use a family with a free variance.", setting.family(setting.free_variance))
+    counts = FAMILIES[setting.model].response is ResponseKind.COUNTS
+    if direction == "wide" and counts:
+        return _too_even(text, setting)
+    if counts and setting.wider is not None:
+        return Advice(text, "Use a family with a free variance.", setting.family(setting.wider))
     if setting.model != "linear":
         return Advice(text, "Compare with other families.", setting.family("auto"))
-    if direction == "skewed" and setting.positive:
+    skewed = direction == "skewed" or setting.skewed
+    if skewed and setting.positive:
         command = setting.formula(_backticked, target=lambda name: f"log({name})") or setting.family("gamma")
         return Advice(text, f"Take the logarithm of {setting.target}.", command)
-    if setting.heavy and direction != "skewed":
+    if setting.heavy and not skewed:
         return Advice(text, "Use a family with heavy tails.", setting.family("student-t"))
     if setting.kurtosis < -HEAVY_TAILS / 2:
         return Advice(text, "Residuals have two humps: a column that tells two kinds of rows apart may be missing.")
@@ -347,7 +362,6 @@ def _collinearity(check: ModelCheck, setting: Setting) -> Advice:
 
 
 def _source(encoding: Encoding, name: str) -> str:
-    """The column of the file that a column of X comes from."""
     return next((feature.name for feature in encoding.features if name in feature.outputs), name)
 
 
@@ -356,6 +370,8 @@ _WORDS: dict[Aspect, Callable[[ModelCheck, Setting], Advice]] = {
     Aspect.SEPARATION: _separation,
     Aspect.DISPERSION: _dispersion,
     Aspect.DEPENDENCE: _dependence,
+    Aspect.LINK: _link,
+    Aspect.PROPORTIONAL: _proportional,
     Aspect.CURVATURE: _curvature,
     Aspect.SPREAD: _spread,
     Aspect.CALIBRATION: _calibration,
@@ -370,40 +386,27 @@ _WORDS: dict[Aspect, Callable[[ModelCheck, Setting], Advice]] = {
 ROWS_NAMED = 20
 
 
-def adequacy(
-    fit: Fit,
-    encoding: Encoding,
-    table: DataTable,
-    X: np.ndarray,
-    y: np.ndarray,
-    held_out: dict[str, Any] | None,
-    command: str,
-    beside: Mapping[str, Any] | None = None,
-    weights: np.ndarray | None = None,
-    unused: Mapping[str, np.ndarray] | None = None,
-) -> dict[str, Any]:
-    """Return the part of fit.json on whether the model fits.
-
-    `command`: the command line that made the fit; `beside`: what `Draws.predictors` takes beside X, by name; `weights`: how many
-    observations each row stands for; `unused`: as for `assess`.
-    """
-    covered = [] if held_out is None else _covered(held_out.get("coverage"))
+def adequacy(fit: Fit, prepared: Prepared, held_out: dict[str, Any] | None, command: str) -> dict[str, Any]:
+    """Return the part of fit.json on whether the model fits; `command`: the command line that made the fit."""
+    encoding, rows, y = prepared.encoding, prepared.rows, prepared.y
     found = assess(
         fit.posterior,
-        X,
+        rows.X,
         y,
         names=encoding.names,
         sources=list(encoding.sources.values()),
-        further=covered,
-        beside=beside,
-        weights=weights,
-        order=_order(encoding, table),
-        unused=unused,
+        further=[] if held_out is None else _covered(held_out.get("coverage")),
+        beside=rows.beside(),
+        weights=rows.weights,
+        order=_order(encoding, prepared.table),
+        unused=prepared.unused,
     )
     z = found.outputs[0].values
     kurtosis = float(np.mean((z - z.mean()) ** 4) / max(float(z.var()) ** 2, 1e-300)) - 3
+    low, middle, high = np.quantile(z, [0.1, 0.5, 0.9])
+    skewed = abs(high + low - 2 * middle) > SKEWED * (high - low)
     positive = bool(np.min(y) > 0) and not encoding.response.classes
-    setting = Setting(encoding, table.take(found.rows), command, positive, kurtosis)
+    setting = Setting(encoding, prepared.table.take(found.rows), command, positive, kurtosis, bool(skewed))
     # the model's worst fault leads: what a model without it would gain most by
     ordered = sorted(found.checks, key=lambda c: -_gain(c, found) if c.verdict is ModelVerdict.MISFIT else np.inf)
     checks = [_written(check, setting) for check in ordered]
@@ -415,7 +418,11 @@ def adequacy(
         "of_rows": found.num_rows,
         "draws": found.law.num_draws,
         **_quoted(found),
-        "pointwise": {"rows": found.rows.tolist(), "observed": found.y.tolist(), "elpd": found.loo.elpd_rows.tolist()},
+        "pointwise": {
+            "rows": found.rows.tolist(),
+            "observed": y[found.rows].tolist(),
+            "elpd": found.loo.elpd_rows.tolist(),
+        },
         "figures": figure_numbers(found),
     }
 
@@ -432,16 +439,20 @@ def _gain(check: ModelCheck, found: Adequacy) -> float:
     A share s of the residuals' variance gives -½ log(1 - s), a variance wrong by the factor r (r - 1 - log r)/2, a share of rows
     or the law of the PIT their divergence from what is expected.
     """
-    size = check.statistic
+    size, of_counts = check.statistic, found.by_aspect.get(Aspect.DISPERSION)
     match check.aspect:
         case Aspect.DISPERSION:
             return 0.5 * (size - 1 - np.log(max(size, 1e-9)))
-        case Aspect.CURVATURE | Aspect.INTERACTIONS | Aspect.DEPENDENCE:
-            return -0.5 * np.log1p(-min(size, 0.99))
+        case Aspect.CURVATURE | Aspect.INTERACTIONS | Aspect.DEPENDENCE | Aspect.LINK | Aspect.PROPORTIONAL:
+            # of a law with a variance of its own, residuals with dispersion r lose the share of r
+            return -0.5 * np.log1p(-min(size, 0.99)) if of_counts is None else 0.5 * size * of_counts.statistic
         case Aspect.SPREAD:
             return np.log(size) ** 2 / 6  # the variance of log sd over thirds of the rows
         case Aspect.CALIBRATION:
-            return 2 * size**2 if "gap" in check.details else size / 2
+            gain = 2 * size**2 if "gap" in check.details else size / 2
+            # it shows that counts vary too much or too little, and does not say so
+            wrong = of_counts is not None and of_counts.verdict is ModelVerdict.MISFIT
+            return min(gain, 0.99 * _gain(of_counts, found)) if of_counts is not None and wrong else gain
         case Aspect.COVERAGE:
             share, level = np.clip(size, 1e-9, 1 - 1e-9), check.details["expected"]
             return float(special.rel_entr(share, level) + special.rel_entr(1 - share, 1 - min(level, 1 - 1e-9)))
@@ -455,7 +466,6 @@ def _gain(check: ModelCheck, found: Adequacy) -> float:
 
 
 def _covered(found: dict[str, Any] | None) -> list[ModelCheck]:
-    """The check of coverage, from the part of fit.json on held-out rows."""
     if found is None:
         return []
     details = {key: found[key] for key in ("level", "rows", "expected", "least")}
@@ -489,7 +499,6 @@ def _loo_r_squared(found: Adequacy) -> float | None:
 
 
 def _quoted(found: Adequacy) -> dict[str, Any]:
-    """LOO, WAIC, R² and deviance."""
     loo, waic = found.loo, found.waic
     low, high = np.quantile(found.r_squared, [0.025, 0.975])
     return {

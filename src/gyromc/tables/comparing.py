@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gyromc.checks import require
+from gyromc.checks import one_of, require
 from gyromc.regression.comparing import CLEAR, LEAST
 from gyromc.show.numbers import number, plus_minus
 from gyromc.show.tables import Shown, Table
@@ -46,7 +46,6 @@ class ComparedModel:
 
     @property
     def verdict(self) -> str:
-        """Whether it is clearly worse than the best."""
         if self.difference == 0:
             return "best"
         clear = -self.difference > max(LEAST, CLEAR * self.difference_std_error)
@@ -63,11 +62,9 @@ class ModelComparison(Shown):
 
     def __getitem__(self, name: str) -> ComparedModel:
         found = {one.name: one for one in self.models}
-        require(name in found, f"The comparison has no model {name!r}: it has {', '.join(found)}.")
-        return found[name]
+        return found[one_of(name, found, "name")]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
         return {
             "target": self.target,
             "rows": self.rows,
@@ -75,7 +72,6 @@ class ModelComparison(Shown):
         }
 
     def shown(self) -> Sequence[Table | str]:
-        """The table, with how to read it."""
         rows = []
         for one in self.models:
             gap = "–" if one.difference == 0 else plus_minus(one.difference, one.difference_std_error)
@@ -146,15 +142,7 @@ def _require_same(first: str, reference: Mapping[str, Any], name: str, found: Ma
 
 
 def stacked(elpd: np.ndarray) -> np.ndarray:
-    """Stacking weights from log densities, models × rows.
-
-    ```python
-    import numpy as np
-    from gyromc.tables.comparing import stacked
-    assert np.allclose(stacked(np.log([[0.9, 0.1], [0.1, 0.9]])), 0.5)
-    assert stacked(np.log([[0.9, 0.9], [0.1, 0.1]]))[0] > 0.99
-    ```
-    """
+    """Stacking weights from log densities, models × rows."""
     p = np.exp(elpd - elpd.max(axis=0))
     w = np.full(len(p), 1 / len(p))
     for _ in range(ROUNDS):

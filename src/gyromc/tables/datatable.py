@@ -6,6 +6,7 @@ refused, with place and remedy. Formulas of an Excel file are not computed: the 
 """
 
 import dataclasses
+import datetime
 import difflib
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -165,7 +166,6 @@ class DataTable:
         return f"{self.unit} {self.lines[rows][0]}"
 
     def take(self, rows: np.ndarray) -> "DataTable":
-        """Return a table of the given rows."""
         columns = {name: column.iloc[rows].reset_index(drop=True) for name, column in self.columns.items()}
         return dataclasses.replace(self, columns=columns, lines=self.lines[rows])
 
@@ -218,29 +218,30 @@ def read_table(
 
 def table_of(data: Any, columns: Sequence[str], name: str = "the data") -> DataTable:
     """Return the named columns of a data frame or of a mapping from names to values, as if they had been read from a file."""
-    pandas, frame = pandas_module(), _frame(data)
+    frame = _frame(data)
     _require_names(columns, [str(known) for known in frame.columns], name, "needed by the model")
-    types, found = pandas.api.types, {}
-    for column in columns:
-        values = frame[column].reset_index(drop=True)
-        if isinstance(values.dtype, pandas.CategoricalDtype):
-            values = values.astype(values.cat.categories.dtype)
-        texts = types.is_bool_dtype(values) or types.is_object_dtype(values)
-        nested = lambda value: isinstance(value, list | tuple | dict | set | np.ndarray)
-        require(
-            not types.is_complex_dtype(values) and not (texts and values.map(nested).any()),
-            f"Column {column!r} of {name} holds complex numbers, lists or arrays: one real number or one text per row is needed.",
-        )
-        if texts:
-            values = values.map(str, na_action="ignore")
-        if types.is_numeric_dtype(values):
-            found[column] = values.astype(float)
-        elif types.is_datetime64_any_dtype(values):
-            found[column] = values
-        else:
-            found[column] = clean(values.astype(text_dtype()))
+    found = {column: _column(frame[column].reset_index(drop=True), column, name) for column in columns}
     require(len(frame), f"{name} has no rows.".capitalize())
     return DataTable(name, "row", found, np.arange(1, len(frame) + 1))
+
+
+def _column(values, column: str, path: str):
+    """A pandas Series of any type as float64, dates or texts."""
+    pandas = pandas_module()
+    types = pandas.api.types
+    if isinstance(values.dtype, pandas.CategoricalDtype):
+        values = values.astype(values.cat.categories.dtype)
+    texts = types.is_bool_dtype(values) or types.is_object_dtype(values)
+    nested = lambda value: isinstance(value, list | tuple | dict | set | np.ndarray)
+    require(
+        not types.is_complex_dtype(values) and not (texts and values.map(nested).any()),
+        f"Column {column!r} of {path} holds complex numbers, lists or arrays: one real number or one text per row is needed.",
+    )
+    if texts:
+        values = values.map(str, na_action="ignore")
+    if types.is_numeric_dtype(values):
+        return values.astype(float)
+    return values if types.is_datetime64_any_dtype(values) else clean(values.astype(text_dtype()))
 
 
 def _frame(data: Any) -> Any:
@@ -272,11 +273,9 @@ class _Wanted:
 
     @property
     def named(self) -> frozenset[str]:
-        """The columns that the user names, to read or to leave out."""
         return frozenset([*self.keep, *self.columns, *self.drop])
 
     def select(self, names: Sequence[str], unnamed: frozenset[str] = frozenset()) -> list[int]:
-        """Check the names and return the places of the wanted columns."""
         require_distinct(names, self.path)
         known, keep = set(names), set(self.keep)
         if self.choose is not None:
@@ -306,28 +305,26 @@ class _Wanted:
 
 
 def _read_excel(path: Path, wanted: _Wanted, sheet: str | None) -> DataTable:
-    """Read a sheet of an Excel file: the first row names the columns."""
-
     names, rows, lines, notes = read_sheet(path, sheet)
-    filled = [name or f"column {i + 1}" for i, name in enumerate(names)]
-    unnamed = frozenset(filled[i] for i, name in enumerate(names) if not name)
-    pandas = pandas_module()
-    columns = {}
-    for i in wanted.select(filled, unnamed):
-        columns[filled[i]] = _typed([row[i] for row in rows], pandas)
+    filled, unnamed = _filled(names)
+    columns = {filled[i]: _column(_cells(rows, i), filled[i], str(path)) for i in wanted.select(filled, unnamed)}
     return DataTable(str(path), "row", columns, np.array(lines, int), notes)
 
 
-def _typed(values: list[Any], pandas: Any) -> Any:
-    """The cells of an Excel column as numbers, dates or texts."""
-    import datetime
+def _cells(rows: list[list[Any]], place: int) -> Any:
+    """A column of an Excel sheet as a Series: of numbers or of dates where all its cells are."""
+    pandas = pandas_module()
+    values = pandas.Series([row[place] for row in rows], dtype=object)
+    kinds = {type(value) for value in values.dropna()}
+    if kinds and kinds <= {int, float}:
+        return values.astype(float)
+    return pandas.to_datetime(values) if kinds and kinds <= {datetime.datetime, datetime.date} else values
 
-    known = [value for value in values if value is not None]
-    if known and all(isinstance(value, int | float) and not isinstance(value, bool) for value in known):
-        return pandas.Series([np.nan if value is None else float(value) for value in values])
-    if known and all(isinstance(value, datetime.datetime | datetime.date) for value in known):
-        return pandas.to_datetime(pandas.Series(values))
-    return clean(pandas.Series([None if value is None else str(value) for value in values], dtype=text_dtype()))
+
+def _filled(names: Sequence[str]) -> tuple[list[str], frozenset[str]]:
+    """Names of columns, with a number for those that have none; and those."""
+    filled = [name or f"column {i + 1}" for i, name in enumerate(names)]
+    return filled, frozenset(filled[i] for i, name in enumerate(names) if not name)
 
 
 def _require_names(names: Collection[str], known: Sequence[str], path: str, role: str) -> None:
@@ -354,8 +351,7 @@ def _near_files(path: Path) -> str:
 
 def _read_csv(path: Path, wanted: _Wanted, encoding: str, decimal: str) -> DataTable:
     with CsvFile(path, encoding, option="--encoding", index=True) as file:
-        names = [name or f"column {i + 1}" for i, name in enumerate(file.names)]
-        unnamed = frozenset(names[i] for i, name in enumerate(file.names) if not name)
+        names, unnamed = _filled(file.names)
         index = names[0] if names[0] in unnamed and names[0] not in wanted.named else None
         places = [i for i in wanted.select(names, unnamed - {index}) if names[i] != index]
         columns, lines = _texts(file, places if index is None else [0, *places])
@@ -391,7 +387,6 @@ def _texts(file: CsvFile, places: list[int]):
 
 
 def _read_parquet(path: Path, wanted: _Wanted) -> DataTable:
-    pandas = pandas_module()
     import pyarrow
     from pyarrow import parquet
 
@@ -409,25 +404,15 @@ def _read_parquet(path: Path, wanted: _Wanted) -> DataTable:
             not pyarrow.types.is_nested(kind) and "binary" not in str(kind),
             f"Column {name!r} of {path} holds {kind}: one value per row is needed. Unpack it, or pass `--drop {name}`.",
         )
-        columns[name] = _plain(file.read(columns=[name]).column(0), pandas, pyarrow)
+        column = file.read(columns=[name]).column(0)
+        if pyarrow.types.is_decimal(kind) or pyarrow.types.is_float16(kind):
+            column = column.cast(pyarrow.float64())
+        elif pyarrow.types.is_boolean(kind):
+            column = column.cast(pyarrow.string())
+        series = column.to_pandas()
+        # dates without a time and times of the day come as objects
+        columns[name] = series if pyarrow.types.is_temporal(kind) else _column(series, name, str(path))
     return DataTable(str(path), "row", columns, np.arange(1, file.metadata.num_rows + 1))
-
-
-def _plain(column, pandas, pyarrow):
-    """An Arrow column as numbers, dates or texts."""
-    kind = column.type
-    if pyarrow.types.is_decimal(kind) or pyarrow.types.is_float16(kind):
-        column = column.cast(pyarrow.float64())
-    elif pyarrow.types.is_dictionary(kind):
-        column = column.cast(kind.value_type)
-    if pyarrow.types.is_boolean(column.type):
-        column = column.cast(pyarrow.string())
-    series = column.to_pandas()
-    if pandas.api.types.is_numeric_dtype(series):
-        return series.astype(float)
-    if pyarrow.types.is_temporal(column.type):
-        return series
-    return clean(series.astype(text_dtype()))
 
 
 ERRORS = ("#DIV/0!", "#N/A", "#NAME?", "#NULL!", "#NUM!", "#REF!", "#VALUE!")
@@ -452,7 +437,9 @@ def read_sheet(path: Path, sheet: str | None) -> tuple[list[str], list[list[Any]
         titles = list(pages)
         name = titles[0] if sheet is None else sheet
         require(name in pages, f"{path} has no sheet {sheet!r}. Its sheets: {listed([repr(t) for t in titles], 12)}.")
-        rows = [[_cell(value) for value in row] for row in pages[name].iter_rows(values_only=True)]
+        blank = lambda value: isinstance(value, str) and (not value.strip() or value in ERRORS)
+        cells = pages[name].iter_rows(values_only=True)
+        rows = [[None if blank(value) else value for value in row] for row in cells]
         book.close()
     require(rows, f"The sheet {name!r} of {path} is empty.")
     header = ["" if value is None else str(value).strip() for value in rows[0]]
@@ -462,10 +449,3 @@ def read_sheet(path: Path, sheet: str | None) -> tuple[list[str], list[list[Any]
     require(table, f"The sheet {name!r} of {path} has a header row but no rows below.")
     notes = () if len(titles) == 1 else (f"read the sheet {name!r} of {listed([repr(t) for t in titles])}.",)
     return [header[i] for i in kept], [row for row, _ in table], [number for _, number in table], notes
-
-
-def _cell(value: Any) -> Any:
-    """Return a cell's value; None where it is blank or an error."""
-    if isinstance(value, str):
-        return None if not value.strip() or value in ERRORS else value
-    return value

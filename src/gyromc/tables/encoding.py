@@ -29,19 +29,19 @@ class DesignRows:
     offset: np.ndarray | None = None
     weights: np.ndarray | None = None
     trials: np.ndarray | None = None
+    censored: np.ndarray | None = None
     clusters: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.X)
 
     def take(self, rows: np.ndarray) -> "DesignRows":
-        """Return some of the rows."""
         some = cut({field.name: getattr(self, field.name) for field in dataclasses.fields(self)}, rows)
         return DesignRows(**some)
 
     def beside(self) -> dict[str, Any]:
         """Return what fits and predictions take beside X, by name."""
-        found = {"groups": self.groups or None, "offset": self.offset, "trials": self.trials}
+        found = {"groups": self.groups or None, "offset": self.offset, "trials": self.trials, "censored": self.censored}
         return {name: value for name, value in found.items() if value is not None}
 
 
@@ -61,16 +61,13 @@ class NumericColumn:
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """The names of its columns in X."""
         return (self.name,)
 
     @property
     def treatment(self) -> str:
-        """What became of the column."""
         return self.note or "as it is"
 
     def encode(self, table: DataTable) -> np.ndarray:
-        """Return its columns of X."""
         column = table.columns[self.name]
         values, bad = as_numbers(column)
         if bad.any():
@@ -84,7 +81,6 @@ class NumericColumn:
         return values[:, None]
 
     def values(self, table: DataTable) -> np.ndarray:
-        """Return its numbers."""
         return self.encode(table)[:, 0]
 
     def beyond(self, table: DataTable) -> str | None:
@@ -114,17 +110,14 @@ class CategoricalColumn:
 
     @property
     def shown(self) -> tuple[str, ...]:
-        """The levels that have a column of their own."""
         return tuple(level for level in self.levels if level != self.reference)
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """The names of its columns in X."""
         return tuple(f"{self.name}[{level}]" for level in self.shown)
 
     @property
     def treatment(self) -> str:
-        """What became of the column."""
         text = f"{counted(len(self.levels), 'level')}: {self._known()}; reference {self.reference!r}"
         return f"{text}; {self.note}" if self.note else text
 
@@ -137,10 +130,6 @@ class CategoricalColumn:
         """Return its categories as a pandas Categorical, the reference first."""
         order = [self.reference, *self.shown]
         return pandas_module().Categorical(self._texts(table), categories=order)
-
-    def beyond(self, table: DataTable) -> str | None:
-        """None: a level outside the fitted ones is refused."""
-        return None
 
     def _texts(self, table: DataTable) -> Any:
         values = as_text(table.columns[self.name])
@@ -171,7 +160,6 @@ class Response:
 
     @property
     def positive(self) -> str | None:
-        """The class whose probability a regression of two classes gives."""
         family = FAMILIES[self.model]
         return self.classes[-1] if self.classes and not family.vector and not family.cutpoints else None
 
@@ -193,7 +181,6 @@ class GroupFactor:
 
     @property
     def name(self) -> str:
-        """The columns, joined by a colon."""
         return ":".join(self.columns)
 
     def labels(self, table: DataTable) -> Any:
@@ -220,10 +207,8 @@ class GroupFactor:
 
     def own_levels(self, table: DataTable) -> tuple[tuple[str, ...], np.ndarray]:
         """Return the levels of new rows, and the place of each row's: each unknown level is a group of its own."""
-        labels = [str(label) for label in self.labels(table)]
-        levels = tuple(dict.fromkeys(labels))
-        places = {level: i for i, level in enumerate(levels)}
-        return levels, np.array([places[label] for label in labels], int)
+        places, levels = pandas_module().factorize(self.labels(table))
+        return tuple(map(str, levels)), places.astype(int)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -244,7 +229,6 @@ class Encoding:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of X's columns."""
         if self.formula is not None:
             return self.formula.names
         return tuple(name for feature in self.features for name in feature.outputs)
@@ -258,7 +242,6 @@ class Encoding:
 
     @property
     def intercept(self) -> bool:
-        """Whether there is an intercept."""
         return self.formula is None or self.formula.intercept
 
     @property
@@ -276,12 +259,7 @@ class Encoding:
         return table
 
     def frame(self, table: DataTable) -> dict[str, Any]:
-        """Return each predictor as numbers or categories."""
         return {feature.name: feature.values(table) for feature in self.features}
-
-    def design(self, table: DataTable) -> np.ndarray:
-        """Return X: one row per row of the table, no column for the intercept."""
-        return self.rows_of(table, fitted=False).X
 
     def rows_of(self, table: DataTable, fitted: bool = True) -> DesignRows:
         """Return all that a fit takes of each row; for new rows, `fitted=False`, no weights and clusters."""
@@ -304,10 +282,11 @@ class Encoding:
                 raise InvalidInput(f"{table.path}, {place}: the formula's offset is not finite there. Correct it.")
             offset = own if offset is None else offset if own is None else offset + own
             groups = self._groups(table, frame, fitted)
-        fixed = (
-            {"weights": self.roles.numbers(table, "weights"), "clusters": self.roles.clusters(table)} if fitted else {}
-        )
-        return DesignRows(X, groups, offset, trials=self.roles.numbers(table, "trials"), **fixed)
+        rows = DesignRows(X, groups, offset, trials=self.roles.numbers(table, "trials"))
+        if not fitted:
+            return rows
+        weights, clusters = self.roles.numbers(table, "weights"), self.roles.clusters(table)
+        return dataclasses.replace(rows, weights=weights, clusters=clusters, censored=self.roles.censoring(table))
 
     def _groups(self, table: DataTable, frame: dict[str, Any], fitted: bool) -> tuple[GroupTerm, ...]:
         assert self.formula is not None
@@ -322,7 +301,8 @@ class Encoding:
     def notes(self, table: DataTable) -> list[str]:
         """Say what is unusual about new rows: values outside the fitted range, unknown levels of a grouping column."""
         table = self.dated(table)
-        found = [note for feature in self.features if (note := feature.beyond(table)) is not None]
+        numbers = [feature for feature in self.features if isinstance(feature, NumericColumn)]
+        found = [note for feature in numbers if (note := feature.beyond(table)) is not None]
         for factor in dict.fromkeys(self.factors):
             unknown = int(np.sum(factor.index(table) < 0))
             if unknown:

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from gyromc.regression.problem import Prior
 from gyromc.regression.standardised import INTERCEPT_SCALE, Units
 from gyromc.show.numbers import counted, number
 from gyromc.show.tables import Table
@@ -27,6 +26,7 @@ def explained(prepared: Prepared, prior_scale: float) -> dict[str, Any]:
     numbers = FAMILIES[encoding.response.model].measured
     units = Units.of(rows.X, y if numbers else None, prior_scale, encoding.intercept, weights=rows.weights)
     deviations = prior_scale * units.y_scale / units.scale
+    at_means = f"normal({units.y_center:.4g}, {INTERCEPT_SCALE * units.y_scale:.4g}) at the columns' means"
     columns = [
         {
             "name": name,
@@ -35,7 +35,7 @@ def explained(prepared: Prepared, prior_scale: float) -> dict[str, Any]:
             "least": float(values.min()),
             "mean": float(values.mean()),
             "most": float(values.max()),
-            "prior": _prior(prepared.priors.get(name), deviation),
+            "prior": _prior(prepared, name, f"normal(0, {deviation:.4g})"),
         }
         for (name, source, coding), values, deviation in zip(_origins(encoding), rows.X.T, deviations, strict=True)
     ]
@@ -47,7 +47,7 @@ def explained(prepared: Prepared, prior_scale: float) -> dict[str, Any]:
         "reason": encoding.response.reason,
         "classes": list(encoding.response.classes),
         "formula": None if encoding.formula is None else encoding.formula.text,
-        "intercept": _intercept(prepared, units),
+        "intercept": _prior(prepared, "intercept", at_means) if encoding.intercept else None,
         "columns": columns,
         "groups": [
             {
@@ -55,7 +55,7 @@ def explained(prepared: Prepared, prior_scale: float) -> dict[str, Any]:
                 "columns": list(group.columns),
                 "levels": len(group.levels),
                 "first": list(group.levels[:5]),
-                "prior": _group_prior(prepared.priors.get(group.name)),
+                "prior": _prior(prepared, group.name, "the default"),
             }
             for group in rows.groups
         ],
@@ -66,35 +66,22 @@ def explained(prepared: Prepared, prior_scale: float) -> dict[str, Any]:
         "observed": [
             encoding.response.classes[int(v)] if encoding.response.classes else float(v) for v in y[:FIRST_ROWS]
         ],
-        "further": prior_words(FAMILIES[encoding.response.model], rows.groups).strip(),
+        "further": prior_words(prepared).strip(),
         "notes": prepared.notes,
     }
 
 
-def _intercept(prepared: Prepared, units: Units) -> str | None:
-    """Return the prior of the intercept as text, None where there is none."""
-    if not prepared.encoding.intercept:
-        return None
-    if "intercept" in prepared.priors:
-        return _prior(prepared.priors["intercept"], 1.0)
-    return f"normal({units.y_center:.4g}, {INTERCEPT_SCALE * units.y_scale:.4g}) at the columns' means"
-
-
-def _prior(asked: Prior | None, deviation: float) -> str:
-    """Return a coefficient's prior as text: the one asked for, or the one that its column's standard deviation gives."""
-    return (
-        f"normal(0, {deviation:.4g})"
-        if asked is None
-        else f"normal({asked.location:.4g}, {asked.scale:.4g}), asked for"
-    )
-
-
-def _group_prior(asked: Prior | None) -> str | None:
-    return None if asked is None else f"standard deviations: exponential with mean {asked.scale:.4g}, asked for"
+def _prior(prepared: Prepared, name: str, default: str) -> str:
+    """Return the prior of a coefficient or group as text: the one asked for, or the default."""
+    asked = prepared.priors.get(name)
+    if asked is None:
+        return default
+    if name in [group.name for group in prepared.rows.groups]:
+        return f"standard deviations: exponential with mean {asked.scale:.4g}, asked for"
+    return f"normal({asked.location:.4g}, {asked.scale:.4g}), asked for"
 
 
 def _origins(encoding: Encoding) -> list[tuple[str, str, str]]:
-    """Return name, source and coding of each column of X."""
     kinds = {feature.name: feature for feature in encoding.features}
     if encoding.formula is not None:
         found = []
@@ -130,7 +117,7 @@ def explanation_tables(found: dict[str, Any]) -> Iterator[Table | str]:
     yield ""
     if found["groups"]:
         groups = [
-            [g["name"], ", ".join(g["columns"]), str(g["levels"]), ", ".join(g["first"]), g["prior"] or "the default"]
+            [g["name"], ", ".join(g["columns"]), str(g["levels"]), ", ".join(g["first"]), g["prior"]]
             for g in found["groups"]
         ]
         headings = ["grouped by", "effects that differ", "levels", "the first", "prior"]

@@ -4,7 +4,6 @@ Input: the text of one factor of a formula, such as `bs(age, 4)`. Output: the co
 """
 
 import ast
-import difflib
 import functools
 import re
 from collections.abc import Callable, Collection, Mapping
@@ -15,7 +14,7 @@ import numpy as np
 
 from gyromc.checks import require
 from gyromc.errors import InvalidInput
-from gyromc.show.numbers import listed
+from gyromc.show.numbers import did_you_mean
 
 ELEMENTWISE = {
     "log": np.log,
@@ -30,7 +29,6 @@ ELEMENTWISE = {
 BASES = {"poly": ("degree",), "bs": ("df", "degree", "knots"), "ns": ("df", "knots")}
 """Functions that make several columns out of one, and the arguments that follow it."""
 FUNCTIONS = (*ELEMENTWISE, "center", "scale", *BASES, "I", "C", "offset")
-"""All functions of a formula."""
 MOST_COLUMNS = 50  # of a basis
 MOST_POWER = 20
 ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow, ast.UAdd, ast.USub)
@@ -40,7 +38,6 @@ HINTS = {
     "te(": "For a curve write bs(…, 4).",
     "cbind(": "Name the column of successes alone, and pass `--family binomial --trials COLUMN`.",
 }
-"""What R's notation has under other names."""
 
 
 @functools.cache
@@ -77,7 +74,15 @@ def columns_of(expression: str, known: Collection[str]) -> tuple[str, ...]:
 
 def categorical_call(expression: str) -> str | None:
     """Return the column of `C(column)`, or None where the expression is something else."""
-    return _argument(expression, "C", "write `C(column)`, and choose its reference with `--reference COLUMN=LEVEL`")
+    text, quoted = unquoted(expression)
+    call = _call(text, expression, "C")
+    if call is None:
+        return None
+    only = call.args[0] if len(call.args) == 1 and not call.keywords else None
+    if not isinstance(only, ast.Name):
+        remedy = "write `C(column)`, and choose its reference with `--reference COLUMN=LEVEL`"
+        raise InvalidInput(f"`{expression}` in the formula: {remedy}.")
+    return quoted.get(only.id, only.id)
 
 
 def offset_call(expression: str) -> str | None:
@@ -121,17 +126,6 @@ def _call(text: str, expression: str, name: str) -> ast.Call | None:
     return tree if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and tree.func.id == name else None
 
 
-def _argument(expression: str, name: str, remedy: str) -> str | None:
-    text, quoted = unquoted(expression)
-    call = _call(text, expression, name)
-    if call is None:
-        return None
-    only = call.args[0] if len(call.args) == 1 and not call.keywords else None
-    require(isinstance(only, ast.Name), f"`{expression}` in the formula: {remedy}.")
-    assert isinstance(only, ast.Name)
-    return quoted.get(only.id, only.id)
-
-
 class _Checker:
     """Walks over the tree of an expression; `found` is called with every column."""
 
@@ -139,7 +133,6 @@ class _Checker:
         self.text, self.known, self.quoted, self.found = text, known, quoted, found
 
     def check(self, node: ast.expr, outermost: bool = False) -> None:
-        """Raise unless a node and all below it are allowed."""
         match node:
             case ast.Name(id=name):
                 self._column(self.quoted.get(name, name))
@@ -160,19 +153,16 @@ class _Checker:
 
     def _column(self, name: str) -> None:
         if name not in self.known:
-            near = difflib.get_close_matches(name, list(self.known)[:5000], 3, 0.5)
             if name in FUNCTIONS:
                 raise InvalidInput(f"`{name}` in the formula is a function: write {name}(column).")
-            hint = f"Did you mean {' or '.join(map(repr, near))}?" if near else f"Columns: {_some(self.known)}."
+            hint = did_you_mean(name, sorted(self.known), "Columns:")
             raise InvalidInput(f"The formula uses {name!r}, which is no column of the data. {hint}")
         self.found(name)
 
     def _power(self, node: ast.expr) -> None:
-        sign = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub)
-        value = node.operand if isinstance(node, ast.UnaryOp) and sign else node
-        good = isinstance(value, ast.Constant) and isinstance(value.value, int | float)
+        value = _number(node)
         require(
-            good and isinstance(value, ast.Constant) and 0 < abs(float(str(value.value))) <= MOST_POWER,
+            value is not None and 0 < abs(value) <= MOST_POWER,
             f"`{self.text}` in the formula: a power is a number of at most {MOST_POWER}, such as I(x**2).",
         )
 
@@ -217,7 +207,9 @@ class _Checker:
         given = dict(zip(takes, node.args[1:], strict=False)) | {str(k.arg): k.value for k in node.keywords}
         for key, value in given.items():
             if key == "knots":
-                numbers = isinstance(value, ast.List | ast.Tuple) and all(map(_is_number, value.elts))
+                numbers = isinstance(value, ast.List | ast.Tuple) and all(
+                    _number(part) is not None for part in value.elts
+                )
                 require(numbers, f"`{self.text}` in the formula: `knots` is a list of numbers, such as knots=[10, 20].")
             else:
                 whole = (
@@ -230,21 +222,14 @@ class _Checker:
         )
 
     def _refuse(self, what: str) -> str:
+        hint = next((f" {hint}" for sign, hint in HINTS.items() if what.startswith(sign)), "")
         raise InvalidInput(
-            f"`{self.text}` in the formula: {what} is not allowed.{_hint(what)} A formula may use columns, numbers, "
+            f"`{self.text}` in the formula: {what} is not allowed.{hint} A formula may use columns, numbers, "
             f"arithmetic inside I(…), and the functions {', '.join(FUNCTIONS)}."
         )
 
 
-def _hint(what: str) -> str:
-    """Return how to write what is written otherwise in R."""
-    return next((f" {hint}" for sign, hint in HINTS.items() if what.startswith(sign)), "")
-
-
-def _is_number(node: ast.expr) -> bool:
+def _number(node: ast.expr) -> float | None:
+    """The value of a number, with or without a minus sign; None for anything else."""
     inner = node.operand if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) else node
-    return isinstance(inner, ast.Constant) and type(inner.value) in (int, float)
-
-
-def _some(names: Collection[str]) -> str:
-    return listed([repr(name) for name in sorted(names)], 12)
+    return float(str(inner.value)) if isinstance(inner, ast.Constant) and type(inner.value) in (int, float) else None

@@ -21,12 +21,6 @@ SIZE = (4.4, 3.1)
 Drawn = tuple[Figure, str, str]  # with a text in place of the figure, and a caption
 
 
-def model_figures(results: dict[str, Any]) -> dict[str, Callable[[dict[str, Any]], Drawn]]:
-    """Return the functions that draw what fit.json has numbers for: `predictive`, `residuals`, `pit`, `curve`."""
-    known = {"predictive": _predictive, "residuals": _residuals, "pit": _pit, "curve": _curve}
-    return {kind: draw for kind, draw in known.items() if kind in results["adequacy"]["figures"]}
-
-
 LETTER = 0.068  # inches that a letter of a tick's label takes, on average
 MARGINS = {"left": 0.78, "right": 0.14, "bottom": 0.52, "top": 0.32, "between": 0.36}
 """Inches around axes, for numbers, a label and a title."""
@@ -59,7 +53,6 @@ def axes_of(size: tuple[float, float], title: str, rows: int = 1, columns: int =
 
 
 def _predictive(results: dict[str, Any]) -> Drawn:
-    """Draw how often each value came, and how often the model expects it; counts on the scale of square roots."""
     found, model = results["adequacy"]["figures"]["predictive"], results["model"]
     edges, observed = np.array(found["edges"]), np.array(found["observed"], float)
     expected, low, high = (np.array(found[key]) for key in ("expected", "low", "high"))
@@ -97,33 +90,33 @@ def _predictive(results: dict[str, Any]) -> Drawn:
 
 
 def _residuals(results: dict[str, Any]) -> Drawn:
-    """Draw what is left against what is predicted."""
     found, model = results["adequacy"]["figures"]["residuals"], results["model"]
-    figure, (ax,) = axes_of(SIZE, "residuals against predictions")
+    title = "residuals against predictions"
+    if found["kind"] != "groups":
+        return _points(found, title, f"predicted {_short(model['target'], 30)}")
+    figure, (ax,) = axes_of(SIZE, title)
     ax.axhline(0, color="#333333", linewidth=0.8)
-    if found["kind"] == "groups":
-        x, gap, error = np.array(found["points"]).T
-        ax.fill_between(*_band(x, error), color=BAND, alpha=0.6, linewidth=0)
-        ax.plot(x, gap, "o", color=BLUE, markersize=4)
-        ax.set_xlabel("predicted probability")
-        ax.set_ylabel("observed less predicted share")
-        off = int(np.sum(np.abs(gap) > error))
-        alt = f"Observed less predicted share in groups of rows: {off} of {len(x)} groups lie outside two standard errors."
-        caption = "Groups of rows with like predicted probability; the band is two standard errors."
-        return figure, alt, f"{caption} {off} of {len(x)} lie outside."
-    return figure, *_points(ax, found, f"predicted {_short(model['target'], 30)}")
+    x, gap, error = np.array(found["points"]).T
+    order = np.argsort(x)
+    ax.fill_between(x[order], -error[order], error[order], color=BAND, alpha=0.6, linewidth=0)
+    ax.plot(x, gap, "o", color=BLUE, markersize=4)
+    ax.set_xlabel("predicted probability")
+    ax.set_ylabel("observed less predicted share")
+    off = int(np.sum(np.abs(gap) > error))
+    alt = f"Observed less predicted share in groups of rows: {off} of {len(x)} groups lie outside two standard errors."
+    caption = "Groups of rows with like predicted probability; the band is two standard errors."
+    return figure, alt, f"{caption} {off} of {len(x)} lie outside."
 
 
 def _curve(results: dict[str, Any]) -> Drawn:
-    """Draw what is left against the column that wants a curve."""
     found = results["adequacy"]["figures"]["curve"]
-    figure, (ax,) = axes_of(SIZE, f"residuals against {_short(found['column'], 30)}")
+    return _points(found, f"residuals against {_short(found['column'], 30)}", _short(found["column"], 40))
+
+
+def _points(found: dict[str, Any], title: str, name: str) -> Drawn:
+    """Draw residuals with their smooth."""
+    figure, (ax,) = axes_of(SIZE, title)
     ax.axhline(0, color="#333333", linewidth=0.8)
-    return figure, *_points(ax, found, _short(found["column"], 40))
-
-
-def _points(ax: Any, found: dict[str, Any], name: str) -> tuple[str, str]:
-    """Draw residuals with their smooth; return the text in place of the figure, and the caption."""
     ax.plot(found["x"], found["residuals"], "o", color=GREY, markersize=3, alpha=0.55, markeredgewidth=0)
     ax.plot(found["grid"], found["smooth"], color=ORANGE, linewidth=2)
     ax.set_xlabel(name)
@@ -133,16 +126,10 @@ def _points(ax: Any, found: dict[str, Any], name: str) -> tuple[str, str]:
     shown = f"{len(found['x'])} of {found['rows']} rows" if len(found["x"]) < found["rows"] else "All rows"
     alt = f"Residuals against {name}: the smooth leaves zero by at most {bend:.2g} standard deviations; {far:.1f} % are beyond 3."
     line = "the line is a smooth through all of them, level where the model is right"
-    return alt, f"{shown}; {line}. {far:.1f} % are beyond ±3."
-
-
-def _band(x: np.ndarray, error: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    order = np.argsort(x)
-    return x[order], -error[order], error[order]
+    return figure, alt, f"{shown}; {line}. {far:.1f} % are beyond ±3."
 
 
 def _pit(results: dict[str, Any]) -> Drawn:
-    """Draw where responses lie in their predicted laws: level where the model is right."""
     found = results["adequacy"]["figures"]["pit"]
     counts = np.array(found["counts"], float)
     bins = len(counts)
@@ -164,7 +151,7 @@ MOST_BARS = 25
 
 
 def pictures(results: dict[str, Any]) -> list[Picture]:
-    """Draw the pictures: `coefficients`, `calibration` where rows were held out, `trace`, and those of `model_figures`."""
+    """Draw all pictures of a fit."""
     found = []
     for kind, function in _drawings(results).items():
         try:
@@ -185,13 +172,20 @@ def drawn(kind: str, results: dict[str, Any]) -> Figure:
 
 
 def _drawings(results: dict[str, Any]) -> dict[str, Callable[[dict[str, Any]], Drawn]]:
-    draw = {"coefficients": _coefficients, "calibration": _calibration, "trace": _trace, **model_figures(results)}
-    draw |= {"groups": _groups} if results.get("groups") else {}
-    draw |= {"effects": _effects} if (results.get("effects") or {}).get("curves") else {}
-    absent = [] if results["held_out"] is not None else ["calibration"]
-    absent += [] if results["trace"]["parameters"] else ["trace"]
-    absent += [] if any(c["standardised"] is not None for c in results["coefficients"]) else ["coefficients"]
-    return {kind: function for kind, function in draw.items() if kind not in absent}
+    """The function that draws each picture that fit.json has numbers for."""
+    numbers = results["adequacy"]["figures"]
+    known = [
+        ("coefficients", _coefficients, any(c["standardised"] is not None for c in results["coefficients"])),
+        ("calibration", _calibration, results["held_out"] is not None),
+        ("trace", _trace, results["trace"]["parameters"]),
+        ("predictive", _predictive, "predictive" in numbers),
+        ("residuals", _residuals, "residuals" in numbers),
+        ("pit", _pit, "pit" in numbers),
+        ("curve", _curve, "curve" in numbers),
+        ("groups", _groups, results.get("groups")),
+        ("effects", _effects, (results.get("effects") or {}).get("curves")),
+    ]
+    return {kind: draw for kind, draw, there in known if there}
 
 
 def _style() -> Any:
@@ -200,7 +194,6 @@ def _style() -> Any:
 
 
 def _coefficients(results: dict[str, Any]) -> tuple[Figure, str, str]:
-    """Draw the effect of one standard deviation of each predictor, the largest first."""
     rows = [c for c in results["coefficients"] if c["standardised"] is not None]
     rows = sorted(rows, key=lambda c: -abs(c["standardised"]["mean"]))
     left_out, rows = len(rows) - len(rows[:MOST_BARS]), rows[:MOST_BARS]
@@ -228,7 +221,6 @@ def _coefficients(results: dict[str, Any]) -> tuple[Figure, str, str]:
 
 
 def _effects(results: dict[str, Any]) -> Drawn:
-    """Draw adjusted predictions: the average of E[y] over the rows, with one column set to each value of a grid."""
     found, model = results["effects"]["curves"], results["model"]
     size = (min(2.9 * len(found) + 0.6, 9.6), 2.9)
     figure, axes = axes_of(size, "", columns=len(found))
@@ -237,27 +229,22 @@ def _effects(results: dict[str, Any]) -> Drawn:
             ax.fill_between(curve["x"], line["low"], line["high"], color=colour, alpha=0.2, linewidth=0)
             ax.plot(curve["x"], line["mean"], color=colour, label=_short(str(line["class"]), 16))
         ax.set_xlabel(_short(curve["name"], 30))
-    what = f"P({model['target']} = {model['positive']})" if model["positive"] else model["target"]
-    axes[0].set_ylabel(
-        "probability"
-        if len(found[0]["lines"]) > 1
-        else _short(f"expected {what}" if not model["positive"] else what, 34)
-    )
-    if len(found[0]["lines"]) > 1:
+    what = f"P({model['target']} = {model['positive']})" if model["positive"] else f"expected {model['target']}"
+    several = len(found[0]["lines"]) > 1
+    axes[0].set_ylabel("probability" if several else _short(what, 34))
+    if several:
         axes[0].legend(loc="best")
     alt = f"Adjusted predictions with 95 % bands along {', '.join(curve['name'] for curve in found)}."
-    return (
-        figure,
-        alt,
-        "The average prediction over the rows with the column set to each value, all else as it is, and 95 % bands.",
+    caption = (
+        "The average prediction over the rows with the column set to each value, all else as it is, and 95 % bands."
     )
+    return figure, alt, caption
 
 
 MOST_PANELS, MOST_NAMED = 4, 45
 
 
 def _groups(results: dict[str, Any]) -> Drawn:
-    """Draw the deviations of the levels, the lowest first: a caterpillar plot for each effect of each group."""
     effects = [(one, effect) for one in results["groups"] for effect in one["effects"]][:MOST_PANELS]
     most = max(min(one["levels"], MOST_NAMED) for one, _ in effects)
     size = (min(3.0 * len(effects) + 1.4, 9.6), max(1.8, 0.9 + 0.17 * most))
@@ -278,15 +265,11 @@ def _groups(results: dict[str, Any]) -> Drawn:
         ax.margins(y=0.5 / max(len(rows), 3))
     what = ", ".join(f"{effect} by {one['name']}" for one, effect in effects)
     alt = f"Deviations of the levels with 95 % credible intervals: {what}."
-    return (
-        figure,
-        alt,
-        "How far each level is from the common coefficient: posterior means and 95 % credible intervals.",
-    )
+    caption = "How far each level is from the common coefficient: posterior means and 95 % credible intervals."
+    return figure, alt, caption
 
 
 def _calibration(results: dict[str, Any]) -> tuple[Figure, str, str]:
-    """Draw observed against predicted shares; perfect predictions lie on the diagonal."""
     found = results["held_out"]["calibration"]
     of_classes = found["kind"] == "classes"
     figure, (ax,) = axes_of((4.4, 3.7), "calibration on held-out rows")
@@ -311,7 +294,6 @@ def _calibration(results: dict[str, Any]) -> tuple[Figure, str, str]:
 
 
 def _trace(results: dict[str, Any]) -> tuple[Figure, str, str]:
-    """Draw the stored states of a few chains, for the parameters that stand out most."""
     found = results["trace"]
     shown = found["parameters"]
     figure, axes = axes_of((6.6, 0.84 + 1.0 * len(shown)), "", rows=len(shown))

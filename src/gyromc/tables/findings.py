@@ -6,7 +6,7 @@ in sentences, diagnostics of the computation, ratios and contrasts, and robust s
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,30 +15,28 @@ from scipy import special
 
 from gyromc.regression.adequacy.assess import held_out_coverage
 from gyromc.regression.adequacy.laws import averaged, distribution
-from gyromc.regression.draws import GroupDraws, Predictive
-from gyromc.regression.effects import Effect, changeable, effects, robust_sd
+from gyromc.regression.draws import Predictive
+from gyromc.regression.effects import robust_sd
 from gyromc.regression.fit import Coefficient, Fit
 from gyromc.regression.scores import calibration_of_classes, calibration_of_intervals, class_scores, number_scores
 from gyromc.show.numbers import counted, duration, listed, readable
 from gyromc.show.pages import machine
 from gyromc.tables.datatable import DataTable
-from gyromc.tables.effects import adjusted, average_effects
-from gyromc.tables.encoding import DesignRows, Encoding, Response
-from gyromc.tables.groups import group_words
+from gyromc.tables.effects import group_words
+from gyromc.tables.encoding import DesignRows, Encoding
+from gyromc.tables.preparation import Prepared
 from gyromc.targets.families import FAMILIES, NormalNoise
-from gyromc.targets.likelihoods import Likelihood, ResponseKind
+from gyromc.targets.likelihoods import ResponseKind
 
 
-def model_words(
-    response: Response, prior_scale: float, noise_scale: float | None, groups: Sequence[GroupDraws] = ()
-) -> dict[str, Any]:
+def model_words(prepared: Prepared, prior_scale: float, noise_scale: float | None) -> dict[str, Any]:
     """Return the part of fit.json that describes the model; `noise_scale` is σ of a linear one, in the target's units."""
+    response, groups = prepared.encoding.response, prepared.rows.groups
     fill = {"name": response.name, "positive": response.positive}
     family = FAMILIES[response.model]
     words = family.words
     of_target = " and of the target" if family.measured else ""
     of_classes = ", for the difference of two classes" if family.vector else ""
-    further = prior_words(family, groups)
     change, noise = words.of.format_map(fill), None
     title, sentence = group_words(groups)
     if noise_scale is not None:
@@ -58,12 +56,22 @@ def model_words(
         "noise_scale": noise_scale,
         "prior": f"Prior: N(0, {prior_scale:g}²) for a coefficient per standard deviation of its column{of_target}{of_classes}; "
         "N(0, 10²) for the intercept at the columns' means. A column of two values counts as if both were equally frequent."
-        f"{further}",
+        f"{prior_words(prepared)}{_asked(prepared)}",
     }
 
 
-def prior_words(family: type[Likelihood], groups: Sequence[Any]) -> str:
+def _asked(prepared: Prepared) -> str:
+    groups = [group.name for group in prepared.rows.groups]
+    texts = [
+        f"{name} exponential with mean {p.scale:g}" if name in groups else f"{name} N({p.location:g}, {p.scale:g}²)"
+        for name, p in prepared.priors.items()
+    ]
+    return f" Asked for, per unit of the column: {listed(texts, 8)}." if texts else ""
+
+
+def prior_words(prepared: Prepared) -> str:
     """Return the priors of all further parameters in sentences."""
+    family, groups = FAMILIES[prepared.encoding.response.model], prepared.rows.groups
     own = family.prior if not groups or family is not FAMILIES["linear"] else NormalNoise.prior
     sentences = [own] if own else []
     if groups:
@@ -87,7 +95,13 @@ CHANCE = 0.001  # of a false alarm, over all coefficients
 def checkup(fit: Fit, X: np.ndarray, prior_scale: float) -> list[dict[str, Any]]:
     """Check a fit to the design matrix X; return dictionaries with `name`, `good` and `sentence`."""
     of_chains = [] if fit.account is None else [_halves(fit)]
-    return [_monte_carlo(fit), _bias(fit), *of_chains, _prior(fit, X, prior_scale), _rows(fit, X)]
+    return [
+        _error(fit, "Monte Carlo error", lambda c: c.std_error, MOST_ERROR, _monte_carlo),
+        _error(fit, "step-size bias", lambda c: abs(c.bias), MOST_BIAS, _bias),
+        *of_chains,
+        _prior(fit, X, prior_scale),
+        _rows(fit, X),
+    ]
 
 
 def _check(name: str, good: bool, sentence: str, remedy: str = "") -> dict[str, Any]:
@@ -99,28 +113,23 @@ def label(c: Coefficient) -> str:
     return c.name if c.output is None else f"{c.output}: {c.name}"
 
 
-def _largest(fit: Fit, size: Callable[[Coefficient], float]) -> tuple[float, Coefficient]:
-    """Return the largest size of an error in posterior standard deviations, and the coefficient that has it."""
-    return max(((size(c) / max(c.sd, 1e-300), c) for c in fit.coefficients), key=lambda pair: pair[0])
+def _error(fit: Fit, name: str, size: Callable[[Coefficient], float], most: float, words: Callable) -> dict[str, Any]:
+    """Check the largest error of a kind, in posterior standard deviations; `words` of its share and its coefficient."""
+    ratio, worst = max(((size(c) / max(c.sd, 1e-300), c) for c in fit.coefficients), key=lambda pair: pair[0])
+    return _check(name, ratio < most, words(100 * ratio, worst), "Pass `--effort thorough`.")
 
 
-def _monte_carlo(fit: Fit) -> dict[str, Any]:
-    ratio, worst = _largest(fit, lambda c: c.std_error)
-    if ratio == 0:
-        return _check("Monte Carlo error", True, "none: the means are integrals.")
-    text = f"at most {100 * ratio:.2g} % of a posterior standard deviation ({label(worst)})"
-    text += f"; effective sample size {readable(worst.ess, 2)}." if worst.ess < MANY else "."
-    return _check("Monte Carlo error", ratio < MOST_ERROR, text, "Pass `--effort thorough`.")
+def _monte_carlo(share: float, worst: Coefficient) -> str:
+    if not share:
+        return "none: the means are integrals."
+    size = f"; effective sample size {readable(worst.ess, 2)}" if worst.ess < MANY else ""
+    return f"at most {share:.2g} % of a posterior standard deviation ({label(worst)}){size}."
 
 
-def _bias(fit: Fit) -> dict[str, Any]:
-    ratio, worst = _largest(fit, lambda c: abs(c.bias))
-    if ratio == 0:
-        return _check("step-size bias", True, "none.")
-    text = (
-        f"at most {100 * ratio:.1f} % of a posterior sd ({label(worst)}), as the tuning estimates it; not subtracted."
-    )
-    return _check("step-size bias", ratio < MOST_BIAS, text, "Pass `--effort thorough`.")
+def _bias(share: float, worst: Coefficient) -> str:
+    if not share:
+        return "none."
+    return f"at most {share:.1f} % of a posterior sd ({label(worst)}), as the tuning estimates it; not subtracted."
 
 
 def _halves(fit: Fit) -> dict[str, Any]:
@@ -147,7 +156,6 @@ def _halves(fit: Fit) -> dict[str, Any]:
 
 
 def _prior(fit: Fit, X: np.ndarray, prior_scale: float) -> dict[str, Any]:
-    """Find coefficients whose posterior standard deviation is nearly the prior's."""
     scale = dict(zip(fit.names, X.std(axis=0) / fit.posterior.units.y_scale, strict=True))
     vague = [c.name for c in fit.coefficients if c.name in scale and c.sd * scale[c.name] > 0.5 * prior_scale]
     if not vague:
@@ -161,37 +169,6 @@ def _rows(fit: Fit, X: np.ndarray) -> dict[str, Any]:
     count = len(fit.coefficients)
     text = f"{counted(len(X), 'row')} for {counted(count, 'coefficient')}."
     return _check("rows per coefficient", len(X) >= 5 * count, text, "Intervals are wide and depend on the prior.")
-
-
-def effect_findings(
-    fit: Fit, encoding: Encoding, table: DataTable, X: np.ndarray, beside: Mapping[str, Any]
-) -> dict[str, Any] | None:
-    """Return the part of fit.json on effects; None where there is none to tell beside the coefficients."""
-    references = {column.name: getattr(column, "reference", None) for column in encoding.features}
-    known = {name: reference for name, reference in references.items() if reference is not None}
-    sources = list(encoding.sources.values())
-    alone = changeable(fit.names, sources, X)
-    classes = encoding.response.classes
-    several, words = len(classes) > 2, fit.posterior.likelihood.words
-    no_ratio = words.ratio is None and not fit.posterior.likelihood.measured
-    together = [one.name for one in encoding.features if several or no_ratio or one.name not in alone]
-    rows = [_plain_effect(one) for one in effects(fit, X, sources, known, beside)]
-    rows += average_effects(fit, encoding, table, together)
-    if not rows:
-        return None
-    name = encoding.response.name
-    what = f"P({name} = {encoding.response.positive})" if encoding.response.positive else f"the expected {name}"
-    return {
-        "ratio": words.ratio,
-        "target": name,
-        "what": "the probability of a class" if several else what,
-        "rows": rows,
-        "curves": adjusted(fit, encoding, table, together),
-    }
-
-
-def _plain_effect(effect: Effect) -> dict[str, Any]:
-    return {f"{key}_95" if "interval" in key else key: value for key, value in dataclasses.asdict(effect).items()}
 
 
 ROBUST_COLUMNS = ["robust_sd", "robust_low_95", "robust_high_95"]
@@ -226,7 +203,6 @@ def with_robust(table: tuple[list[str], list[list[Any]]], robust: dict[str, Any]
 
 
 Rows = tuple[list[str], list[list[Any]]]
-"""The columns and rows of a table."""
 TRACED, TRACE_CHAINS = 4, 4
 AT_ONCE = 500  # rows whose predictive mixtures are held at a time
 COEFFICIENT_COLUMNS = {
@@ -245,8 +221,9 @@ COEFFICIENT_COLUMNS = {
 """The columns of coefficients.csv, and the attributes of a `Coefficient` that they show."""
 
 
-def results(fit: Fit, encoding: Encoding, table: DataTable, X: np.ndarray, prior_scale: float) -> dict[str, Any]:
+def results(fit: Fit, prepared: Prepared, prior_scale: float) -> dict[str, Any]:
     """Return the parts of fit.json that come from the fit to all rows."""
+    encoding, table, X = prepared.encoding, prepared.table, prepared.rows.X
     rows = _coefficients(fit, encoding, X)
     slopes = [c for c in rows if c["name"] != "intercept"]
     return {
@@ -256,7 +233,7 @@ def results(fit: Fit, encoding: Encoding, table: DataTable, X: np.ndarray, prior
             "rows": table.num_rows,
             "predictors": len(encoding.names),
         },
-        "model": model_words(encoding.response, prior_scale, fit.noise_scale, fit.posterior.groups),
+        "model": model_words(prepared, prior_scale, fit.noise_scale),
         "encoding": {**dataclasses.asdict(encoding), "notes": []},  # nothing notes rows here; schema 1 has the key
         "columns": encoding.rows(),
         "coefficients": rows,
@@ -273,7 +250,6 @@ def results(fit: Fit, encoding: Encoding, table: DataTable, X: np.ndarray, prior
 
 
 def _coefficients(fit: Fit, encoding: Encoding, X: np.ndarray) -> list[dict[str, Any]]:
-    """Return the coefficients in the user's units, and per standard deviation of their column."""
     scales = dict(zip(encoding.names, X.std(axis=0), strict=True))
     found = []
     for c in fit.coefficients:
@@ -286,7 +262,6 @@ def _coefficients(fit: Fit, encoding: Encoding, X: np.ndarray) -> list[dict[str,
 
 
 def _row(c: Coefficient) -> dict[str, Any]:
-    """Return a coefficient or a further parameter as plain values."""
     return {
         "label": label(c),
         "name": c.name,
@@ -433,7 +408,6 @@ def _likeliest(columns: list[str], rows: list[list[Any]]) -> Rows:
 
 
 def _sampler(fit: Fit) -> dict[str, Any]:
-    """Return how the posterior was computed."""
     found = {"num_chains": len(fit.draws), "gradient_evaluations": 0, "reason": fit.reason}
     work = f"{fit.posterior.count} independent draws in closed form"
     if fit.account is not None:

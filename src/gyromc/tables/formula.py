@@ -74,46 +74,21 @@ class Expression:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Formula:
-    """A formula: its text, the response (a column or an expression of some), the common terms, group terms and offsets."""
+    """A formula: its text, the response (a column or an expression of some), the common terms, group terms and offsets.
+
+    `predictors`, `grouping`: the columns that predict, and those of grouping factors; `categorical`, `numeric`: those that `C(…)`
+    makes categories, and those inside functions, which must hold numbers.
+    """
 
     text: str
     response: Expression
     common: Terms
     groups: tuple[GroupPart, ...]
     offsets: tuple[Expression, ...]
-
-    @property
-    def predictors(self) -> tuple[str, ...]:
-        """The columns that predict; those of grouping factors are not among them."""
-        parts = [
-            *self.common.columns,
-            *(name for group in self.groups for name in group.terms.columns),
-            *self._offset_columns,
-        ]
-        return tuple(dict.fromkeys(parts))
-
-    @property
-    def grouping(self) -> tuple[str, ...]:
-        """The columns of grouping factors."""
-        return tuple(dict.fromkeys(name for group in self.groups for name in group.factor))
-
-    @property
-    def categorical(self) -> tuple[str, ...]:
-        """The columns that `C(…)` makes categories."""
-        return tuple(dict.fromkeys(n for terms in self._terms for n in terms.categorical))
-
-    @property
-    def numeric(self) -> tuple[str, ...]:
-        """The columns inside functions, which must hold numbers."""
-        return tuple(dict.fromkeys([*(n for terms in self._terms for n in terms.numeric), *self._offset_columns]))
-
-    @property
-    def _offset_columns(self) -> list[str]:
-        return [name for offset in self.offsets for name in offset.columns]
-
-    @property
-    def _terms(self) -> list[Terms]:
-        return [self.common, *(group.terms for group in self.groups)]
+    predictors: tuple[str, ...]
+    grouping: tuple[str, ...]
+    categorical: tuple[str, ...]
+    numeric: tuple[str, ...]
 
 
 def response_of(text: str) -> str:
@@ -129,14 +104,7 @@ def response_of(text: str) -> str:
 
 
 def read_formula(text: str, columns: Sequence[str]) -> Formula:
-    """Read a formula about a table with these columns.
-
-    ```python
-    from gyromc.tables.formula import read_formula
-    found = read_formula("y ~ a * b + (1 | g)", ["y", "a", "b", "g"])
-    assert [str(term) for term in found.common.terms] == ["a", "b", "a:b"] and found.grouping == ("g",)
-    ```
-    """
+    """Read a formula about a table with these columns."""
     name = response_of(text)
     response = Expression(name, (name,) if name in columns else columns_of(name, columns))
     others = [name for name in columns if name not in response.columns]
@@ -151,7 +119,19 @@ def read_formula(text: str, columns: Sequence[str]) -> Formula:
         )
     groups = tuple(_group(inside, others, factor) for inside in found for factor in _factors(inside, others))
     terms, offsets = _terms(rest if rest.strip() else "1", others)
-    return Formula(text, response, terms, groups, offsets)
+    every, offset = [terms, *(group.terms for group in groups)], [name for one in offsets for name in one.columns]
+    unique = lambda names: tuple(dict.fromkeys(names))
+    return Formula(
+        text,
+        response,
+        terms,
+        groups,
+        offsets,
+        predictors=unique([*(name for one in every for name in one.columns), *offset]),
+        grouping=unique(name for group in groups for name in group.factor),
+        categorical=unique(name for one in every for name in one.categorical),
+        numeric=unique([*(name for one in every for name in one.numeric), *offset]),
+    )
 
 
 def _in_python(text: str, columns: Collection[str]) -> str:
@@ -165,7 +145,6 @@ def _in_python(text: str, columns: Collection[str]) -> str:
 
 
 def _refuse_slips(text: str, response: Expression) -> None:
-    """Raise for what can be read but is surely not meant."""
     for name in response.columns:
         both = re.search(rf"(?<![\w.`]){re.escape(name)}(?![\w.(`])|`{re.escape(name)}`", text)
         require(not both, f"The response {name!r} stands on both sides of the formula: it would predict itself.")
@@ -314,7 +293,8 @@ def _terms(text: str, columns: Sequence[str]) -> tuple[Terms, tuple[Expression, 
             continue
         for i, factor in enumerate(factors):
             category = categorical_call(factor.expr) if _is_code(factor) else None
-            factors[i] = _plain_factor(formulaic, category) if category is not None else factor
+            if category is not None:
+                factors[i] = formulaic.parser.types.Factor(category, eval_method="lookup")
             names = columns_of(f"`{factors[i].expr}`" if not _is_code(factors[i]) else factors[i].expr, columns)
             reads += names
             categorical += [category] if category is not None else []
@@ -329,10 +309,6 @@ def _terms(text: str, columns: Sequence[str]) -> tuple[Terms, tuple[Expression, 
 def _is_code(factor: Any) -> bool:
     """Whether formulaic would evaluate a factor instead of looking up a column."""
     return factor.eval_method.value == "python"
-
-
-def _plain_factor(formulaic: Any, column: str) -> Any:
-    return formulaic.parser.types.Factor(column, eval_method="lookup")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -373,7 +349,6 @@ class FormulaDesign:
 
     @functools.cached_property
     def formula(self) -> Formula:
-        """The formula, read again from its text."""
         return read_formula(self.text, self.columns)
 
     def check(self, predictors: Collection[str]) -> None:
@@ -385,7 +360,6 @@ class FormulaDesign:
         require(complete, "The formula needs what is not in the file.")
 
     def matrix(self, frame: Mapping[str, Any]) -> np.ndarray:
-        """Return X, without a column for the intercept."""
         return _Part.of(self.formula.common, self.memory[0], frame).values
 
     def group_matrices(self, frame: Mapping[str, Any]) -> list[np.ndarray]:
@@ -452,15 +426,11 @@ class _Part:
         kept = [i for i, (name, _) in enumerate(named) if name != "Intercept"]
         return cls(
             values[:, kept],
-            tuple(_label(named[i][0]) for i in kept),
+            # `region[north]` for formulaic's `region[T.north]`
+            tuple(named[i][0].replace("[T.", "[") for i in kept),
             tuple(named[i][1] for i in kept),
             _plain(found.model_spec.transform_state),
         )
-
-
-def _label(name: str) -> str:
-    """Return the name of a column as tables have it: `region[north]` for `region[T.north]`."""
-    return name.replace("[T.", "[")
 
 
 def _plain(value: Any) -> Any:
@@ -480,7 +450,6 @@ def _plain(value: Any) -> Any:
 
 
 def _restored(value: Any) -> Any:
-    """Return the memory that `_plain` wrote."""
     if isinstance(value, Mapping):
         if "array" in value:
             return np.array(value["array"], float)

@@ -32,7 +32,7 @@ REPORT = "sample_report.html"
 FILES = (RESULTS.name, "coefficients.csv", REPORT)
 REFUSED = (
     "formula", "predict", "save", "draws", "missing", "categorical", "dates", "reference", "positive", "order", "weights",
-    "offset", "exposure", "trials", "prior", "robust", "cluster", "impute", "explain",
+    "offset", "exposure", "trials", "censored", "event", "prior", "robust", "cluster", "impute", "explain",
 )  # fmt: skip
 
 
@@ -53,13 +53,11 @@ def is_large(request: Request) -> bool:
         return False
     try:
         with pyarrow().parquet.ParquetFile(path) as file:
-            return file.metadata.num_rows * _selected(request, file.schema_arrow.names) >= LARGE
+            names = file.schema_arrow.names
+            columns = len(split_names(request.columns, names)) or len(names) - len(split_names(request.drop, names))
+            return file.metadata.num_rows * columns >= LARGE
     except (pyarrow().ArrowInvalid, OSError):
         return False  # what reads it says so
-
-
-def _selected(request: Request, names: list[str]) -> int:
-    return len(split_names(request.columns, names)) or len(names) - len(split_names(request.drop, names))
 
 
 def _source(request: Request) -> Parquet:

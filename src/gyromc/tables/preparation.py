@@ -6,7 +6,6 @@ scores well and says nothing about rows whose target is not known.
 """
 
 import dataclasses
-import difflib
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -20,7 +19,7 @@ from gyromc.errors import InvalidInput
 from gyromc.regression.adequacy.dependence import FEW_LEVELS
 from gyromc.regression.problem import Prior
 from gyromc.regression.scores import held_out_rows
-from gyromc.show.numbers import counted, is_number, listed
+from gyromc.show.numbers import counted, did_you_mean, is_number, listed
 from gyromc.tables.datatable import DataTable, as_numbers, as_text, is_dates, pandas_module, read_table, split_names
 from gyromc.tables.encoding import DesignRows, Encoding, NumericColumn
 from gyromc.tables.formula import Formula, evaluate, read_formula, response_of
@@ -64,7 +63,8 @@ def prepare(request: Request, data: Any = None) -> Prepared:
     """Read the files of a request, or the data frame that stands for its file, and decide what its columns are."""
     whole(request.seed, "seed", least=0)
     positive(request.prior_scale, "prior_scale")
-    target, roles = _target(request), _roles(request)
+    target = _target(request)
+    roles = Roles(**{field.name: getattr(request, field.name) for field in dataclasses.fields(Roles)})
     table, formula, dates = _read(request, request.data if data is None else data, target, roles)
     require(request.missing in (None, "drop"), f"`--missing` takes drop: got {shown(request.missing)}.")
     table, left_out = complete_rows(table, target, request.impute, request.missing == "drop")
@@ -74,7 +74,8 @@ def prepare(request: Request, data: Any = None) -> Prepared:
         wishes = dataclasses.replace(wishes, model=families[0])
     response = recognise_response(table, target, wishes)
     y = response.encode(table)
-    test = held_out_rows(y if response.classes else None, table.num_rows, request.test_fraction, request.seed)
+    share = 0.0 if roles.survival else request.test_fraction  # scores of censored times would not be those of times
+    test = held_out_rows(y if response.classes else None, table.num_rows, share, request.seed)
     train = np.setdiff1d(np.arange(table.num_rows), test)
     encoding = recognise(table, target, wishes, train)
     rows = encoding.rows_of(table)
@@ -86,7 +87,9 @@ def prepare(request: Request, data: Any = None) -> Prepared:
         new = read_new_rows(request.predict, encoding, encoding_of_text(request))
         about_new = encoding.notes(new[0])
     notes = [*table.notes, *(date.note for date in dates), *left_out, *rare_levels(table, encoding, rows.X), *about_new]
-    if not test.size and request.test_fraction > 0:
+    if roles.survival and request.test_fraction > 0:
+        notes.append("no rows are held out, since times may be censored: LOO judges the predictions.")
+    elif not test.size and request.test_fraction > 0:
         notes.append(f"{counted(table.num_rows, 'row')} are too few to hold any out: no scores.")
     priors = asked_priors(request.prior, encoding.sources, [group.name for group in rows.groups], encoding.intercept)
     given_away = giveaway_check(giveaways(table, encoding, y, rows.X), target)
@@ -135,25 +138,19 @@ def read_new_rows(path: str, encoding: Encoding, text: dict[str, Any]) -> tuple[
 
 
 def _target(request: Request) -> str:
-    """The column to predict, from `--target` or the formula."""
     both = request.target is not None and request.formula is not None
     require(
         (request.target is None) != (request.formula is None),
         "Say what to predict: either `--target COLUMN`, from all other columns, or `--formula 'y ~ x1 + x2'`"
         f"{f': got both, {request.target!r} and {request.formula!r}' if both else ''}.",
     )
-    if request.target is not None:
-        return request.target
+    if request.formula is None:
+        return str(request.target)
     require(
         not request.columns and not request.drop,
         "`--columns` and `--drop` go with `--target`: a formula says itself which columns it uses (`y ~ . - id`).",
     )
-    assert request.formula is not None
     return response_of(request.formula)
-
-
-def _roles(request: Request) -> Roles:
-    return Roles(request.weights, request.offset, request.exposure, request.trials, request.cluster)
 
 
 def _read(
@@ -193,8 +190,6 @@ def _dated(table: DataTable, request: Request) -> tuple[DataTable, tuple[DateCol
 
 def _with_response(table: DataTable, formula: Formula) -> DataTable:
     """Return the table with the values of a response such as log(y) as one more column."""
-    from gyromc.tables.datatable import pandas_module
-
     frame = {}
     for name in formula.response.columns:
         values, bad = as_numbers(table.columns[name])
@@ -246,7 +241,6 @@ def _wishes(
 
 
 def _require_robust(rows: DesignRows, families: tuple[str, ...]) -> None:
-    """Raise where there are no robust standard deviations, before anything is fitted."""
     group = rows.groups[0].name if rows.groups else ""
     require(
         not rows.groups,
@@ -279,20 +273,23 @@ def asked_priors(
 
     `sources` has the term of each column of X.
     """
-    found: list[tuple[int, str, Prior]] = []
+    named: dict[str, tuple[int, list[str]]] = {}
+    for column, source in sources.items():
+        named.setdefault(source, (1, []))[1].append(column)
+    named |= {name: (2, [name]) for name in (*sources, *groups, *(["intercept"] if intercept else []))}
+    named.setdefault("all", (0, list(sources)))
+    found: dict[tuple[int, str], Prior] = {}
     for text in texts:
         name, prior, is_group = _read_prior(text)
-        targets, rank = _prior_targets(name, sources, groups, intercept)
+        hint = did_you_mean(name, list(named), "There are")
+        require(name in named, f"`--prior` names {name!r}, which is no coefficient, term or group. {hint}")
+        rank, targets = named[name]
         for target in targets:
             kind = "a group has an exponential prior" if target in groups else "a coefficient has a normal one"
             require((target in groups) == is_group, f"`--prior {text}`: {kind}. Write it as {EXAMPLES}.")
-            found.append((rank, target, prior))
-    found.sort(key=lambda entry: entry[0])
-    twice = [
-        target for i, (rank, target, _) in enumerate(found) if (rank, target) in [entry[:2] for entry in found[:i]]
-    ]
-    require(not twice, f"`--prior` names {twice[0] if twice else ''} twice. Keep one of them.")
-    return {target: prior for _, target, prior in found}
+            require((rank, target) not in found, f"`--prior` names {target} twice. Keep one of them.")
+            found[rank, target] = prior
+    return {target: found[rank, target] for rank, target in sorted(found, key=lambda key: key[0])}
 
 
 def _read_prior(text: str) -> tuple[str, Prior, bool]:
@@ -314,27 +311,6 @@ def _read_prior(text: str) -> tuple[str, Prior, bool]:
     if match[1] == "normal":
         return name.strip(), Prior(numbers[1], numbers[0]), False
     return name.strip(), Prior(1 / numbers[0]), True
-
-
-def _prior_targets(
-    name: str, sources: Mapping[str, str], groups: Sequence[str], intercept: bool
-) -> tuple[list[str], int]:
-    """Return the coefficients or the group that a name stands for, and its rank: the more special, the higher."""
-    if name in sources or name in groups or (name == "intercept" and intercept):
-        return [name], 2
-    of_term = [column for column, source in sources.items() if source == name]
-    if of_term:
-        return of_term, 1
-    if name == "all":
-        return list(sources), 0
-    known = [*sources, *dict.fromkeys(sources.values()), *groups, "all", *(["intercept"] if intercept else [])]
-    near = difflib.get_close_matches(name, known, 3, 0.5)
-    hint = (
-        f"Did you mean {' or '.join(map(repr, near))}?"
-        if near
-        else f"There are {listed(list(dict.fromkeys(known)), 12)}."
-    )
-    raise InvalidInput(f"`--prior` names {name!r}, which is no coefficient, term or group. {hint}")
 
 
 FEW = 5  # rows in which anything agrees by chance
@@ -391,9 +367,7 @@ def _copied(x: np.ndarray, y: np.ndarray) -> str | None:
 
 def _determined(X: np.ndarray, y: np.ndarray) -> bool:
     """Whether a weighted sum of the columns equals y, in more rows than that takes."""
-    if len(y) < X.shape[1] + FEW or y.std() == 0:
-        return False
-    if not X.shape[1]:
+    if len(y) < X.shape[1] + FEW or y.std() == 0 or not X.shape[1]:
         return False
     Z, scale = X - X.mean(axis=0), X.std(axis=0)
     Z, v = Z / np.where(scale > 0, scale, 1.0), (y - y.mean()) / y.std()

@@ -96,13 +96,12 @@ def recognise(table: DataTable, target: str, wishes: Wishes | None = None, train
 def _by_formula(
     table: DataTable, response: Response, formula: Formula, wishes: Wishes, train: np.ndarray | None
 ) -> Encoding:
-    """Return the encoding of a formula: the kinds of its columns, and what it remembers of the rows."""
     available = [name for name in table.names if name not in wishes.roles.columns]
     dropped = {n: why for n in formula.predictors if (why := _useless(table, n, wishes.impute)) is not None}
     if dropped:
         one = next(iter(dropped))
         require(
-            _has_dot(formula.text),
+            re.search(r"(?<![\w.`)])\.(?![\w.])", formula.text),  # the sign for all other columns
             f"Column {one!r} of the formula is {dropped[one]}: it predicts nothing. Remove it from the formula.",
         )
         available = [name for name in available if name not in dropped]
@@ -123,11 +122,6 @@ def _by_formula(
     return dataclasses.replace(
         bare, dropped=tuple(dropped.items()), formula=design, factors=factors, roles=wishes.roles, dates=wishes.dates
     )
-
-
-def _has_dot(text: str) -> bool:
-    """Whether a formula has the sign for all other columns."""
-    return re.search(r"(?<![\w.`)])\.(?![\w.])", text) is not None
 
 
 def _factor(table: DataTable, columns: tuple[str, ...]) -> GroupFactor:
@@ -173,7 +167,6 @@ def _require_size(size: int) -> None:
 
 
 def _require_different_names(names: Sequence[str], path: str) -> None:
-    """Raise if two coefficients would have the same name."""
     require(
         "intercept" not in names,
         f"A column of {path} is called 'intercept', the name of the constant. Rename it, or pass `--drop intercept`.",
@@ -204,7 +197,6 @@ def _features(
 
 
 def _useless(table: DataTable, name: str, impute: bool) -> str | None:
-    """Return why a column can be left out without loss, or None."""
     known = table.columns[name].dropna()
     if known.empty:
         return "empty"
@@ -215,7 +207,6 @@ def _useless(table: DataTable, name: str, impute: bool) -> str | None:
 
 
 def _missing(table: DataTable, names: Sequence[str]) -> list[str]:
-    """Return a sentence on the missing values, if there are any."""
     counts = {name: int(table.columns[name].isna().sum()) for name in names}
     lacking = {name: count for name, count in counts.items() if count}
     if not lacking:

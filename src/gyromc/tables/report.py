@@ -17,11 +17,12 @@ from gyromc.show.numbers import bounds as plain_bounds
 from gyromc.show.numbers import capital, counted, plus_minus
 from gyromc.show.numbers import readable as number
 from gyromc.show.tables import Cell, Table
-from gyromc.tables.groups import group_tables
+from gyromc.tables.effects import level_table
 from gyromc.targets.families import FAMILIES
 from gyromc.targets.likelihoods import ResponseKind
 
 MOST_COEFFICIENTS = 60
+ESTIMATES = ["mean", "95\u00a0% credible interval", "posterior sd"]
 ERRORS = {"Monte Carlo error": "std_error", "step-size bias": "bias"}
 """Columns that are left out where all are zero: integrals have no Monte Carlo error, and without a chain there is no bias."""
 Rows = Sequence[Mapping[str, Any]]
@@ -32,29 +33,22 @@ def bounds(interval: Sequence[float] | None, digits: int = 3) -> str:
     return plain_bounds(interval, digits, number)
 
 
-def by_class(rows: Rows) -> Iterator[tuple[str | None, list[Mapping[str, Any]]]]:
-    """Yield each class with its rows; None where there is no class."""
-    for name, some in itertools.groupby(rows, key=lambda row: row["class"]):
-        yield name, list(some)
+def by_class(rows: Rows) -> list[tuple[str | None, list[Mapping[str, Any]]]]:
+    """Return each class with its rows; None where there is no class."""
+    return [(name, list(some)) for name, some in itertools.groupby(rows, key=lambda row: row["class"])]
 
 
 def error_sentence(rows: Rows) -> str:
-    """Return how large the errors of the computation are at most, in posterior standard deviations.
-
-    ```python
-    from gyromc.tables.report import error_sentence
-    row = {"sd": 2.0, "std_error": 0.02, "bias": 0.0, "sd_error": 0.03, "interval_std_error": [0.1, 0.08]}
-    assert "means 1 %, standard deviations 1.5 %, interval ends 5 %" in error_sentence([row])
-    ```
-    """
+    """Return how large the errors of the computation are at most, in posterior standard deviations."""
+    most = lambda error: max(error(row) / max(row["sd"], 1e-300) for row in rows)
     sizes = {
-        "means": [row["std_error"] / max(row["sd"], 1e-300) for row in rows],
-        "standard deviations": [row["sd_error"] / max(row["sd"], 1e-300) for row in rows],
-        "interval ends": [max(row["interval_std_error"]) / max(row["sd"], 1e-300) for row in rows],
+        "means": most(lambda row: row["std_error"]),
+        "standard deviations": most(lambda row: row["sd_error"]),
+        "interval ends": most(lambda row: max(row["interval_std_error"])),
     }
-    if not any(any(some) for some in sizes.values()):
+    if not any(sizes.values()):
         return "Means, standard deviations and interval ends are integrals: they have no Monte Carlo error."
-    parts = [f"{name} {number(100 * max(some), 2)} %" for name, some in sizes.items()]
+    parts = [f"{name} {number(100 * size, 2)} %" for name, size in sizes.items()]
     return f"Monte Carlo errors of {', '.join(parts)} of the posterior standard deviation, at most."
 
 
@@ -65,7 +59,7 @@ def coefficient_table(results: Mapping[str, Any]) -> Table:
     clearest = {c["label"] for c in by_clarity[:MOST_COEFFICIENTS]}
     shown = [c for c in every if c["label"] in clearest]
     errors = _errors(every)
-    columns = ["coefficient", "mean", "95\u00a0% credible interval", "posterior sd", *errors]
+    columns = ["coefficient", *ESTIMATES, *errors]
     rows: list[list[Cell]] = []
     for name, some in by_class(shown):
         if name is not None:
@@ -85,8 +79,7 @@ def parameter_table(parameters: Rows) -> Table:
     """Return the further parameters for the terminal."""
     errors = [name for name in _errors(parameters) if name != "step-size bias"]
     rows = [[p["name"], *_cells(p, errors)] for p in parameters]
-    columns = ["parameter", "mean", "95\u00a0% credible interval", "posterior sd", *errors]
-    return Table(columns, rows, "Further parameters", [], style="simple")
+    return Table(["parameter", *ESTIMATES, *errors], rows, "Further parameters", [], style="simple")
 
 
 def _errors(rows: Rows) -> list[str]:
@@ -104,19 +97,15 @@ CLOSE, CLOSEST = 0.005, 1e-12  # distances of a ratio from 1 between which its d
 
 def effect_table(found: Mapping[str, Any]) -> Table:
     """Return ratios, average changes and contrasts."""
-    some = {key: any(row[key] is not None for row in found["rows"]) for key in ("ratio", "change")}
     heads = {"ratio": found["ratio"], "change": "average change"}
-    columns = ["change of the row"]
-    for key in (key for key in some if some[key]):
-        columns += [heads[key], "95\u00a0% interval"]
-    rows = []
-    for row in found["rows"][:MOST_SHOWN]:
-        cells = [row["name"]]
-        for key in (key for key in some if some[key]):
-            cells += (_ratio if key == "ratio" else _number)(row[key], row[f"{key}_interval_95"])
-        rows.append(cells)
+    shown = [key for key in heads if any(row[key] is not None for row in found["rows"])]
+    columns = ["change of the row", *(text for key in shown for text in (heads[key], "95\u00a0% interval"))]
+    rows = [
+        [row["name"], *(text for key in shown for text in _estimate(key, row[key], row[f"{key}_interval_95"]))]
+        for row in found["rows"][:MOST_SHOWN]
+    ]
     notes = []
-    if some["change"]:
+    if "change" in shown:
         what = found.get("what", f"the expected {found['target']}")
         notes.append(
             f"the average change is that of {what}, over the rows, all else as it is; a slope is per unit of its column"
@@ -126,20 +115,16 @@ def effect_table(found: Mapping[str, Any]) -> Table:
     return Table(columns, rows, "What goes with what", notes, left=(columns[0],), style="simple")
 
 
-def _number(value: float | None, interval: Sequence[float] | None) -> list[str]:
-    return [number(value, 3), bounds(interval)]
-
-
-def _ratio(value: float | None, interval: Sequence[float] | None) -> list[str]:
-    """A ratio and its interval; close to 1 with as many digits as show how far from 1 they are, and not `1 [1, 1]`."""
+def _estimate(kind: str, value: float | None, interval: Sequence[float] | None) -> list[str]:
+    """A value and its interval; a ratio close to 1 with as many digits as show how far from 1 it is, and not `1 [1, 1]`."""
     away = 0.0 if value is None or interval is None else max(abs(x - 1) for x in (value, *interval))
-    if value is None or interval is None or not CLOSEST < away < CLOSE:
-        return _number(value, interval)
+    if value is None or interval is None or kind != "ratio" or not CLOSEST < away < CLOSE:
+        return [number(value, 3), bounds(interval)]
     low, middle, high = (f"{x:.{1 - math.floor(math.log10(away))}f}" for x in (interval[0], value, interval[1]))
     return [middle, f"[{low}, {high}]"]
 
 
-def robust_table(results: dict[str, Any]) -> Table:
+def robust_table(results: Mapping[str, Any]) -> Table:
     """Return robust standard deviations beside those of the posterior."""
     sd = {c["name"]: number(c["sd"]) for c in results["coefficients"]}
     rows = [
@@ -179,7 +164,6 @@ def family_table(found: Mapping[str, Any]) -> Table:
 
 RESULTS = ResultsFile("fit.json", "gyromc.fit", 2, "gyromc fit … --out {directory}")
 FILES = (RESULTS.name, "report.html", "coefficients.csv", "groups.csv", "held_out.csv", "predictions.csv")
-"""All files that a fit may write."""
 SHOWN = 6  # predictions
 MOST_COMMANDS = 3
 SIGNS = {"fine": ("fine", "green"), "look": ("look", "yellow"), "misfit": ("misfit", "bold red")}
@@ -210,8 +194,8 @@ def render(results: Mapping[str, Any]) -> str:
         quoted=quoted(results["adequacy"]),
         effects=effect_table(results["effects"]) if results.get("effects") else None,
         model_note=model_note(results["adequacy"]),
-        by_class=list(by_class(results["coefficients"])),
-        groups=group_tables(results.get("groups") or ()),
+        by_class=by_class(results["coefficients"]),
+        groups=list(map(level_table, results.get("groups") or ())),
         errors=error_sentence(results["coefficients"]),
         families=family_table(results["families"]) if results.get("families") else None,
         zip=zip,
@@ -224,45 +208,41 @@ def tables(results: dict[str, Any]) -> Iterator[Table | str]:
     """Yield the tables of a fit, with an empty line after each, from the content of fit.json."""
     data, model = results["data"], results["model"]
     yield (f"{data['file']}: {data['rows']} rows. {capital(model['title'])} of {model['target']}, {model['reason']}.\n")
-    some = lambda key, make: [make(results[key])] if results.get(key) else []
-    for table in [
-        *some("families", family_table),
-        _columns(results),
-        coefficient_table(results),
-        *some("effects", effect_table),
-        *some("parameters", parameter_table),
-        *group_tables(results.get("groups") or ()),
-        *([robust_table(results)] if results.get("robust") else []),
-        *map(_predictions, results["predictions"]),
-        *some("held_out", _scores),
-        _quoted(results["adequacy"]),
-        _checks(results),
-        _model_checks(results["adequacy"]),
-    ]:
+    for table in _chosen_tables(results, short=False):
         yield table
         yield ""
     yield "\n".join(verdicts(results)) + "\n"
+
+
+def _chosen_tables(results: Mapping[str, Any], short: bool) -> list[Table]:
+    """The tables of a fit, or of its summary, in their order."""
+    some = lambda key, make, in_short=False: (
+        [make(results[key])] if results.get(key) and (in_short or not short) else []
+    )
+    return [
+        *some("families", family_table),
+        *([] if short else [_columns(results)]),
+        coefficient_table(results),
+        *some("effects", effect_table),
+        *some("parameters", parameter_table, True),
+        *map(level_table, results.get("groups") or ()),
+        *some("robust", lambda _: robust_table(results)),
+        *([] if short else map(_predictions, results["predictions"])),
+        *some("held_out", _scores, True),
+        _quoted(results["adequacy"]),
+        *some("checks", lambda _: _checks(results)),
+        *some("adequacy", _model_checks),
+    ]
 
 
 def summary_tables(results: Mapping[str, Any]) -> list[Table | str]:
     """Return the summary of a fit: coefficients, further parameters, what people quote, and the verdicts."""
     data, model = results["data"], results["model"]
     head = f"{capital(model['title'])} of {model['target']}, {model['reason']}. {data['file']}: {data['rows']} rows."
-    parts: list[Table | str] = [head, "", coefficient_table(results)]
-    if results["parameters"]:
-        parts += ["", parameter_table(results["parameters"])]
-    for table in group_tables(results.get("groups") or ()):
-        parts += ["", table]
-    if results["held_out"] is not None:
-        parts += ["", _scores(results["held_out"])]
-    return [*parts, "", _quoted(results["adequacy"]), "", "\n".join([*results["data"]["notes"], *verdicts(results)])]
-
-
-def draw(kind: str, results: dict[str, Any]) -> Any:
-    """Return one figure of a fit, as Matplotlib's `Figure`."""
-    with needs("fit", "A figure of a fit"):
-        from gyromc.tables.figures import drawn
-    return drawn(kind, results)
+    parts: list[Table | str] = [head, ""]
+    for table in _chosen_tables(results, short=True):
+        parts += [table, ""]
+    return [*parts, "\n".join([*data["notes"], *verdicts(results)])]
 
 
 def verdicts(results: Mapping[str, Any]) -> list[str]:
@@ -275,7 +255,7 @@ def verdicts(results: Mapping[str, Any]) -> list[str]:
     return [*lines, *(f"Try: {command}" for command in commands[:MOST_COMMANDS])]
 
 
-def _columns(results: dict[str, Any]) -> Table:
+def _columns(results: Mapping[str, Any]) -> Table:
     model, notes = results["model"], list(results["data"]["notes"])
     if model["positive"] is not None:
         notes.append(f"probabilities are those of {model['target']} = {model['positive']}")
@@ -293,10 +273,8 @@ def _predictions(part: dict[str, Any]) -> Table:
 def _scores(held: dict[str, Any]) -> Table:
     rows = []
     for s in held["scores"]:
-        value, difference = (
-            plus_minus(s["value"], s["std_error"]),
-            plus_minus(s["difference"], s["difference_std_error"]),
-        )
+        value = plus_minus(s["value"], s["std_error"])
+        difference = plus_minus(s["difference"], s["difference_std_error"])
         rows.append([s["name"], value, number(s["baseline"]), difference, s["verdict"]])
     title = f"Judged on {held['rows']} held-out rows, fitted to {held['trained_on']}"
     notes = [f"± is one standard error over rows; the baseline predicts from {held['baseline']} alone"]
@@ -304,10 +282,8 @@ def _scores(held: dict[str, Any]) -> Table:
 
 
 def _quoted(found: Mapping[str, Any]) -> Table:
-    rows = [[name, value, meaning] for name, value, meaning in quoted(found)]
-    return Table(
-        ["", "value", "what it is"], rows, "What people quote", left=["", "value", "what it is"], style="simple"
-    )
+    columns = ["", "value", "what it is"]
+    return Table(columns, [list(row) for row in quoted(found)], "What people quote", left=columns, style="simple")
 
 
 def quoted(found: Mapping[str, Any]) -> list[tuple[str, str, str]]:
@@ -334,7 +310,7 @@ def quoted(found: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     ]
 
 
-def _checks(results: dict[str, Any]) -> Table:
+def _checks(results: Mapping[str, Any]) -> Table:
     rows = [
         [SIGNS["fine" if check["good"] else "look"], check["name"], check["sentence"]] for check in results["checks"]
     ]

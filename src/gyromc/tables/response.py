@@ -63,6 +63,8 @@ def recognise_response(table: DataTable, target: str, wishes: Wishes) -> Respons
     reason = "asked for" if model is None or model == wishes.model else f"asked for as {wishes.model}"
     if model == "binomial" and wishes.roles.trials is None and len(distinct) == 2:
         model, reason = "logistic", "asked for as binomial; a row is one trial"
+    if model is None and wishes.roles.survival:
+        model, reason = "weibull", "chosen because times may be censored"
     if model is None:
         model, reason = _choose_model(target, column, values, bad, distinct)
     wishes.roles.require(target, model)
@@ -71,6 +73,11 @@ def recognise_response(table: DataTable, target: str, wishes: Wishes) -> Respons
     if family.response is not ResponseKind.CLASSES:
         require(wishes.positive is None, f"`--positive` names a class, but a {model} regression has none.")
         return _numeric_response(table, target, model, values, bad, reason)
+    require(
+        len(distinct) <= MAX_CLASSES,
+        f"The target {target!r} has {len(distinct)} different values; at most {MAX_CLASSES} classes are possible. "
+        "Pass `--family linear` for numbers.",
+    )
     if family.cutpoints:
         require(wishes.positive is None, "`--positive` is for two classes without an order, not for an ordinal target.")
         return _ordinal_response(target, distinct, bad, wishes.order, reason)
@@ -78,7 +85,6 @@ def recognise_response(table: DataTable, target: str, wishes: Wishes) -> Respons
 
 
 def _choose_model(target: str, column, values, bad, distinct: Sequence[str]) -> tuple[str, str]:
-    """Return the model for a target, and why."""
     if len(distinct) == 2:
         return "logistic", f"chosen because {target!r} has two values"
     if bad.all():
@@ -128,10 +134,6 @@ def _numeric_response(table: DataTable, target: str, model: str, values, bad, re
 def _ordinal_response(target: str, distinct: list[str], bad, order: Sequence[str], reason: str) -> Response:
     """Return the classes in order: by size where they are numbers, else as `--order` lists them."""
     classes = ", ".join(map(repr, distinct[:12]))
-    require(
-        len(distinct) <= MAX_CLASSES,
-        f"The target {target!r} has {len(distinct)} values; at most {MAX_CLASSES} classes are possible.",
-    )
     if not order:
         require(
             not bad.any(),
@@ -147,11 +149,6 @@ def _ordinal_response(target: str, distinct: list[str], bad, order: Sequence[str
 
 
 def _class_response(target: str, model: str, distinct: list[str], positive: str | None, reason: str) -> Response:
-    require(
-        len(distinct) <= MAX_CLASSES,
-        f"The target {target!r} has {len(distinct)} different values; at most {MAX_CLASSES} classes are possible. "
-        "Pass `--family linear` for numbers.",
-    )
     if positive is not None:
         require(
             positive in distinct,
@@ -187,9 +184,10 @@ def families_of(table: DataTable, target: str, wishes: Wishes) -> tuple[str, ...
 
 
 def _natural(table: DataTable, target: str, wishes: Wishes) -> tuple[str, ...]:
-    """Return the families that suit the values of the target and the options given."""
     if wishes.roles.trials is not None:
         return "binomial", "beta-binomial"
+    if wishes.roles.survival:
+        return "exponential", "weibull"
     column = table.columns[target]
     if wishes.order:
         return ("ordinal", "softmax") if len(ordered(as_text(column))) > 2 else ("ordinal",)
@@ -206,7 +204,6 @@ def _natural(table: DataTable, target: str, wishes: Wishes) -> tuple[str, ...]:
 
 
 def _listed(table: DataTable, target: str, asked: str, wishes: Wishes) -> tuple[str, ...]:
-    """Return the families that a user lists; raise where one of them does not suit the target."""
     names = [family_named(part) for part in asked.split(",") if part.strip()]
     require(AUTO not in names, f"`--family {asked}`: {AUTO} stands alone, or list the families to compare.")
     unknown = [name for name in names if name not in FAMILIES]

@@ -19,6 +19,8 @@ RULES = {
     "offset": ("a finite number", lambda x: np.isfinite(x)),
     "exposure": ("a positive number", lambda x: x > 0),
     "trials": ("a whole number of 1 or more", lambda x: (x >= 1) & (x == np.round(x))),
+    "censored": ("0 or 1", lambda x: (x == 0) | (x == 1)),
+    "event": ("0 or 1", lambda x: (x == 0) | (x == 1)),
 }
 
 
@@ -31,15 +33,20 @@ class Roles:
     exposure: str | None = None
     trials: str | None = None
     cluster: str | None = None
+    censored: str | None = None
+    event: str | None = None
 
     @property
     def given(self) -> dict[str, str]:
-        """The columns by role."""
         return {role: name for role, name in dataclasses.asdict(self).items() if name is not None}
 
     @property
+    def survival(self) -> bool:
+        """Whether times may be censored."""
+        return self.censored is not None or self.event is not None
+
+    @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that have a role."""
         return tuple(dict.fromkeys(self.given.values()))
 
     @property
@@ -48,7 +55,6 @@ class Roles:
         return tuple(name for name in (self.offset, self.exposure, self.trials) if name is not None)
 
     def require(self, target: str, model: str) -> None:
-        """Raise where a role does not suit the model."""
         family, logs = FAMILIES[model], [name for name, known in FAMILIES.items() if known.link is LinkFunction.LOG]
         for role, name in self.given.items():
             require(name != target, f"`--{role} {name}`: that is the target itself.")
@@ -57,13 +63,18 @@ class Roles:
             f"`--exposure` multiplies an expected count: it suits {', '.join(logs)}, not {model}. Use `--offset`.",
         )
         require(
-            self.trials is None or bool(family.known),
+            self.trials is None or "trials" in family.known,
             f"`--trials` is for counts of successes: pass `--family binomial` or `--family beta-binomial`, not {model}.",
         )
         require(
-            self.trials is not None or not family.known,
+            self.trials is not None or "trials" not in family.known,
             f"The family {model} needs the number of trials of each row: pass `--trials COLUMN`.",
         )
+        require(
+            not self.survival or "censored" in family.known,
+            f"`--censored` and `--event` are for times: pass `--family weibull` or `--family exponential`, not {model}.",
+        )
+        require(not (self.censored and self.event), "`--event` says the opposite of `--censored`. Pass one of them.")
 
     def numbers(self, table: DataTable, role: str) -> np.ndarray | None:
         """Return the numbers of a role, None where no column has it."""
@@ -81,6 +92,11 @@ class Roles:
             )
         return values
 
+    def censoring(self, table: DataTable) -> np.ndarray | None:
+        """Return 1 where the time is censored and 0 where the event was seen."""
+        event = self.numbers(table, "event")
+        return self.numbers(table, "censored") if event is None else 1 - event
+
     def total_offset(self, table: DataTable) -> np.ndarray | None:
         """Return the offset, the logarithm of the exposure added to it."""
         offset, exposure = self.numbers(table, "offset"), self.numbers(table, "exposure")
@@ -89,7 +105,6 @@ class Roles:
         return np.log(exposure) if offset is None else offset + np.log(exposure)
 
     def clusters(self, table: DataTable) -> np.ndarray | None:
-        """Return the number of each row's cluster, from 0."""
         if self.cluster is None:
             return None
         table.require_column(self.cluster, "--cluster")
@@ -103,7 +118,6 @@ class Roles:
 
 
 NO_ROLES = Roles()
-"""No column has a role."""
 
 
 PARTS = ("year", "month", "weekday", "days")
@@ -121,17 +135,14 @@ class DateColumn:
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """The names of the columns that it becomes."""
         return tuple(f"{self.name}_{part}" for part in PARTS)
 
     @property
     def note(self) -> str:
-        """What became of it."""
         written = f" (read as {self.format})" if self.format else ""
         return f"{self.name!r}{written} becomes {', '.join(self.outputs)}; days are counted from {self.first}."
 
     def apply(self, table: DataTable) -> DataTable:
-        """Return the table with the four columns in place of the dates."""
         pandas = pandas_module()
         table.require_column(self.name, "--dates")
         taken = [name for name in self.outputs if name in table.columns]
@@ -167,7 +178,6 @@ def _typed(column) -> bool:
 
 
 def _day(column):
-    """The texts of dates without the time of the day."""
     return column.str.replace(r"[T ]\d{1,2}:\d{2}.*$", "", regex=True)
 
 
@@ -177,18 +187,16 @@ def _format(table: DataTable, name: str, known) -> str:
     if not pandas.api.types.is_string_dtype(known):
         raise InvalidInput(f"`--dates {name}`: the column holds numbers such as {known.iloc[0]!s}, no dates.")
     days = _day(known)
-    fits = [f for f in FORMATS if pandas.to_datetime(days, format=f, errors="coerce").notna().all()]
+    read = {f: pandas.to_datetime(days, format=f, errors="coerce").notna() for f in FORMATS}
+    fits = [f for f, good in read.items() if good.all()]
     if len(fits) == 1:
         return fits[0]
     if not fits:
-        best = max(FORMATS, key=lambda f: pandas.to_datetime(days, format=f, errors="coerce").notna().sum())
-        wrong = (
-            pandas.to_datetime(_day(table.columns[name]), format=best, errors="coerce").isna()
-            & table.columns[name].notna()
-        )
+        best = max(read.values(), key=lambda good: good.sum())
+        first = known[~best].index[0]
         raise InvalidInput(
-            f"{table.path}, {table.place(wrong.to_numpy())}: {table.columns[name][wrong].iloc[0]!r} in {name!r} is no date like "
-            "the others. Write dates as 2024-03-31."
+            f"{table.path}, {table.unit} {table.lines[first]}: {known[first]!r} in {name!r} is no date like the others. Write "
+            "dates as 2024-03-31."
         )
     raise InvalidInput(
         f"`--dates {name}`: {days.iloc[0]!r} could be read as {' or '.join(fits)}, and so could all others. Write dates as "
@@ -198,19 +206,14 @@ def _format(table: DataTable, name: str, known) -> str:
 
 def _parsed(table: DataTable, name: str, format: str | None):
     """Return the days as timestamps; missing ones stay missing."""
-    pandas = pandas_module()
     column = table.columns[name]
     if format is None:
         require(
             _typed(column), f"{table.path}: column {name!r} held typed dates in the fitted data, and holds none here."
         )
-        return column.dt.tz_localize(None).dt.normalize() if column.dt.tz is not None else column.dt.normalize()
-    texts = (
-        column.astype(text_dtype()).where(column.notna(), None)
-        if not pandas.api.types.is_string_dtype(column)
-        else column
-    )
-    days = pandas.to_datetime(_day(texts), format=format, errors="coerce")
+        return column.dt.tz_localize(None).dt.normalize()
+    texts = column.astype(text_dtype()).where(column.notna(), None)
+    days = pandas_module().to_datetime(_day(texts), format=format, errors="coerce")
     wrong = (days.isna() & column.notna()).to_numpy()
     if wrong.any():
         raise InvalidInput(

@@ -13,21 +13,20 @@ from typing import Any
 
 import numpy as np
 
-from gyromc.checks import require, whole
+from gyromc.checks import one_of, read_path, require, shown, whole
 from gyromc.extras import needs
 from gyromc.io.archive import Archive, write_archive
 from gyromc.io.codec import Codec, known_classes
 from gyromc.regression.draws import POSTERIOR_CLASSES, Draws, Predictions, Predictive, check_posterior
-from gyromc.regression.fit import Coefficient, Fit
+from gyromc.regression.fit import Coefficient
 from gyromc.show.files import write_atomically
-from gyromc.show.numbers import bounds, number
 from gyromc.show.tables import Shown, Table
 from gyromc.tables.comparing import ModelComparison, compared
 from gyromc.tables.datatable import DataTable, pandas_module, read_table, table_of
+from gyromc.tables.effects import level_rows
 from gyromc.tables.encoding import CategoricalColumn, Encoding, GroupFactor, NumericColumn, Response
 from gyromc.tables.formula import FormulaDesign
-from gyromc.tables.groups import level_rows
-from gyromc.tables.report import draw, render, summary_tables
+from gyromc.tables.report import render, summary_tables
 from gyromc.tables.roles import DateColumn, Roles
 
 __all__ = ["FittedModel", "restored_model"]
@@ -54,26 +53,12 @@ class FittedModel(Shown):
     about: Mapping[str, Any]
     results: Mapping[str, Any] | None = None
 
-    @classmethod
-    def of(cls, fit: Fit, encoding: Encoding, about: Mapping[str, Any]) -> "FittedModel":
-        """Return what is worth keeping of a fit."""
-        return cls(encoding, fit.posterior, (*fit.coefficients, *fit.auxiliary), dict(about))
-
     def __getitem__(self, name: str) -> Coefficient:
         found = {one.label: one for one in reversed(self.coefficients)}
-        require(name in found, f"The model has no coefficient {name!r}: it has {', '.join(reversed(found))}.")
-        return found[name]
+        return found[one_of(name, reversed(found), "name")]
 
     def shown(self) -> Sequence[Table | str]:
-        """The summary as tables and lines."""
-        if self.results is not None:
-            return summary_tables(self.results)
-        rows = [
-            [one.label, number(one.mean, 4), bounds(one.interval), number(one.sd), number(one.std_error, 2)]
-            for one in self.coefficients
-        ]
-        columns = ["coefficient", "mean", "95\u00a0% credible interval", "sd", "Monte Carlo error"]
-        return [Table(columns, rows, f"{self.about['family']} regression of {self.about['target']}", style="simple")]
+        return summary_tables(self._findings())
 
     def summary(self) -> str:
         """Coefficients, further parameters, what people quote, and the verdicts of all checks, as text."""
@@ -113,7 +98,7 @@ class FittedModel(Shown):
 
     def save_draws(self, path: str | Path) -> None:
         """Write the draws to a CSV or Parquet file, by its name."""
-        require_draws_file(path)
+        require_draws_file(read_path(path))
         frame = self.draws
         if str(path).endswith(".csv"):
             write_atomically(Path(path), frame.to_csv(index=False, float_format="%.9g"))
@@ -125,9 +110,8 @@ class FittedModel(Shown):
         with needs("arviz", "`to_datatree`"):
             import arviz_base
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", UserWarning
-            )  # more groups of draws than draws in each: they are independent
+            # more groups of draws than draws in each: they are independent
+            warnings.simplefilter("ignore", UserWarning)
             return arviz_base.from_dict({"posterior": self.parameters()})
 
     def plot(self, kind: str = "coefficients") -> Any:
@@ -135,11 +119,13 @@ class FittedModel(Shown):
 
         The last three are there where the model has them: numbers and counts, held-out rows, a column that wants a curve.
         """
-        return draw(kind, self._findings())
+        with needs("fit", "A figure of a fit"):
+            from gyromc.tables.figures import drawn
+        return drawn(kind, self._findings())
 
     def report(self, path: str | Path) -> None:
         """Write the report as one HTML page."""
-        write_atomically(Path(path), render(self._findings()))
+        write_atomically(read_path(path), render(self._findings()))
 
     def _findings(self) -> dict[str, Any]:
         require(self.results is not None, "The file of this model has no findings: it was saved by an earlier gyromc.")
@@ -149,6 +135,7 @@ class FittedModel(Shown):
         """Compare models of the same rows and response by leave-one-out cross-validation."""
         found: dict[str, Any] = {}
         for one in (self, *others):
+            require(isinstance(one, FittedModel), f"Models are compared with models: got {shown(one)}.")
             name = one.about["formula"] or one.about["command"]
             name = f"{name}, {one.about['family']}" if name in found else name
             found[f"{name} ({len(found) + 1})" if name in found else name] = one._findings()
@@ -163,6 +150,7 @@ class FittedModel(Shown):
         needs = self.encoding.needs
         if isinstance(data, str | Path):
             return read_table(data, needs[:1], keep=needs, role="needed by the model", **text)
+        require(not text, f"{', '.join(text)}: such options are for files, and the rows are in memory. Leave them out.")
         return table_of(data, needs)
 
     def predict(self, data: Any, **text: Any) -> Predictions:
@@ -193,7 +181,6 @@ CLASSES = POSTERIOR_CLASSES | known_classes(
     *(FittedModel, Coefficient, Encoding, NumericColumn, CategoricalColumn, GroupFactor, Response),
     *(FormulaDesign, Roles, DateColumn),
 )
-"""All classes that a saved model may hold."""
 
 
 def restored_model(archive: Archive) -> FittedModel:

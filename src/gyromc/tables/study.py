@@ -23,12 +23,12 @@ from gyromc.regression import fit as regression
 from gyromc.regression.comparing import compare
 from gyromc.show.files import json_text, require_output, results_folder
 from gyromc.show.interruption import Interruption, interruptible
-from gyromc.show.numbers import counted, listed
+from gyromc.show.numbers import counted
 from gyromc.show.progress import Progress, progress
 from gyromc.tables import findings
 from gyromc.tables.checks import adequacy
+from gyromc.tables.effects import effect_findings, group_findings, group_table
 from gyromc.tables.encoding import DesignRows
-from gyromc.tables.groups import group_findings, group_table
 from gyromc.tables.preparation import Prepared, prepare
 from gyromc.tables.report import FILES, write
 from gyromc.tables.request import Request, in_python
@@ -42,7 +42,6 @@ OPTIONS = tuple(
     for field in dataclasses.fields(Request)
     if field.name not in ("data", "target", "formula", "family", "predict", "save", "draws", "out", "explain")
 )
-"""The options of a `Request` that `fit` takes too."""
 
 
 def fit(
@@ -65,8 +64,9 @@ def fit(
     - `test_fraction`: the share of the rows that are held out for scores; the model is then fitted twice.
     - `progress`: whether to show it; None: where standard error is a terminal.
     - `options`: those of `gyromc fit` by their names: `categorical`, `dates`, `reference` (a mapping from columns to levels),
-      `positive`, `order`, `weights`, `offset`, `exposure`, `trials`, `prior` (a mapping, `{"age": "normal(0, 1)"}`), `robust`,
-      `cluster`, `impute`, `missing`, `prior_scale`, `effort`, `seed`; of files `encoding`, `decimal` and `sheet`.
+      `positive`, `order`, `weights`, `offset`, `exposure`, `trials`, `censored`, `event`, `robust`, `cluster`, `impute`,
+      `missing`, `prior` (a mapping, `{"age": "normal(0, 1)"}`), `prior_scale`, `effort`, `seed`; of files `encoding`, `decimal`
+      and `sheet`.
 
     **Returns:** a `FittedModel`: `print(model)`, `model.summary()`, `model.predict(new)`, `model.plot()`, `model.report(path)`,
     `model.save(path)`.
@@ -97,7 +97,6 @@ def fit(
 
 
 def _in_python(value: Any) -> Any:
-    """Plain values with their texts for somebody who calls `fit`."""
     if isinstance(value, dict):
         return {key: _in_python(entry) for key, entry in value.items()}
     if isinstance(value, list):
@@ -161,14 +160,12 @@ class Watch:
     shown: Progress = dataclasses.field(default_factory=Progress)
 
     def stage(self, text: str) -> None:
-        """Begin a stage."""
         self.stop.check()
         release_memory()  # what the last stage took
         self.say(text)
         self.shown.describe(text)
 
     def advance(self, steps: int) -> None:
-        """Count steps that were made."""
         self.stop.check()
         self.shown.advance(steps)
 
@@ -237,7 +234,6 @@ def _with_family(prepared: Prepared, family: str, reason: str) -> Prepared:
 
 
 def _findings(request: Request, prepared: Prepared, watch: Watch) -> tuple[dict[str, Any], dict[str, Any], FittedModel]:
-    """Make both fits; return the content of fit.json, the tables beside it, and the model to save."""
     spent = {}
     if len(prepared.families) > 1:
         watch.stage(f"comparing families: {', '.join(prepared.families)}")
@@ -246,8 +242,7 @@ def _findings(request: Request, prepared: Prepared, watch: Watch) -> tuple[dict[
     if families is not None:
         spent["comparing"] = time.perf_counter() - began
     table, encoding, train, test = prepared.table, prepared.encoding, prepared.train, prepared.test
-    X, y = prepared.rows.X, prepared.y
-    held_out = judged = None
+    y, held_out, judged = prepared.y, None, None
     if test.size:
         watch.stage(f"fitting {counted(train.size, 'row')}, to judge on {test.size}")
         judged, held_out, spent["judging"] = _judged(request, prepared, watch)
@@ -267,31 +262,14 @@ def _findings(request: Request, prepared: Prepared, watch: Watch) -> tuple[dict[
     if prepared.new is not None:
         tables["predictions.csv"] = found = findings.predictions(fit, encoding, *prepared.new, y=None)
         predictions.insert(0, findings.part("predictions.csv", encoding, found, table.num_rows, new=True))
-    results = findings.results(fit, encoding, table, X, request.prior_scale)
-    asked = [f"{name} N({p.location:g}, {p.scale:g}²)" for name, p in prepared.priors.items() if name in encoding.names]
-    asked += [
-        f"{name} exponential with mean {p.scale:g}" for name, p in prepared.priors.items() if name not in encoding.names
-    ]
-    if asked:
-        results["model"]["prior"] += f" Asked for, per unit of the column: {listed(asked, 8)}."
+    results = findings.results(fit, prepared, request.prior_scale)
     results["groups"] = group_findings(fit, prepared.rows, y) if prepared.rows.groups else []
     if results["groups"]:
         tables["groups.csv"] = group_table(results["groups"])
-    results["effects"] = findings.effect_findings(fit, encoding, table, X, prepared.rows.beside())
+    results["effects"] = effect_findings(fit, prepared)
     watch.stage("checking the model")
-    results["adequacy"] = adequacy(
-        fit,
-        encoding,
-        table,
-        X,
-        y,
-        held_out,
-        request.command,
-        prepared.rows.beside(),
-        prepared.rows.weights,
-        prepared.unused,
-    )
-    model = FittedModel.of(fit, encoding, _about(request, prepared))
+    results["adequacy"] = adequacy(fit, prepared, held_out, request.command)
+    model = FittedModel(encoding, fit.posterior, (*fit.coefficients, *fit.auxiliary), _about(request, prepared))
     found = {"held_out": held_out, "predictions": predictions, "robust": robust, "families": families, "times": spent}
     return {**results, **found}, tables, model
 
@@ -309,7 +287,6 @@ def _judged(request: Request, prepared: Prepared, watch: Watch) -> tuple[Any, di
 
 
 def _about(request: Request, prepared: Prepared) -> dict[str, Any]:
-    """Return what a saved model says about itself."""
     return {
         "file": located(request.data).name,
         "rows": prepared.table.num_rows,
@@ -322,7 +299,6 @@ def _about(request: Request, prepared: Prepared) -> dict[str, Any]:
 
 
 def _fit(request: Request, prepared: Prepared, rows: DesignRows, y: np.ndarray, watch: Watch):
-    """Return a fit and the seconds it took; raise `KeyboardInterrupt` after Ctrl-C."""
     encoding = prepared.encoding
     began = time.perf_counter()
     with warnings.catch_warnings(record=True) as caught:

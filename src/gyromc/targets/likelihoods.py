@@ -221,6 +221,10 @@ class Likelihood(abc.ABC):
     def cdf(self, y: Values, t: np.ndarray, *given: Values) -> np.ndarray:
         """P(Y ≤ y | t): … × rows; for classes the probability of the classes 0 … y."""
 
+    def completed(self, rng: np.random.Generator, t: np.ndarray, y: np.ndarray, *given: Values) -> np.ndarray:
+        """Responses with those that are censored drawn from their law beyond y."""
+        return y
+
     def log_density(self, t: Values, y: Values, *given: Values) -> Values:
         """log p(y | t), constants included: … × rows."""
         return -self.loss(t, y, *given) - self.constant(y, *given)

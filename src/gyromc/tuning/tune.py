@@ -309,10 +309,10 @@ class Tuning:
         """How many times more gradients others need for the same error, from their trials."""
         own = self.score(final)
         ratio = lambda error: (error / own) ** 2 if own > 0 else math.nan
-        plain = [
-            self.score(self.best(one)) for one in self.candidates if not one.family.turn and not one.family.friction
-        ]
-        gains = {"reversible": ratio(min(plain))} if plain else {}
+        gains = {}
+        for one in self.candidates:
+            name = "rotating" if one.family.turn or one.family.friction else "reversible"
+            gains[name] = min(ratio(self.score(self.best(one))), gains.get(name, math.inf))
         if given is not None and list(given.observables) == list(self.known.plan.observables):
             share = cost_of_a_gradient(self.known.plan) / cost_of_a_gradient(given)
             steps = min(self.steps * share, SETTINGS.screening[1]) / SETTINGS.trial_chains

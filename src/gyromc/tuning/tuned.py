@@ -70,8 +70,8 @@ class Tuned(Shown, Records[Expected]):
     - `plan`: an ordinary `Plan`.
     - `expected`, `bias`, `bias_error`, `std_error`, `sd`: by observable; see `Expected`.
     - `tried`: a tuple of `Tried`, what was measured; `reason`: what was chosen, in a sentence.
-    - `gains`: how many times more gradients the best `"reversible"` sampler and, where a plan was given, the `"untuned plan"`
-      would need for the same error, from their trials.
+    - `gains`: how many times more gradients the best `"reversible"` sampler, the best `"rotating"` one (pairs of parameters, or
+      parameters with momenta) and, where a plan was given, the `"untuned plan"` would need for the same error, from their trials.
     - `gradients`: what the plan costs in gradients over all the data; `spent`: what tuning cost; `seconds`: how long a run takes
       on this machine, without compiling.
     - `warnings`: what could not be known, and what would help.

@@ -5,9 +5,9 @@ chain has its own stream of random numbers, so the result is the same for any nu
 turns a plan into arrays, `kernel` is the loop, `gradients` computes what depends on the target; `functions` and `vectors` are the
 parts they are made of.
 
-`loop_for` and `loop_with` compile the loop with Numba, for one part of `gradients` and without what a plan does not use. Loops
-are loaded from a folder that only this user can write where an earlier process stored them. `STAMP` changes with every file of
-this package, so that no loop of an older version is loaded.
+`loop_of` compiles the loop with Numba, for one part of `gradients` and without what a plan does not use. Loops are loaded from a
+folder that only this user can write where an earlier process stored them. `STAMP` changes with every file of this package, so
+that no loop of an older version is loaded.
 """
 
 import concurrent.futures
@@ -17,7 +17,7 @@ import hashlib
 import itertools
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -26,45 +26,11 @@ from numba import njit
 from gyromc.checks import cause
 from gyromc.engines import base as protocol
 from gyromc.engines.base import initial_state as shared_state
-from gyromc.engines.lanes import functions, gradients, program
-from gyromc.engines.lanes.functions import sin
-from gyromc.engines.lanes.gradients import (
-    BATCH,
-    BATCH_MOMENTS,
-    FULL_SUM,
-    IN_PLACE,
-    MAPPED,
-    NOTHING,
-    SCALAR,
-    SINE,
-    WIDE_BATCH,
-    WIDE_BATCH_MOMENTS,
-    WIDTH,
-    batch,
-    full_softmax,
-    full_sum,
-    in_place_batch,
-    known_slope,
-    mapped_batch,
-    mapped_source,
-    moments,
-    nothing,
-    scalar,
-    steps_between_releases,
-)
-from gyromc.engines.lanes.kernel import (
-    Chains,
-    Task,
-    add_increments,
-    advance,
-    look,
-    look_later,
-    multiply_pairs,
-    multiply_rows,
-    no_increments,
-)
+from gyromc.engines.lanes import functions, gradients, kernel, program
+from gyromc.engines.lanes.gradients import Part, mapped_source, steps_between_releases
+from gyromc.engines.lanes.kernel import Chains, Program, Task
 from gyromc.engines.lanes.program import aligned, why_not
-from gyromc.engines.lanes.vectors import LANES
+from gyromc.engines.lanes.vectors import LANES, WIDTH
 from gyromc.engines.meshes import sliced
 from gyromc.errors import GyromcWarning
 from gyromc.machine import num_threads
@@ -140,87 +106,60 @@ def _not_stored(fault: str) -> None:
     )
 
 
-def _shared(pairs: bool, martingale: bool, later: bool):
-    """The parts of a loop that do not depend on the target: what is not used is not compiled.
-
-    Whether rows of matrices go in pairs, whether there are martingales, whether observables are added for several steps together.
-    """
-    multiply, increments = multiply_pairs if pairs else multiply_rows, add_increments if martingale else no_increments
-    return multiply, increments, look_later if later else look
-
-
-@functools.cache
-def loop_for(part: int, pairs: bool, martingale: bool, later: bool, precision: str):
-    """`advance` for a part of `gradients`; each of the three as in `_shared`. Compiled once, cached on disk.
-
-    `precision`, the names of the types of number, is only a part of the name of the file.
-
-    Numba drops the branches of the other parts. For changes it would check only this file: `stamp`, a variable of the function,
-    makes a change in any file of the package count. Such variables must be numbers: a compiled function among them is another one
-    in every process, and no stored loop would be found.
-    """
-    stamp, in_pairs, with_martingale, kept = STAMP, int(pairs), int(martingale), int(later)
-
+LOOP = """
+def made(stamp, users):
     def loop(p, c, task, workspace):
         _ = stamp
-        if in_pairs == 1:
-            multiply = multiply_pairs
-        else:
-            multiply = multiply_rows
-        if with_martingale == 1:
-            increments = add_increments
-        else:
-            increments = no_increments
-        if kept == 1:
-            observing = look_later
-        else:
-            observing = look
-        if part == NOTHING:
-            advance(p, c, task, workspace, nothing, LANES, known_slope, multiply, increments, observing)
-        elif part == SINE:
-            advance(p, c, task, workspace, scalar, LANES, sin, multiply, increments, observing)
-        elif part == FULL_SUM:
-            advance(p, c, task, workspace, full_sum, LANES, known_slope, multiply, increments, observing)
-        elif part == BATCH:
-            advance(p, c, task, workspace, batch, LANES, known_slope, multiply, increments, observing)
-        elif part == WIDE_BATCH:
-            advance(p, c, task, workspace, batch, p.row_width, known_slope, multiply, increments, observing)
-        elif part == BATCH_MOMENTS:
-            advance(p, c, task, workspace, moments, LANES, known_slope, multiply, increments, observing)
-        elif part == WIDE_BATCH_MOMENTS:
-            advance(p, c, task, workspace, moments, p.row_width, known_slope, multiply, increments, observing)
-        elif part == MAPPED:
-            advance(p, c, task, workspace, mapped_batch, p.row_width, known_slope, multiply, increments, observing)
-        elif part == IN_PLACE:
-            advance(p, c, task, workspace, in_place_batch, p.row_width, known_slope, multiply, increments, observing)
-        else:
-            advance(p, c, task, workspace, full_softmax, LANES, known_slope, multiply, increments, observing)
-
-    # A name, and so a cache file, for each: two processes that add to one file can mix up its entries.
-    loop.__qualname__ = f"loop_{part}_{in_pairs}{with_martingale}{kept}_{precision}"
-    return stored(loop)
-
-
-@functools.lru_cache(maxsize=64)
-def loop_with(part: int, function, pairs: bool, martingale: bool, later: bool):
-    """`advance` with a user's scalar function: a derivative φ′(t), or a slope of (t, y). Compiled once in every process."""
-
-    multiply, increments, observing = _shared(pairs, martingale, later)
-
-    @functions.inlined
-    def slope(code, t, y):
-        return function(t, y)
-
-    @njit(**OPTIONS)
-    def loop(p, c, task, workspace):
-        if part == SCALAR:
-            advance(p, c, task, workspace, scalar, LANES, function, multiply, increments, observing)
-        elif part == FULL_SUM:
-            advance(p, c, task, workspace, full_sum, LANES, slope, multiply, increments, observing)
-        else:
-            advance(p, c, task, workspace, batch, p.row_width, slope, multiply, increments, observing)
+        advance(p, c, task, workspace, {gradient}, {width}, {slope}, {multiply}, {increments}, {observing})
 
     return loop
+"""
+
+
+class LoopParts(NamedTuple):
+    """What a loop is compiled with, by name: the arguments of `kernel.advance` after the first four."""
+
+    gradient: str
+    width: str
+    slope: str
+    multiply: str
+    increments: str
+    observing: str
+
+
+def loop_of(plan: Plan, p: Program) -> Any:
+    """The loop for a program; what it does not use is not compiled."""
+    part, pairs = Part(p.part), bool(np.any(p.row_pair) or np.any(p.h_pair))
+    parts = LoopParts(
+        gradient=part.name.lower(),
+        width="p.row_width" if part >= Part.BATCH and p.row_width > LANES else "LANES",
+        slope={gradients.USERS: "users", gradients.SINE: "sin"}.get(p.slope_code, "known_slope"),
+        multiply="multiply_pairs" if pairs else "multiply_rows",
+        increments="add_increments" if plan.martingale else "no_increments",
+        observing="look_later" if p.window > 0 else "look",
+    )
+    # Mapped rows can have a type of their own.
+    names = list(dict.fromkeys(str(np.dtype(kind)) for kind in (plan.dtype, p.rows.dtype, p.responses.dtype)))
+    users = program.user_function(plan.flat_target) if parts.slope == "users" else None
+    return compiled_loop(parts, "_".join(names), users)
+
+
+@functools.lru_cache(maxsize=256)
+def compiled_loop(parts: LoopParts, precision: str, users: Any = None) -> Any:
+    """`advance` with the given parts, compiled once; stored on disk unless it has a scalar function of the user's.
+
+    Numba looks a stored loop up by the variables of the function. They must be numbers: a compiled function among them is another
+    one in every process. `stamp`, which changes with any file of this package, is one: Numba would check this file alone.
+    """
+    slope = users
+    if users is not None and parts.gradient != "scalar":
+        slope = functions.inlined(lambda code, t, y: users(t, y))
+    scope: dict[str, Any] = {**vars(functions), **vars(gradients), **vars(kernel), **globals()}
+    exec(compile(LOOP.format(**parts._asdict()), __file__, "exec"), scope)
+    loop = scope["made"](STAMP, slope)
+    # A name, and so a file, for each: two processes that add to one file can mix up its entries.
+    loop.__qualname__ = "_".join(("loop", *parts, precision)).replace(".", "_")
+    return stored(loop) if users is None else njit(**OPTIONS)(loop)
 
 
 __all__ = ["Session", "initial_state", "num_threads", "open_session", "why_not"]
@@ -251,17 +190,9 @@ class LanesSession:
         self.plan, self.step = plan, state.step
         self.blocks = -(-plan.num_chains // WIDTH)
         self.program = program.compile_program(plan, sane_range, thin)
-        part, own = self.program.part, self.program.slope_code == gradients.USERS
-        pairs = bool(np.any(self.program.row_pair) or np.any(self.program.h_pair))
-        variant = pairs, plan.martingale, self.program.window > 0
-        if own:
-            self.loop = loop_with(part, program.user_function(plan.flat_target), *variant)
-        else:
-            types = (plan.dtype, self.program.rows.dtype, self.program.responses.dtype)
-            names = [str(np.dtype(one)) for one in types]  # mapped rows can have a type of their own
-            self.loop = loop_for(part, *variant, "_".join(names if len(set(names)) > 1 else names[:1]))
+        self.loop = loop_of(plan, self.program)
         self.threads = min(num_threads(), self.blocks)
-        self.until_release = steps_between_releases(plan) if part == gradients.MAPPED else None
+        self.until_release = steps_between_releases(plan) if self.program.part == Part.MAPPED_BATCH else None
         self.chains = self._chains(state, slots)
         self.workspaces = [self._workspace() for _ in range(self.threads)]
         self._work(0, 0, 0, 0, self.workspaces[0])  # no blocks, no steps: compiles, or loads from the cache
@@ -294,12 +225,12 @@ class LanesSession:
         rows = 2 * p.m + p.d + p.draws + 1 + len(p.h_shift) + p.window * p.d
         floats = rows * WIDTH + LANES * (2 * p.row_width + p.padded_batch)
         offsets = np.full(LANES * max(1, p.padded_batch), p.num_rows * p.row_width, np.uint32)
-        if p.part == gradients.MAPPED:
+        if p.part == Part.MAPPED_BATCH:
             floats += p.padded_batch * p.row_width
             first = LANES * 2 * p.row_width + p.padded_batch  # where `mapped_batch` copies the rows to
             places = np.repeat(first + p.row_width * np.arange(p.padded_batch, dtype=np.uint32), LANES)
             offsets = np.concatenate([np.zeros_like(offsets), places.astype(np.uint32)])
-        elif p.part == gradients.IN_PLACE:
+        elif p.part == Part.IN_PLACE_BATCH:
             offsets = np.zeros(2 * len(offsets), np.uint32)  # numbers of rows, then where they begin
         elif not p.replace and p.batch > gradients.MOST_COMPARED:
             offsets = np.concatenate([offsets, np.zeros(p.num_rows, np.uint32)])

@@ -1,9 +1,7 @@
 """The nonlinear part of the gradient, for a block of chains.
 
 The input is the chains' θ, one chain per lane; the output is a vector s with ∇̂U(θ) = (linear part) + (constant matrix) · s, which
-the update multiplies out. A function below computes each kind of s; `part` tells which: `NOTHING` (a Gaussian target), `SINE`,
-`FULL_SUM` and `FULL_SOFTMAX` (all rows), `BATCH` (drawn rows), `BATCH_MOMENTS` (drawn rows and a slope t - y), both also `WIDE_`
-where a row is wider than one vector, `MAPPED` and `IN_PLACE` (drawn rows of a file), and `SCALAR` (a function of the user's).
+the update multiplies out. A function below computes each kind of s; a `Part` names it.
 
 These functions have the same arguments. Among them are the `width` of a row (a constant for rows that fit one vector, so that
 the compiler unrolls the loops) and the scalar function `slope`, each used where it is needed.
@@ -13,6 +11,7 @@ numbers, the order of all sums and so the chains are those of the same data in m
 the run's precision and there is no control variate, whose parts at the centre are then computed in every step.
 """
 
+import enum
 import mmap
 from typing import Any, NamedTuple
 
@@ -24,6 +23,7 @@ from gyromc.engines.lanes import functions
 from gyromc.engines.lanes.functions import exp, next_index
 from gyromc.engines.lanes.vectors import (
     LANES,
+    WIDTH,
     add_rows,
     add_weighted_rows,
     column_of_rows,
@@ -45,11 +45,22 @@ from gyromc.oracles import Batch, ControlVariate
 from gyromc.plan import Plan
 from gyromc.targets import StreamedRegression
 
-NOTHING, SINE, FULL_SUM, BATCH, WIDE_BATCH, BATCH_MOMENTS, WIDE_BATCH_MOMENTS, FULL_SOFTMAX, SCALAR = range(9)
-MAPPED, IN_PLACE = 9, 10
-SIGNED_LOGISTIC, AFFINE, USERS, POISSON, SOFTMAX = range(5)  # SOFTMAX + q: a softmax of q linear predictors
+
+class Part(enum.IntEnum):
+    """The functions below; those from `BATCH` on read drawn rows."""
+
+    NOTHING = 0
+    SCALAR = 1
+    FULL_SUM = 2
+    FULL_SOFTMAX = 3
+    BATCH = 4
+    MOMENTS = 5
+    MAPPED_BATCH = 6
+    IN_PLACE_BATCH = 7
+
+
+SIGNED_LOGISTIC, AFFINE, USERS, POISSON, SINE, SOFTMAX = range(6)  # SOFTMAX + q: a softmax of q linear predictors
 MOST_COMPARED = LIMITS.lanes_compared
-WIDTH = 4 * LANES  # chains in a block: four vectors, so that one computes while the others wait for results
 
 OPTIONS: Any = {"inline": "always", "forceinline": True, "error_model": "numpy", "_nrt": False}
 kernel: Any = njit(**OPTIONS)
@@ -200,6 +211,16 @@ def rows_to_chains(p, source, at, w, scratch, tile, theta, width):
 
 
 @kernel
+def sum_rows(p, table, offsets, first, scratch, weights, out, width):
+    """Store the sum of one chain's rows of a table, times their weights, at `out` in the scratch."""
+    for k in range(0, width, LANES):
+        total = zeros_like(scratch)
+        for j in range(0, p.padded_batch, LANES):
+            total = add_weighted_rows(table, offsets, first + j * LANES, k, scratch, weights + j, total)
+        store(scratch, out + k, total)
+
+
+@kernel
 def batch(p, generator, source, at, w, scratch, offsets, width, slope):
     """s = Σ_{i ∈ B} (slope(x_iᵀθ, y_i) - centre_i) x_i, sixteen rows of one chain at a time."""
     draw_rows(p, generator, w, offsets, width)
@@ -212,11 +233,7 @@ def batch(p, generator, source, at, w, scratch, offsets, width, slope):
             store(scratch, weights + c * padded + j, t)
     slopes(p, scratch, weights, offsets, slope)
     for c in range(LANES):
-        for k in range(0, width, LANES):
-            total = zeros_like(source)
-            for j in range(0, padded, LANES):
-                total = add_weighted_rows(p.table, offsets, j * LANES + c, k, scratch, weights + c * padded + j, total)
-            store(scratch, theta + c * width + k, total)
+        sum_rows(p, p.table, offsets, c, scratch, weights + c * padded, theta + c * width, width)
     rows_to_chains(p, source, at, w, scratch, tile, theta, width)
 
 
@@ -442,11 +459,7 @@ def mapped_batch(p, generator, source, at, w, scratch, offsets, width, slope):
             at_rows, at_theta = places + j * LANES, theta + c * width
             y = column_of_rows(scratch, offsets, at_rows, p.d)
             weights_of_rows(p, scratch, offsets, at_rows, y, scratch, at_theta, weights + j, width, slope)
-        for k in range(0, width, LANES):
-            total = zeros_like(source)
-            for j in range(0, padded, LANES):
-                total = add_weighted_rows(scratch, offsets, places + j * LANES, k, scratch, weights + j, total)
-            store(scratch, theta + c * width + k, total)
+        sum_rows(p, scratch, offsets, places, scratch, weights, theta + c * width, width)
     rows_to_chains(p, source, at, w, scratch, tile, theta, width)
 
 
@@ -479,9 +492,5 @@ def in_place_batch(p, generator, source, at, w, scratch, offsets, width, slope):
             weights_of_rows(p, p.rows, offsets, places + j * LANES + c, y, scratch, at_theta, weights + j, width, slope)
         for j in range(p.batch, padded):  # no rows
             scratch[weights + j] = 0.0
-        for k in range(0, width, LANES):
-            total = zeros_like(source)
-            for j in range(0, padded, LANES):
-                total = add_weighted_rows(p.rows, offsets, places + j * LANES + c, k, scratch, weights + j, total)
-            store(scratch, theta + c * width + k, total)
+        sum_rows(p, p.rows, offsets, places + c, scratch, weights, theta + c * width, width)
     rows_to_chains(p, source, at, w, scratch, tile, theta, width)

@@ -19,13 +19,22 @@ import numpy as np
 
 from gyromc.engines.lanes import functions
 from gyromc.engines.lanes.functions import logistic, normal_pair, softplus, tanh
-from gyromc.engines.lanes.gradients import (
+from gyromc.engines.lanes.gradients import kernel, load_generator, store_generator
+from gyromc.engines.lanes.vectors import (
+    LANES,
     WIDTH,
-    kernel,
-    load_generator,
-    store_generator,
+    any_above,
+    bits,
+    fma,
+    load,
+    load_block,
+    maximum,
+    number,
+    store,
+    widened,
+    zero_block,
+    zeros_like,
 )
-from gyromc.engines.lanes.vectors import LANES, any_above, bits, fma, load, maximum, number, store, widened, zeros_like
 
 
 class Program(NamedTuple):
@@ -131,42 +140,22 @@ def state_size(p, source, w):
 @kernel
 def one_row(source, column, entry, first, last, initial, out, at):
     """initial + Σ_j M_ij source_j for one row of a sparse matrix M, with entries first … last, and a block of chains."""
-    t0 = t1 = t2 = t3 = zeros_like(source) + initial
+    total = zero_block(source) + initial
     for e in range(first, last):
-        place, m = number(column, e), zeros_like(source) + number(entry, e)
-        t0 = fma(load(source, place), m, t0)
-        t1 = fma(load(source, place + LANES), m, t1)
-        t2 = fma(load(source, place + 2 * LANES), m, t2)
-        t3 = fma(load(source, place + 3 * LANES), m, t3)
-    store(out, at, t0)
-    store(out, at + LANES, t1)
-    store(out, at + 2 * LANES, t2)
-    store(out, at + 3 * LANES, t3)
+        total = fma(load_block(source, number(column, e)), number(entry, e), total)
+    store(out, at, total)
 
 
 @kernel
 def two_rows(source, column, entry, first, last, initial, second, out, at):
     """The same for two rows with entries in the same columns: the source is read once for both."""
-    t0 = t1 = t2 = t3 = zeros_like(source) + initial
-    s0 = s1 = s2 = s3 = zeros_like(source) + second
-    count = last - first
+    one, other, count = zero_block(source) + initial, zero_block(source) + second, last - first
     for e in range(first, last):
-        place = number(column, e)
-        x0, x1 = load(source, place), load(source, place + LANES)
-        x2, x3 = load(source, place + 2 * LANES), load(source, place + 3 * LANES)
-        m = zeros_like(source) + number(entry, e)
-        t0, t1, t2, t3 = fma(x0, m, t0), fma(x1, m, t1), fma(x2, m, t2), fma(x3, m, t3)
-        m = zeros_like(source) + number(entry, e + count)
-        s0, s1, s2, s3 = fma(x0, m, s0), fma(x1, m, s1), fma(x2, m, s2), fma(x3, m, s3)
-    store(out, at, t0)
-    store(out, at + LANES, t1)
-    store(out, at + 2 * LANES, t2)
-    store(out, at + 3 * LANES, t3)
-    at += WIDTH
-    store(out, at, s0)
-    store(out, at + LANES, s1)
-    store(out, at + 2 * LANES, s2)
-    store(out, at + 3 * LANES, s3)
+        x = load_block(source, number(column, e))
+        one = fma(x, number(entry, e), one)
+        other = fma(x, number(entry, e + count), other)
+    store(out, at, one)
+    store(out, at + WIDTH, other)
 
 
 @kernel
@@ -191,12 +180,6 @@ def multiply_pairs(source, start, pair, column, entry, initial, out):
 
 
 @kernel
-def predict(p, source, products, multiply):
-    """The products of (y, s, ξ) that observables and increments use."""
-    multiply(source, p.h_start, p.h_pair, p.h_column, p.h_entry, p.h_shift, products)
-
-
-@kernel
 def observe(p, products, sums, at, counted, sizes):
     """Add weight · h(z) of every observable to the sums; `sizes` becomes the bits of each chain's largest |h(z)|."""
     for w in range(0, WIDTH, LANES):
@@ -211,31 +194,16 @@ def observe(p, products, sums, at, counted, sizes):
 
 
 @kernel
-def term(products, u_at, v_at, cross, square, linear, total):
-    """total + u (cross · v - square · u + linear)."""
-    u = load(products, u_at)
-    return fma(u, fma(load(products, v_at), cross, linear - u * square), total)  # T9
-
-
-@kernel
 def add_increments(p, products, sums, at):
     """Add weight · ψ to the sums of the martingales: ψ = Σ_t u_t (cross_t v_t - square_t u_t + linear_t) - constant."""
     for q in range(p.constant.size):
-        t0 = t1 = t2 = t3 = zeros_like(products) - number(p.constant, q)
+        total = zero_block(products) - number(p.constant, q)
         for t in range(number(p.term_start, q), number(p.term_start, q + 1)):
-            u, v = number(p.term_noise, t), number(p.term_state, t)
-            cross = zeros_like(products) + number(p.term_cross, t)
-            square = zeros_like(products) + number(p.term_square, t)
-            linear = zeros_like(products) + number(p.term_linear, t)
-            t0 = term(products, u, v, cross, square, linear, t0)
-            t1 = term(products, u + LANES, v + LANES, cross, square, linear, t1)
-            t2 = term(products, u + 2 * LANES, v + 2 * LANES, cross, square, linear, t2)
-            t3 = term(products, u + 3 * LANES, v + 3 * LANES, cross, square, linear, t3)
+            u, v = load_block(products, number(p.term_noise, t)), load_block(products, number(p.term_state, t))
+            rest = fma(v, number(p.term_cross, t), number(p.term_linear, t) - u * number(p.term_square, t))
+            total = fma(u, rest, total)  # T9
         place = at + (p.profile.size + q) * WIDTH
-        store(sums, place, fma(widened(t0), p.weight, load(sums, place)))
-        store(sums, place + LANES, fma(widened(t1), p.weight, load(sums, place + LANES)))
-        store(sums, place + 2 * LANES, fma(widened(t2), p.weight, load(sums, place + 2 * LANES)))
-        store(sums, place + 3 * LANES, fma(widened(t3), p.weight, load(sums, place + 3 * LANES)))
+        store(sums, place, fma(widened(total), p.weight, load_block(sums, place)))
 
 
 @kernel
@@ -247,23 +215,13 @@ def no_increments(p, products, sums, at):
 def add_probabilities(p, q, history, begin, end, sums, at):
     """Add weight · h(z) of a logistic observable at the kept steps begin … end - 1; its sums stay in registers meanwhile."""
     first, last = number(p.h_start, q), number(p.h_start, q + 1)
-    a0, a1, a2, a3 = load(sums, at), load(sums, at + LANES), load(sums, at + 2 * LANES), load(sums, at + 3 * LANES)
+    total = load_block(sums, at)
     for j in range(begin, end):
-        t0 = t1 = t2 = t3 = zeros_like(history)
+        t = zero_block(history)
         for e in range(first, last):
-            place, m = j * p.d * WIDTH + number(p.h_column, e), zeros_like(history) + number(p.h_entry, e)
-            t0 = fma(load(history, place), m, t0)
-            t1 = fma(load(history, place + LANES), m, t1)
-            t2 = fma(load(history, place + 2 * LANES), m, t2)
-            t3 = fma(load(history, place + 3 * LANES), m, t3)
-        a0 = fma(widened(logistic(t0)), p.weight, a0)  # E4
-        a1 = fma(widened(logistic(t1)), p.weight, a1)
-        a2 = fma(widened(logistic(t2)), p.weight, a2)
-        a3 = fma(widened(logistic(t3)), p.weight, a3)
-    store(sums, at, a0)
-    store(sums, at + LANES, a1)
-    store(sums, at + 2 * LANES, a2)
-    store(sums, at + 3 * LANES, a3)
+            t = fma(load_block(history, j * p.d * WIDTH + number(p.h_column, e)), number(p.h_entry, e), t)
+        total = fma(widened(logistic(t)), p.weight, total)  # E4
+    store(sums, at, total)
 
 
 @kernel
@@ -287,7 +245,7 @@ def look_later(p, c, block, k, first, last, source, products, history, sizes, mu
 def look(p, c, block, k, first, last, source, products, history, sizes, multiply, increments):
     """End step k - 1 with its increments, and add the observables at step k, if it is not the last, to the sums."""
     at = block * p.columns * WIDTH
-    predict(p, source, products, multiply)
+    multiply(source, p.h_start, p.h_pair, p.h_column, p.h_entry, p.h_shift, products)
     if k > first and k > p.burn_in:
         increments(p, products, c.sums, at)
     if k < last:

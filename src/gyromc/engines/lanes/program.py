@@ -23,10 +23,10 @@ from gyromc import targets
 from gyromc.dynamics import augment
 from gyromc.engines import suitability
 from gyromc.engines.lanes import gradients
-from gyromc.engines.lanes.gradients import WIDTH, mapped_rows, no_rows
+from gyromc.engines.lanes.gradients import Part, mapped_rows, no_rows
 from gyromc.engines.lanes.kernel import Program
-from gyromc.engines.lanes.vectors import LANES
-from gyromc.engines.lowering import at_center, linear_step
+from gyromc.engines.lanes.vectors import LANES, WIDTH
+from gyromc.engines.lowering import anchor_of, at_center, linear_step
 from gyromc.engines.suitability import PROFILES
 from gyromc.martingale import martingale
 from gyromc.observables import Ridge
@@ -39,7 +39,6 @@ KNOWN = {
     targets.LogisticRegression: gradients.SIGNED_LOGISTIC,
     targets.PoissonRegression: gradients.POISSON,
 }
-WIDE = {gradients.BATCH: gradients.WIDE_BATCH, gradients.BATCH_MOMENTS: gradients.WIDE_BATCH_MOMENTS}
 MOST_FILLED = 1.2  # numbers stored over numbers needed, up to which two rows of a matrix are computed together
 # With fewer columns there is little to gain from rows in pairs, and one loop more to compile.
 FEWEST_PAIRED = 48
@@ -55,7 +54,7 @@ class Form(NamedTuple):
     K: np.ndarray
     a: np.ndarray
     c: float | np.ndarray = 0.0
-    part: int = gradients.NOTHING
+    part: Part = Part.NOTHING
     slope_code: int = 0
     uses_response: bool = False
     uses_centre: bool = False
@@ -105,10 +104,10 @@ def form(plan: Plan) -> Form:
         return Form(known[0], -known[0] @ known[1])
     if isinstance(target, targets.Separable):
         K, a = target.matrix, -target.matrix @ target.mean
-        return Form(K, a, target.weights, gradients.SCALAR, slope_code=gradients.USERS)
+        return Form(K, a, target.weights, Part.SCALAR, gradients.USERS)
     eye, zero = np.eye(plan.dim), np.zeros(plan.dim)
     if isinstance(target, targets.CosinePerturbed):
-        return Form(eye, zero, -float(target.beta), gradients.SINE)
+        return Form(eye, zero, -float(target.beta), Part.SCALAR, gradients.SINE)
     assert isinstance(target, targets.SoftmaxRegression | targets.GeneralizedLinear)
     K = float(target.prior_precision) * eye
     if isinstance(target, targets.SoftmaxRegression):
@@ -117,9 +116,9 @@ def form(plan: Plan) -> Form:
         k = np.arange(1, B.shape[0])
         table = _padded(X, np.broadcast_to(1 / np.sqrt(k * (k + 1)), (len(X), len(k))))
         a = -(B[y.astype(int)].T @ X).ravel()
-        return Form(K, a, 1.0, gradients.FULL_SOFTMAX, slope_code=gradients.SOFTMAX + len(k), table=table)
+        return Form(K, a, 1.0, Part.FULL_SOFTMAX, gradients.SOFTMAX + len(k), table=table)
     X, y, code = _signed_rows(target)
-    return Form(K, zero, 1.0, gradients.FULL_SUM, slope_code=code, table=_padded(X, y))
+    return Form(K, zero, 1.0, Part.FULL_SUM, code, table=_padded(X, y))
 
 
 def _signed_rows(target: targets.GeneralizedLinear) -> tuple[np.ndarray, np.ndarray, int]:
@@ -134,18 +133,16 @@ def _linear_part(target: targets.GeneralizedLinear | targets.StreamedRegression,
     """K and a of a mini-batch's gradient: the prior's part, and what a control variate has at its centre."""
     K, a = float(target.prior_precision) * np.eye(target.dim), np.zeros(target.dim)
     if isinstance(oracle, ControlVariate):
-        a = np.asarray(oracle.anchor, float)
-        if oracle.order == 2:
-            assert oracle.operator is not None  # see `suitability`
-            curvature = oracle.operator.dense()
-            K, a = K + curvature, a - curvature @ np.asarray(oracle.center, float)  # T8
+        center, a, curvature = anchor_of(oracle)
+        if curvature is not None:
+            K, a = K + curvature, a - curvature @ center  # T8
     return K, a
 
 
 def _batch_form(target: targets.GeneralizedLinear, oracle: Batch) -> Form:
     """The gradient of a mini-batch, with or without control variates."""
     X, y, code = _signed_rows(target)
-    (N, d), part = X.shape, gradients.BATCH
+    (N, d), part = X.shape, Part.BATCH
     signed, affine, centred, curved = code == gradients.SIGNED_LOGISTIC, code == gradients.AFFINE, False, 0
     columns = [X] if signed else [X, y]
     if isinstance(oracle, ControlVariate):
@@ -160,7 +157,7 @@ def _batch_form(target: targets.GeneralizedLinear, oracle: Batch) -> Form:
             columns, curved = _second_order(target, center, t, columns)
     products = [X[:, i] * X[:, j] for i in range(d) for j in range(i, d)] if affine else []
     if affine and len(products) + d <= MAX_MOMENTS:
-        part, columns = gradients.BATCH_MOMENTS, [*products, columns[1][:, None] * X]
+        part, columns = Part.MOMENTS, [*products, columns[1][:, None] * X]
     flags = {"uses_response": not signed, "uses_centre": centred, "curvature_column": curved}
     table = _padded(*columns)
     return Form(*_linear_part(target, oracle), N / oracle.size, part, code, **flags, table=table, batch=oracle.size)
@@ -174,7 +171,7 @@ def _mapped_form(target: targets.StreamedRegression, oracle: Batch) -> Form:
     }
     table, code = _padded(np.zeros((0, target.dim + 1))), KNOWN[BY_FAMILY[target.family]]
     K, a = _linear_part(target, oracle)
-    return Form(K, a, target.num_data / oracle.size, gradients.MAPPED, code, **flags, table=table, batch=oracle.size)
+    return Form(K, a, target.num_data / oracle.size, Part.MAPPED_BATCH, code, **flags, table=table, batch=oracle.size)
 
 
 def _second_order(target, center: np.ndarray, t: np.ndarray, columns: list) -> tuple[list, int]:
@@ -249,7 +246,7 @@ def compile_program(plan: Plan, bound: float, thin: int | None) -> Program:
     # All observables are ridges: see `suitability`.
     ridges = [h for h in plan.observables.values() if isinstance(h, Ridge)]
     row_width, m, d = f.table.shape[1], plan.state_size, plan.dim
-    mapped = mapped_rows(plan, row_width) if f.part == gradients.MAPPED else no_rows(dtype)
+    mapped = mapped_rows(plan, row_width) if f.part is Part.MAPPED_BATCH else no_rows(dtype)
     step_rows, observed_rows = sparse_rows(matrix, dtype), sparse_rows(psi.rows, dtype)
     word = f"int{8 * dtype.itemsize}"
     return Program(
@@ -275,7 +272,7 @@ def compile_program(plan: Plan, bound: float, thin: int | None) -> Program:
         bound_bits=int(np.array(min(bound, float(np.finfo(dtype).max)), dtype).view(word)),
         infinity_bits=int(np.array(np.inf, dtype).view(word)),
         magnitude_bits=int(np.iinfo(word).max),
-        part=gradients.IN_PLACE if mapped.in_place else WIDE.get(f.part, f.part) if row_width > LANES else f.part,
+        part=int(Part.IN_PLACE_BATCH if mapped.in_place else f.part),
         **{
             name: getattr(f, name)
             for name in ("slope_code", "uses_response", "uses_centre", "curvature_column", "batch")

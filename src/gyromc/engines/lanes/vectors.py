@@ -27,16 +27,17 @@ intrinsic: Any = numba.extending.intrinsic  # changes the signature in a way no 
 infer_global: Any = templates.infer_global
 
 LANES = 16
+WIDTH = 4 * LANES  # chains in a block: four vectors, so that one computes while the others wait for results
 _ELEMENTS = {"float32": types.float32, "float64": types.float64, "uint32": types.uint32, "uint64": types.uint64}
 _IN_LLVM = {"float32": ir.FloatType(), "float64": ir.DoubleType(), "uint32": ir.IntType(32), "uint64": ir.IntType(64)}
 
 
 class Vector(types.Type):
-    """Sixteen numbers of one kind."""
+    """Sixteen numbers of one kind, or one for each chain of a block."""
 
-    def __init__(self, kind: str):
-        self.kind, self.is_float, self.bits = kind, kind.startswith("float"), int(kind[-2:])
-        super().__init__(name=f"Vector({kind})")
+    def __init__(self, kind: str, lanes: int = LANES):
+        self.kind, self.lanes, self.is_float, self.bits = kind, lanes, kind.startswith("float"), int(kind[-2:])
+        super().__init__(name=f"Vector({kind}, {lanes})")
 
     def can_convert_from(self, typingctx, other):
         return Conversion.unsafe if isinstance(other, types.Number) else None
@@ -45,9 +46,9 @@ class Vector(types.Type):
 VECTORS = {kind: Vector(kind) for kind in _ELEMENTS}
 
 
-def llvm_type(vector: Vector, lanes: int = LANES) -> ir.VectorType:
-    """The LLVM type of a vector, or of some of its lanes."""
-    return ir.VectorType(_IN_LLVM[vector.kind], lanes)
+def llvm_type(vector: Vector) -> ir.VectorType:
+    """The LLVM type of a vector."""
+    return ir.VectorType(_IN_LLVM[vector.kind], vector.lanes)
 
 
 @register_model(Vector)
@@ -71,7 +72,7 @@ def shuffle(builder, a, b, lanes: list[int]):
 
 @lower_cast(types.Number, Vector)
 def _from_number(context, builder, fromty, toty, value):
-    return splat(builder, context.cast(builder, value, fromty, _ELEMENTS[toty.kind]))
+    return splat(builder, context.cast(builder, value, fromty, _ELEMENTS[toty.kind]), toty.lanes)
 
 
 def _operation(op, float_instruction: str | None, integer_instruction: str | None, arity: int = 2) -> None:
@@ -153,7 +154,7 @@ def _conversion(instruction: str, kind: str):
 
     @intrinsic
     def convert(typingctx, a):
-        to = VECTORS[f"{kind}{a.bits}"]
+        to = Vector(f"{kind}{a.bits}", a.lanes)
         return signature(to, a), lambda context, builder, sig, args: getattr(builder, instruction)(
             args[0], llvm_type(to)
         )
@@ -170,7 +171,7 @@ unsigned_to_float, signed_to_float = _conversion("uitofp", "float"), _conversion
 @intrinsic
 def widened(typingctx, a):
     """uint32 as uint64, float32 as float64."""
-    wide = VECTORS[f"{'float' if a.is_float else 'uint'}64"]
+    wide = Vector(f"{'float' if a.is_float else 'uint'}64", a.lanes)
 
     def codegen(context, builder, sig, args):
         if a == wide:
@@ -264,24 +265,45 @@ def pointer_to(context, builder, arrayty, array, index):
 
 def load_lanes(context, builder, arrayty, array, index, lanes: int = LANES):
     """Neighbours of a one-dimensional array, as a vector of so many lanes."""
-    vector = VECTORS[str(arrayty.dtype)]
+    vector = Vector(str(arrayty.dtype), lanes)
     pointer = pointer_to(context, builder, arrayty, array, index)
-    loaded = builder.load(builder.bitcast(pointer, llvm_type(vector, lanes).as_pointer()))
+    loaded = builder.load(builder.bitcast(pointer, llvm_type(vector).as_pointer()))
     loaded.align = vector.bits // 8  # rows may start anywhere; aligned loads are as fast
     return loaded
 
 
-@intrinsic
-def load(typingctx, array, index):
-    """Load sixteen neighbours from a one-dimensional array."""
-    return signature(VECTORS[str(array.dtype)], array, types.intp), lambda context, builder, sig, args: load_lanes(
-        context, builder, array, *args
-    )
+def _load(lanes: int):
+    """A function that loads so many neighbours from a one-dimensional array."""
+
+    @intrinsic
+    def load(typingctx, array, index):
+        def codegen(context, builder, sig, args):
+            return load_lanes(context, builder, array, *args, lanes=lanes)
+
+        return signature(Vector(str(array.dtype), lanes), array, types.intp), codegen
+
+    return load
+
+
+def _zeros(lanes: int):
+    """A function that returns so many zeros of an array's kind."""
+
+    @intrinsic
+    def zeros(typingctx, array):
+        vector = Vector(str(array.dtype), lanes)
+        zero = ir.Constant(llvm_type(vector), [0.0 if vector.is_float else 0] * lanes)
+        return signature(vector, array), lambda context, builder, sig, args: zero
+
+    return zeros
+
+
+load, load_block = _load(LANES), _load(WIDTH)
+zeros_like, zero_block = _zeros(LANES), _zeros(WIDTH)
 
 
 @intrinsic
 def store(typingctx, array, index, vector):
-    """Store sixteen neighbours in a one-dimensional array."""
+    """Store a vector in neighbouring places of a one-dimensional array."""
 
     def codegen(context, builder, sig, args):
         pointer = pointer_to(context, builder, array, args[0], args[1])
@@ -296,15 +318,6 @@ def number(typingctx, array, index):
     """array[index] without the wrap-around of negative indices; the index must be inside."""
     return signature(array.dtype, array, types.intp), lambda context, builder, sig, args: builder.load(
         pointer_to(context, builder, array, *args)
-    )
-
-
-@intrinsic
-def zeros_like(typingctx, array):
-    """Sixteen zeros of the array's kind."""
-    vector = VECTORS[str(array.dtype)]
-    return signature(vector, array), lambda context, builder, sig, args: ir.Constant(
-        llvm_type(vector), [0.0 if vector.is_float else 0] * LANES
     )
 
 

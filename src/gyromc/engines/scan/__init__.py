@@ -23,12 +23,10 @@ from gyromc.engines.scan import sharding as in_parts
 from gyromc.engines.scan import threefry
 from gyromc.engines.scan.layout import (
     Carry,
+    ChainLayout,
     Feed,
-    InBlocks,
-    OnMesh,
     cast,
     drawn,
-    in_blocks,
     is_fed,
     on_mesh,
     spread_over,
@@ -39,7 +37,7 @@ from gyromc.evaluation import Programs
 from gyromc.flat import Moved
 from gyromc.machine import require_memory
 from gyromc.martingale import Martingale, martingale
-from gyromc.observables import Observable, Ridge
+from gyromc.observables import PROFILES, Observable, Ridge, ridge_of
 from gyromc.oracles import Batch, Oracle
 from gyromc.plan import Plan
 from gyromc.results import EngineState
@@ -49,7 +47,19 @@ from gyromc.targets import Target
 __all__ = ["Session", "cast", "initial_state", "open_session", "why_not"]
 
 BLOCK = 128
-MANY = 16  # observables
+MANY = 16  # linear observables from which on they are one matrix product
+STACKED = 256
+"""Observables, from which on all ridges of one profile are one matrix product: each on its own takes 26 ms to compile."""
+
+
+class Stacked(eqx.Module):
+    """Ridge observables of one profile, at rows of θ."""
+
+    directions: Any  # d × observables
+    profile: str = eqx.field(static=True)
+
+    def __call__(self, rows):
+        return PROFILES[self.profile](rows @ self.directions)
 
 
 class Pieces(eqx.Module):
@@ -58,7 +68,7 @@ class Pieces(eqx.Module):
     target: Target
     oracle: Oracle
     dynamics: Dynamics
-    observables: tuple[Observable, ...]
+    observables: tuple[Observable | Stacked, ...]
     unravel: Callable
     step_size: Any
     key: Any
@@ -72,12 +82,43 @@ class Pieces(eqx.Module):
     by_part: ByPart | None = None  # dynamics and scheme for parts of the parameters
     parts: Parts | None = eqx.field(static=True, default=None)  # None: the parameters are whole
     spread: ChainMesh | None = eqx.field(static=True, default=None)  # None: everything is where JAX puts it
+    order: Any = None  # the places of the observables among those that are computed; None: as they come
+
+    def observed(self, theta):
+        """The observables at rows of θ: rows × observables."""
+        each = lambda h: _each_chain(lambda t: h(self.unravel(t)), theta)
+        if self.order is not None:
+            # Ridges are functions of a vector: in other coordinates, of θ = T(z).
+            rows = _each_chain(self.unravel, theta)
+            found = [h(rows) if isinstance(h, Stacked) else each(h)[:, None] for h in self.observables]
+            return jnp.concatenate(found, axis=1)[:, self.order]
+        directions = [jnp.asarray(h.direction) for h in self.observables if isinstance(h, Ridge) and h.is_linear]
+        if len(directions) == len(self.observables) > MANY:
+            return theta @ jnp.stack(directions, axis=1)
+        return jnp.stack([each(h) for h in self.observables], axis=1)
+
+
+def _stacked(observables: tuple[Observable, ...]) -> tuple[tuple[Observable | Stacked, ...], np.ndarray | None]:
+    """The observables as they are computed, and the place of each among them; None where none is moved."""
+    if len(observables) <= STACKED:
+        return observables, None
+    found: list[Observable | Stacked] = []
+    order: list[int] = []
+    ridges = {i: ridge for i, h in enumerate(observables) if (ridge := ridge_of(h)) is not None}
+    for profile in PROFILES:
+        members = [i for i, ridge in ridges.items() if ridge.profile == profile]
+        if members:
+            found.append(Stacked(np.stack([ridges[i].direction for i in members], axis=1), profile))
+            order += members
+    others = [i for i in range(len(observables)) if i not in ridges]
+    return (*found, *(observables[i] for i in others)), np.argsort([*order, *others])
 
 
 def make_pieces(plan: Plan, bound: float, thin: int | None, spread: ChainMesh | None = None) -> Pieces:
     """Cast the plan's pieces to the run's precision, and copy them to the devices of a mesh."""
     dtype = jnp.dtype(plan.dtype)
-    found = plan.prepared_oracle, plan.dynamics, tuple(plan.observables.values()), plan.unravel
+    observables, order = _stacked(tuple(plan.observables.values()))
+    found = plan.prepared_oracle, plan.dynamics, observables, plan.unravel
     scheme = plan.prepared_scheme
     parts = Parts(plan.dim, spread.parts) if spread is not None and spread.parts > 1 else None
     own = None if parts is None else in_parts.by_part(plan.dynamics, scheme, parts)
@@ -97,6 +138,7 @@ def make_pieces(plan: Plan, bound: float, thin: int | None, spread: ChainMesh | 
         by_part=cast(own, dtype),
         parts=parts,
         spread=spread,
+        order=None if order is None else jnp.asarray(order),
     )
     return on_mesh(pieces, plan, spread)
 
@@ -111,18 +153,16 @@ def step_memory(plan: Plan, mesh: Mesh | None = None) -> tuple[int, int]:
     with _full_precision():
         counts = jnp.asarray(1, jnp.int32), jnp.asarray(0, jnp.int32)
         layout, pieces = _laid_out(plan, mesh, 1e8, None)
-        carries, program = layout.to_device(initial_state(plan), 0), CompiledSteps(pieces)
-        memory = program.lower(carries[0], layout.firsts[0], *counts).compile().memory_analysis()
+        carries, (program, arrays) = layout.to_device(initial_state(plan), 0), LOOPS.of(pieces)
+        memory = program.lower(arrays, carries[0], layout.firsts[0], *counts, None).compile().memory_analysis()
     state = sum(carry.z.addressable_shards[0].data.nbytes for carry in carries)
     return memory.temp_size_in_bytes + state, 3 * state
 
 
-def _laid_out(plan: Plan, mesh: Mesh | None, bound: float, thin: int | None) -> tuple[InBlocks | OnMesh, Pieces]:
+def _laid_out(plan: Plan, mesh: Mesh | None, bound: float, thin: int | None) -> tuple[ChainLayout, Pieces]:
     """Where the chains of a plan are, and its pieces there."""
-    spread = spread_over(mesh, plan)
-    if in_blocks(plan, spread):
-        return InBlocks(plan), make_pieces(plan, bound, thin)
-    return OnMesh(plan, spread), make_pieces(plan, bound, thin, spread)
+    layout = ChainLayout(plan, spread_over(mesh, plan))
+    return layout, make_pieces(plan, bound, thin, layout.spread)
 
 
 class ScanSession:
@@ -140,7 +180,9 @@ class ScanSession:
         self.plan = plan
         self.layout, pieces = _laid_out(plan, mesh, sane_range, thin)
         _check_randomness(pieces, plan)
-        self.program, self.carries = CompiledSteps(pieces), self.layout.to_device(state, slots)
+        # What is not an array in the pieces is hashed once, not in every call.
+        self.program, self.arrays = LOOPS.of(pieces)
+        self.carries = self.layout.to_device(state, slots)
         self.feed = None
         if is_fed(plan):
             self.feed = Feed(plan, keys(plan.seed).steps, state.step, self.layout)
@@ -162,7 +204,7 @@ class ScanSession:
         """Start the program for every array of chains; JAX computes several at a time."""
         for i, (carry, first) in enumerate(zip(self.carries, self.layout.firsts, strict=True)):
             own = None if rows is None else (rows[i], first_row)
-            self.carries[i] = self.program(carry, first, count, slot, own)
+            self.carries[i] = self.program(self.arrays, carry, first, count, slot, own)
 
     def failed(self) -> bool:
         return self.layout.failed(self.carries)
@@ -196,26 +238,11 @@ def _full_precision():
     return jax.default_matmul_precision(settings.jax_default_matmul_precision or "highest")
 
 
-class CompiledSteps:
-    """The compiled loop of some pieces; what is not an array in them is hashed once, not in every call."""
-
-    def __init__(self, pieces: Pieces):
-        self.program, self.arrays = LOOPS.of(pieces)
-
-    def __call__(self, carry: Carry, first, num_steps, first_slot, rows=None) -> Carry:
-        """Move the chains from number `first` on (None: all) by `num_steps` steps; slot 0 stores draw number `first_slot`.
-
-        `rows`: those that were read ahead, steps × chains × …, and the place of the first step's among them.
-        """
-        return self.program(self.arrays, carry, first, num_steps, first_slot, rows)
-
-    def lower(self, *arguments) -> Any:
-        """The same before it is compiled."""
-        return self.program.lower(self.arrays, *arguments, None)
-
-
 def _advance(pieces: Pieces, carry: Carry, first, num_steps, first_slot, rows) -> Carry:
-    """What `CompiledSteps` computes."""
+    """Move the chains from number `first` on (None: all) by `num_steps` steps; slot 0 stores draw number `first_slot`.
+
+    `rows`: those that were read ahead, steps × chains × …, and the place of the first step's among them.
+    """
 
     def step(i, c):
         if rows is None:
@@ -293,7 +320,7 @@ def moved(pieces: Pieces, y, zeta, xi, eta, anchors=None):
         return in_parts.moved(pieces, y, zeta, xi, eta, anchors)
     z = y[:, : pieces.dynamics.size]
     theta = z[:, : pieces.dim]
-    values = observed(pieces, theta)
+    values = pieces.observed(theta)
     if anchors is None:
         each = lambda p, *own: _each_chain(lambda t, s: p.oracle.gradient(p.target, t, s), *own)
         gradient = _with_rows(each, pieces, theta, zeta)
@@ -327,15 +354,6 @@ def _drawn(pieces: Pieces, key, first, chains: int, dtype):
     if own == chains:
         return zeta
     return jax.tree.map(lambda x: jnp.pad(x, [(0, chains - own)] + [(0, 0)] * (x.ndim - 1), mode="edge"), zeta)
-
-
-def observed(pieces: Pieces, theta):
-    """The observables at rows of θ: rows × observables; many linear ones by one matrix product, which compiles in no time."""
-    every = pieces.observables
-    directions = [jnp.asarray(h.direction) for h in every if isinstance(h, Ridge) and h.is_linear]
-    if len(directions) == len(every) > MANY:
-        return theta @ jnp.stack(directions, axis=1)
-    return jnp.stack([_each_chain(lambda t, h=h: h(pieces.unravel(t)), theta) for h in every], axis=1)
 
 
 def _keep(pieces: Pieces, carry: Carry, theta, counted, first_slot):

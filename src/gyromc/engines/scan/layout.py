@@ -1,12 +1,12 @@
 """Where the arrays of engine `scan` are: its pieces and the state of its chains, between the host and the devices.
 
 Input: a plan, its state on the host and a mesh. Output: the same as arrays on devices, and the state on the host again, whole on
-every process. There are two layouts with the same methods.
+every process. A `ChainLayout` is one of two.
 
-`OnMesh`: all chains are one array. They are cut along the axis "chains" of a mesh, rows along "data" and "parameters", states
+On a mesh all chains are one array. They are cut along the axis "chains" of the mesh, rows along "data" and "parameters", states
 along "parameters"; everything else is whole on every device.
 
-`InBlocks`: on a CPU, chains in blocks of one size, each moved by the same compiled program: the same bits whatever the mesh.
+On a CPU chains are in blocks of one size, each moved by the same compiled program: the same bits whatever the mesh.
 XLA chooses by the shape of a matrix product in which order it adds, and the number of chains is part of that shape. The size of
 a block depends on the plan alone, so every process and every mesh runs one program, for other blocks. `drawn` makes the part of
 an oracle's randomness that belongs to the chains of a block. The devices of one process share its cores and memory: its blocks
@@ -19,6 +19,7 @@ slowly than it uses them.
 """
 
 import dataclasses
+import itertools
 import queue
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -41,6 +42,8 @@ from gyromc.plan import Plan
 from gyromc.precision import fresh
 from gyromc.results import EngineState
 from gyromc.targets import StreamedRegression
+
+NEVER = np.iinfo(np.int32).max  # the step at which a chain fails that has not failed
 
 
 class Carry(NamedTuple):
@@ -120,82 +123,6 @@ def _by_part(x: Any, spread: ChainMesh) -> Any:
     return put(x, spread.sharding("parameters") if rows else spread.sharding())
 
 
-class OnMesh:
-    """The chains of one plan as one array over a mesh: their state between host and devices."""
-
-    def __init__(self, plan: Plan, spread: ChainMesh):
-        self.plan, self.spread = plan, spread
-        self.parts = Parts(plan.dim, spread.parts) if spread.parts > 1 else None
-        self.firsts = [None]  # one array, of all chains
-
-    def to_device(self, state: EngineState, slots: int) -> list[Carry]:
-        """The state as device arrays, with a buffer for `slots` draws."""
-        return [_to_device(state, self.plan, slots, self.spread, self.parts)]
-
-    def rows(self, rows: np.ndarray) -> list[Any]:
-        """Rows of a chunk, steps × chains × …, on the devices of their chains, shared over the axes of the data."""
-        more = -rows.shape[2] % self.spread.rows
-        if more:
-            rows = np.pad(rows, [(0, more if axis == 2 else 0) for axis in range(rows.ndim)])
-        return [put(self.spread.fill(rows, axis=1), self.spread.sharding(None, "chains", ROWS))]
-
-    def to_host(self, carries: list[Carry]) -> EngineState:
-        """The state of all chains on the host, without those that fill the last device."""
-        return _to_host(carries[0], self.spread, self.parts)
-
-    def failed(self, carries: list[Carry]) -> bool:
-        """Whether a chain has failed, on any process."""
-        return bool(processes.gathered(_any_failed(carries[0].failed_at, self.spread.chains)))
-
-    def kept(self, carries: list[Carry], count: int) -> np.ndarray:
-        """The first `count` kept draws: draws × chains × d."""
-        kept = carries[0].kept
-        kept = processes.gathered(kept if processes.count() > 1 else kept[:count])[:count, : self.spread.chains]
-        return np.array(kept if self.parts is None else self.parts.joined(kept))
-
-
-@eqx.filter_jit
-def _any_failed(failed_at, chains: int):
-    """Whether one of the first so many chains has failed."""
-    return jnp.any(failed_at[:chains] >= 0)
-
-
-def _to_device(state: EngineState, plan: Plan, slots: int, spread: ChainMesh, parts: Parts | None) -> Carry:
-    dtype, d = jnp.dtype(plan.dtype), plan.dim
-    by_chain, by_part = spread.sharding("chains"), spread.sharding("chains", "parameters")
-
-    def states(rows: np.ndarray):
-        rows = spread.fill(np.asarray(rows, dtype))
-        return put(rows, by_chain) if parts is None else put(parts.split(rows), by_part)
-
-    high, low = (put(spread.fill(x), by_chain) for x in (state.high, state.low))
-    failed_at = spread.fill(np.asarray(state.failed_at, np.int32))
-    if parts is not None:
-        failed_at = np.repeat(failed_at[:, None], parts.count, axis=1)
-    failed_at = put(failed_at, by_chain if parts is None else by_part)
-    step, *clock = (put(x, spread.sharding()) for x in (np.int32(state.step), *np.asarray(state.clock, dtype)))
-    kept, anchors = None, None
-    if slots:
-        shape = (slots, spread.filled, *((d,) if parts is None else (parts.count, parts.length)))
-        axes = (None, "chains") if parts is None else (None, "chains", "parameters")
-        kept = jnp.zeros(shape, dtype, device=spread.sharding(*axes))
-    if memory := plan.oracle.memory(d):  # before the first step there is none
-        anchors = states(np.zeros((plan.num_chains, memory)) if state.anchors is None else state.anchors)
-    return Carry(step, states(state.z), high, low, tuple(clock), failed_at, kept, anchors)
-
-
-def _to_host(carry: Carry, spread: ChainMesh, parts: Parts | None) -> EngineState:
-    whole = lambda x: processes.gathered(x)[: spread.chains]
-    joined = lambda x: x if parts is None else np.ascontiguousarray(parts.joined(x))
-    failed_at, anchors = whole(carry.failed_at), None if carry.anchors is None else joined(whole(carry.anchors))
-    if parts is not None:
-        first = np.where(failed_at < 0, np.iinfo(np.int32).max, failed_at).min(axis=1)
-        failed_at = np.where(np.any(failed_at >= 0, axis=1), first, -1).astype(np.int32)
-    step, *clock = (processes.gathered(x) for x in (carry.step, *carry.clock))
-    sums, clock = (whole(carry.high), whole(carry.low)), (float(clock[0]), float(clock[1]))
-    return EngineState(int(step), joined(whole(carry.z)), *sums, clock, failed_at, anchors=anchors)
-
-
 @dataclasses.dataclass(frozen=True)
 class BlockSettings:
     """How many chains a block has, measured by benchmarks/blocks.py (docs/measured/blocks.json)."""
@@ -240,74 +167,112 @@ def block_size(plan: Plan) -> int:
     return -(-chains // count)
 
 
-class InBlocks:
-    """The chains of one plan in blocks: which of them this process has, and their states between host and device."""
+class ChainLayout:
+    """Which chains of a plan are where: the arrays of their states between host and devices."""
 
-    def __init__(self, plan: Plan):
-        self.plan, self.size = plan, block_size(plan)
+    def __init__(self, plan: Plan, spread: ChainMesh):
+        blocks, self.plan = in_blocks(plan, spread), plan
+        self.spread = None if blocks else spread
+        self.parts = Parts(plan.dim, spread.parts) if not blocks and spread.parts > 1 else None
+        self.size = block_size(plan) if blocks else spread.filled
         count, others = -(-plan.num_chains // self.size), processes.count()
-        first, last = (-(-count * (processes.index() + i) // others) for i in (0, 1))
-        self.own = slice(*(min(edge * self.size, plan.num_chains) for edge in (first, last)))
-        self.firsts = [None if count == 1 else jnp.asarray(b * self.size, jnp.uint32) for b in range(first, last)]
+        first, last = (-(-count * (processes.index() + i) // others) for i in (0, 1)) if blocks else (0, 1)
+        edges = [min(block * self.size, plan.num_chains) for block in range(first, last + 1)]
+        # The chains of each array that this process has, and the number of its first one: None where all chains are one array.
+        self.slices = [slice(a, b) for a, b in itertools.pairwise(edges)]
+        self.firsts = [None if count == 1 else jnp.asarray(own.start, jnp.uint32) for own in self.slices]
         self.none: dict[str, np.ndarray] = {}  # the rows of no chain
 
-    def slices(self) -> list[slice]:
-        """The chains of each block of this process."""
-        return [slice(a, min(a + self.size, self.own.stop)) for a in range(self.own.start, self.own.stop, self.size)]
-
     def fill(self, rows: np.ndarray, axis: int = 0) -> np.ndarray:
-        """Rows of the chains of a block, the last one repeated where chains are missing."""
+        """Rows of the chains of an array, the last one repeated where chains are missing."""
         missing = self.size - rows.shape[axis]
-        more = [(0, missing if i == axis else 0) for i in range(rows.ndim)]
-        return np.pad(rows, more, mode="edge") if missing else rows
+        return np.pad(rows, [(0, missing * (i == axis)) for i in range(rows.ndim)], mode="edge") if missing else rows
 
     def to_device(self, state: EngineState, slots: int) -> list[Carry]:
-        """The state of every block as arrays on the device, each with a buffer for `slots` draws."""
+        """The state as arrays on the devices, each with a buffer for `slots` draws."""
         plan, dtype = self.plan, np.dtype(self.plan.dtype)
         rows = {name: np.asarray(getattr(state, name), dtype) for name in ("z", "high", "low")}
         rows["failed_at"] = np.asarray(state.failed_at, np.int32)
         if memory := plan.oracle.memory(plan.dim):  # before the first step there is none
             none = np.zeros((plan.num_chains, memory))
             rows["anchors"] = np.asarray(none if state.anchors is None else state.anchors, dtype)
-        self.none = {name: np.zeros((0, *x.shape[1:]), x.dtype) for name, x in rows.items()}
-        carries = []
-        for own in self.slices():
-            placed: dict[str, Any] = {name: jnp.array(self.fill(x[own])) for name, x in rows.items()}
-            placed.setdefault("anchors", None)  # all are copies: a step overwrites them
-            kept = jnp.zeros((slots, self.size, plan.dim), dtype) if slots else None
-            clock = tuple(jnp.array(part, dtype) for part in state.clock)
-            carries.append(Carry(step=jnp.array(state.step, jnp.int32), clock=clock, kept=kept, **placed))
-        return carries
+        self.none = {name: x[:0] for name, x in rows.items()}
+        return [self._carry({name: self.fill(x[own]) for name, x in rows.items()}, state, slots) for own in self.slices]
+
+    def _carry(self, rows: dict[str, np.ndarray], state: EngineState, slots: int) -> Carry:
+        dtype, shape, axes = np.dtype(self.plan.dtype), (slots, self.size, self.plan.dim), (None, "chains")
+        if self.parts is not None:
+            shape, axes = (slots, self.size, self.parts.count, self.parts.length), (None, "chains", "parameters")
+            rows["failed_at"] = np.repeat(rows["failed_at"][:, None], self.parts.count, axis=1)
+            rows |= {name: self.parts.split(x) for name, x in rows.items() if name in ("z", "anchors")}
+        whole = ("high", "low") if self.parts is not None else rows
+        placed = {name: self._place(x, "chains" if name in whole else axes[1:]) for name, x in rows.items()}
+        kept = None
+        if slots:
+            kept = jnp.zeros(shape, dtype, device=None if self.spread is None else self.spread.sharding(*axes))
+        clock = tuple(self._place(part) for part in np.asarray(state.clock, dtype))
+        return Carry(self._place(np.int32(state.step)), clock=clock, kept=kept, **{"anchors": None, **placed})
+
+    def _place(self, x: Any, axes: Any = ()) -> Any:
+        """A copy on the devices: a step overwrites it."""
+        axes = (axes,) if isinstance(axes, str) else axes
+        return jnp.array(x) if self.spread is None else put(x, self.spread.sharding(*axes))
 
     def rows(self, rows: np.ndarray) -> list[Any]:
-        """Rows of a chunk that were read ahead, steps × chains × …, for every block on the device."""
-        return [jnp.asarray(self.fill(rows[:, own], axis=1)) for own in self.slices()]
+        """Rows of a chunk that were read ahead, steps × chains × …, on the devices of their chains."""
+        if self.spread is None:
+            return [jnp.asarray(self.fill(rows[:, own], axis=1)) for own in self.slices]
+        more = -rows.shape[2] % self.spread.rows
+        rows = np.pad(rows, [(0, more * (axis == 2)) for axis in range(rows.ndim)]) if more else rows
+        return [put(self.fill(rows, axis=1), self.spread.sharding(None, "chains", ROWS))]
 
     def to_host(self, carries: list[Carry]) -> EngineState:
-        """The state of all chains, on every process."""
-        whole: dict[str, Any] = {name: processes.joined(self._own(name, carries)) for name in self.none}
+        """The state of all chains, on every process, without those that fill an array."""
+        whole: dict[str, Any] = {name: self._whole(name, carries) for name in self.none}
+        if self.parts is not None:
+            whole |= {name: self.parts.joined(x) for name, x in whole.items() if name in ("z", "anchors")}
+            whole["failed_at"] = np.where(whole["failed_at"] < 0, NEVER, whole["failed_at"]).min(axis=1)
+            whole["failed_at"] = np.where(whole["failed_at"] == NEVER, -1, whole["failed_at"]).astype(np.int32)
         step, clock = 0, [0.0, 0.0]
         if carries:
-            step, clock = int(carries[0].step), [float(part) for part in carries[0].clock]
+            step, *clock = (processes.gathered(x).item() for x in (carries[0].step, *carries[0].clock))
         step, clock = processes.agree([step, clock])  # process 0 has the first block
         return EngineState(step=step, clock=(clock[0], clock[1]), **whole)
 
-    def _own(self, name: str, carries: list[Carry]) -> np.ndarray:
-        """The rows of this process's chains."""
-        rows = np.concatenate([self.none[name], *(np.asarray(getattr(c, name)) for c in carries)])
-        return rows[: self.own.stop - self.own.start]
+    def _whole(self, name: str, carries: list[Carry]) -> np.ndarray:
+        """The rows of all chains."""
+        if self.spread is not None:
+            return processes.gathered(getattr(carries[0], name))[: self.spread.chains]
+        return processes.joined(self._own([np.asarray(getattr(c, name)) for c in carries], self.none[name]))
+
+    def _own(self, rows: list[np.ndarray], none: np.ndarray) -> np.ndarray:
+        """The rows of the chains that this process has, from those of its blocks."""
+        return np.concatenate([none, *rows])[: sum(own.stop - own.start for own in self.slices)]
 
     def failed(self, carries: list[Carry]) -> bool:
         """Whether a chain has failed, on any process."""
-        return any(processes.everyone(bool(np.any(self._own("failed_at", carries) >= 0))))
+        if self.spread is not None:
+            return bool(processes.gathered(_any_failed(carries[0].failed_at, self.spread.chains)))
+        own = self._own([np.asarray(c.failed_at) for c in carries], self.none["failed_at"])
+        return any(processes.everyone(bool(np.any(own >= 0))))
 
     def kept(self, carries: list[Carry], count: int) -> np.ndarray:
         """The first `count` kept draws: draws × chains × d."""
-        none = np.zeros((0, count, self.plan.dim), self.plan.dtype)
+        if self.spread is not None:
+            kept = carries[0].kept
+            kept = processes.gathered(kept if processes.count() > 1 else kept[:count])[:count, : self.spread.chains]
+            return np.array(kept if self.parts is None else self.parts.joined(kept))
         if not count:
             return np.zeros((0, self.plan.num_chains, self.plan.dim), self.plan.dtype)
-        own = np.concatenate([none, *(np.asarray(c.kept[:count]).swapaxes(0, 1) for c in carries)])
-        return processes.joined(own[: self.own.stop - self.own.start]).swapaxes(0, 1)
+        none = np.zeros((0, count, self.plan.dim), self.plan.dtype)
+        own = self._own([np.asarray(c.kept[:count]).swapaxes(0, 1) for c in carries], none)
+        return processes.joined(own).swapaxes(0, 1)
+
+
+@eqx.filter_jit
+def _any_failed(failed_at, chains: int):
+    """Whether one of the first so many chains has failed."""
+    return jnp.any(failed_at[:chains] >= 0)
 
 
 def drawn(oracle: Oracle, key, target, first, count: int, dim: int, dtype) -> Any:
@@ -346,7 +311,7 @@ def is_fed(plan: Plan) -> bool:
 class Feed:
     """The rows of all steps from one on, in chunks of equal length: `take` returns a chunk, and how much of it is left."""
 
-    def __init__(self, plan: Plan, key: Any, first: int, layout: OnMesh | InBlocks):
+    def __init__(self, plan: Plan, key: Any, first: int, layout: ChainLayout):
         self.length = max(1, min(_LONGEST, _BYTES // (plan.num_chains * _bytes_a_chain(plan))))
         self.chunks = prefetched(_chunks(plan, key, first, self.length, layout))
         self.rows: Any = None
@@ -366,9 +331,7 @@ def _bytes_a_chain(plan: Plan) -> int:
     return plan.oracle.size * (plan.dim + 1) * np.dtype(plan.dtype).itemsize
 
 
-def _chunks(
-    plan: Plan, key: Any, first: int, length: int, layout: OnMesh | InBlocks
-) -> Iterator[list[tuple[Any, Any]]]:
+def _chunks(plan: Plan, key: Any, first: int, length: int, layout: ChainLayout) -> Iterator[list[tuple[Any, Any]]]:
     """X (steps × chains × b × d) and y of every chunk, for every block of chains, on the devices.
 
     Rows of zeros, without effect, make b a multiple. Drawing, reading and copying have a thread each.
@@ -378,7 +341,7 @@ def _chunks(
     assert isinstance(oracle, Batch)
     source, rows = target.by_row, plan.num_chains * oracle.size
     buffers: queue.SimpleQueue | None = None
-    on_cpu = isinstance(layout, InBlocks) or layout.spread.mesh.devices.flat[0].platform == "cpu"
+    on_cpu = layout.spread is None or layout.spread.mesh.devices.flat[0].platform == "cpu"
     if not on_cpu:  # where JAX may keep a host array as it is, each needs memory of its own
         buffers = queue.SimpleQueue()
         for _ in range(_BUFFERS):

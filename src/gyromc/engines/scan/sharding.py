@@ -367,8 +367,7 @@ def _values_and_gradients(pieces: Any, theta, zeta, kept):
         theta, oracle = _whole(pieces.parts, part), pieces.oracle
         if anchor is not None:
             oracle = oracle.anchored(_whole(pieces.parts, anchor))
-        values = jnp.stack([h(pieces.unravel(theta)) for h in pieces.observables])
-        return values, _own(pieces.parts, oracle.gradient(pieces.target, theta, s))
+        return pieces.observed(theta[None])[0], _own(pieces.parts, oracle.gradient(pieces.target, theta, s))
 
     return jax.lax.map(one, (theta, zeta, kept))
 

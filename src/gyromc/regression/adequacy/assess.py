@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from gyromc.regression.adequacy import design, laws
+from gyromc.regression.adequacy import design, laws, links
 from gyromc.regression.adequacy.checks import SETTINGS, Aspect, ModelCheck, ModelVerdict, judged
 from gyromc.regression.adequacy.dependence import dependence
 from gyromc.regression.adequacy.residuals import ModelResiduals, curvature, even_spread, interactions, residuals
@@ -37,8 +37,8 @@ class Adequacy:
     - `loo`, `waic`: expected log densities of new rows; `r_squared`: draws of the Bayesian R²; `deviance`: draws of
       -2 Σ log p(y_i | θ).
     - `rows`: the rows that were looked at, one for each observation; `num_rows`: how many observations there are in all.
-    - `law`, `outputs`, `X`, `y`, `replicates`: the predictive law at these rows, the residuals, columns, responses, and responses
-      drawn from the law; for figures.
+    - `law`, `outputs`, `X`, `y`, `replicates`: the predictive law at these rows, the residuals, columns, responses (censored
+      times completed), and responses drawn from the law; for figures.
     - `names`: of the columns of X.
     """
 
@@ -123,15 +123,15 @@ def assess(
     scale = total / len(rows)
     left_out, information = loo(log_density, scale), waic(log_density, scale)
     deviance = -2 * scale * log_density.sum(axis=1)
+    # under the model, times completed by draws from it are times that were never censored
+    y_part = law.completed(y_part, rng)
     del log_density  # as large as draws × rows, like what follows
     outputs = residuals(law, y_part, replicates)
     seen = counts > 0
     others = {name: values[rows] for name, values in (unused or {}).items()}
     in_order = np.argsort(np.arange(len(X)) if order is None else order, kind="stable") if len(rows) == len(X) else None
-    groups = {name: values for name, values in others.items() if np.issubdtype(values.dtype, np.integer)}
-    numbers = {name: values for name, values in others.items() if name not in groups}
     checks = [
-        dependence(outputs, y_part, in_order if weights is None else None, groups, numbers) if whole else None,
+        dependence(outputs, y_part, in_order if weights is None else None, others) if whole else None,
         *(_checks_of_rows(law, part, y_part, outputs, left_out, names, sources, rng) if whole else [not_made(counts)]),
         laws.influence(left_out),
         design.separation(X[seen], np.asarray(y, float)[seen], names, law.kind),
@@ -161,6 +161,8 @@ def _checks_of_rows(law, X, y, outputs, left_out, names, sources, rng) -> list[M
         *_law_checks(law, y, outputs, left_out, rng),
         curvature(outputs, X, names),
         interactions(outputs, X, names, sources),
+        links.link(law, outputs[0], X.shape[1]),
+        links.proportional_odds(law, X, y, names),
         even_spread(outputs[0]) if law.kind is ResponseKind.NUMBERS else None,
     ]
 
@@ -169,7 +171,7 @@ def _law_checks(
     law: Predictive, y: np.ndarray, outputs: list[ModelResiduals], left_out: Loo, rng: np.random.Generator
 ) -> list[ModelCheck | None]:
     """The checks of the law of y."""
-    found: list[ModelCheck | None] = [laws.dispersion(law, outputs[0])]
+    found: list[ModelCheck | None] = [laws.dispersion(law, y, outputs[0])]
     if law.kind is ResponseKind.CLASSES:
         chances = laws.class_tails(law, y, left_out.log_weights)
         return [*found, laws.class_calibration(outputs), laws.outliers(chances)]

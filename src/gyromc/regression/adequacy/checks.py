@@ -21,8 +21,9 @@ class AdequacySettings:
       `least_draws` and at most `most_draws`.
     - `fitted`: the share of a direction's noise that the fit follows, from which the direction is taken as fitted; `least_left`:
       share of a candidate's square that must be left without these.
-    - `curve_share`: of the residuals' variance, from which a curve or a product matters; `uneven`: ratio of residual standard
-      deviations; `product_columns`: whose products are tried, those with the largest effects; `pairs`: of them that are named.
+    - `curve_share`: of the residuals' variance, from which a curve or a product matters, and `link_share` another link; `uneven`:
+      ratio of residual standard deviations; `product_columns`: whose products are tried, those with the largest effects; `pairs`:
+      of them that are named.
     - `inflated`: how many times collinearity multiplies a variance, from which it is reported; `columns`: that are named.
     - `first_rows`, `added_rows`, `rounds`: of the linear program for separation; `close`: margins that count as zero.
     - `overdispersed`: ratio of variances, up or down; `uneven_law`: squared distance from a uniform law; `degree`: of the
@@ -41,6 +42,7 @@ class AdequacySettings:
     fitted: float = 0.05
     least_left: float = 1e-4
     curve_share: float = 0.01
+    link_share: float = 0.005
     uneven: float = 1.3
     product_columns: int = 16
     pairs: int = 3
@@ -71,6 +73,8 @@ class Aspect(enum.Enum):
     SEPARATION = "separation"
     DISPERSION = "dispersion"
     DEPENDENCE = "independent rows"
+    LINK = "link"
+    PROPORTIONAL = "proportional odds"
     CURVATURE = "straight lines"
     SPREAD = "even spread"
     CALIBRATION = "calibration"

@@ -24,28 +24,27 @@ def dependence(
     outputs: Sequence[ModelResiduals],
     y: np.ndarray,
     order: np.ndarray | None = None,
-    groups: Mapping[str, np.ndarray] | None = None,
-    columns: Mapping[str, np.ndarray] | None = None,
+    unused: Mapping[str, np.ndarray] | None = None,
 ) -> ModelCheck | None:
     """Test all of these, corrected for their number; None where there is nothing to test.
 
     **Arguments:**
 
     - `y`: the responses; `order`: the rows as they follow each other, None where that is not known.
-    - `groups`: by column, the level of each row as a whole number from 0; `columns`: columns of numbers.
+    - `unused`: columns that the model leaves out: levels as whole numbers from 0, others as floating-point numbers.
 
     `details`: `kind` ("order", "group" or "column"), `name`, and `lag`, the correlation of neighbouring rows.
     """
     found = []
     if order is not None and y.size >= LEAST_ROWS and not _sorted(y[order], outputs[0].classes):
         found += [_lag(output, order) for output in outputs]
-    for name, level in (groups or {}).items():
-        indicators = (level[:, None] == np.arange(level.max() + 1)).astype(float)
-        kind = "group" if indicators.shape[1] >= FEW_LEVELS else "column"
-        found += [_explained(output, indicators, kind, name) for output in outputs]
-    for name, x in (columns or {}).items():
-        curve = np.column_stack([x - x.mean(), natural_spline(x)])
-        found += [_explained(output, curve, "column", name) for output in outputs]
+    for name, x in (unused or {}).items():
+        if np.issubdtype(x.dtype, np.integer):
+            candidates = (x[:, None] == np.arange(x.max() + 1)).astype(float)
+            kind = "group" if candidates.shape[1] >= FEW_LEVELS else "column"
+        else:
+            candidates, kind = np.column_stack([x - x.mean(), natural_spline(x)]), "column"
+        found += [_explained(output, candidates, kind, name) for output in outputs]
     if not found:
         return None
     # a column left out is a choice of the user's; rows that depend on each other make errors too small, and go first

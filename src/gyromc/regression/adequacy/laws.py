@@ -17,10 +17,11 @@ from gyromc.regression.draws import Predictive, ResponseKind
 from gyromc.regression.scores import Loo
 
 
-def dispersion(law: Predictive, output: ModelResiduals) -> ModelCheck | None:
+def dispersion(law: Predictive, y: np.ndarray, output: ModelResiduals) -> ModelCheck | None:
     """Pearson's χ² per degree of freedom, for counts; its p from replicated data, on both sides.
 
-    A linear model fits its noise to the residuals, and a class has no variance of its own: for these, None.
+    A linear model fits its noise to the residuals, and a class has no variance of its own: for these, None. `details`: `zeros`,
+    whether there are more zeros than a negative binomial law of this dispersion has.
     """
     if law.kind is not ResponseKind.COUNTS:
         return None
@@ -37,8 +38,17 @@ def dispersion(law: Predictive, output: ModelResiduals) -> ModelCheck | None:
         ratio,
         float(p),
         not 1 / SETTINGS.overdispersed < ratio < SETTINGS.overdispersed,
-        {"rows": n, "least": _least(repeated)},
+        {"rows": n, "least": _least(repeated), "zeros": _many_zeros(y, output.fitted, ratio)},
     )
+
+
+def _many_zeros(y: np.ndarray, mean: np.ndarray, ratio: float) -> bool:
+    """Whether zeros are more, by three standard errors, than with the variance μ + μ²/k of this mean and dispersion."""
+    if ratio <= 1:
+        return False
+    k = float(np.sum(mean**2) / (np.sum(mean) * (ratio - 1)))
+    expected = float(np.sum(np.exp(-k * np.log1p(mean / k))))
+    return int(np.sum(y == 0)) > expected + 3 * math.sqrt(expected)
 
 
 def _least(repeated: np.ndarray) -> float:

@@ -11,23 +11,26 @@ their priors:
 - `nu` (Student-t): ν = 2 + e^x, x ~ N(2.73, 0.8²), the mean and standard deviation that the gamma(2, 0.1) of brms gives
   log(ν - 2); ν > 2, so that y has a variance.
 - `sigma` (lognormal), of log y: exponential with mean 1; `precision` (beta): as `concentration`; `zeros` (zero-inflated and
-  hurdle Poisson): uniform.
+  hurdle Poisson): uniform; `nu` (Conway–Maxwell–Poisson): log ν ~ N(0, 1), about the Poisson law.
+- `shape` (Weibull): 1/shape, the noise of log y, is exponential with mean 1.
 - cutpoints (ordinal): at the columns' means the probabilities of the classes are Dirichlet(1, …, 1), the default of rstanarm.
 
 So U grows as a square in every direction, whatever the family.
 """
 
-from gyromc.targets.families import classes, counts, numbers
+from gyromc.targets.families import classes, counts, numbers, times
 from gyromc.targets.families.classes import Bernoulli, Categorical, Cloglog, Ordinal, Probit
 from gyromc.targets.families.counts import (
     BetaBinomial,
     Binomial,
+    ConwayMaxwellPoisson,
     HurdlePoisson,
     NegativeBinomial,
     Poisson,
     ZeroInflatedPoisson,
 )
 from gyromc.targets.families.numbers import Beta, Gamma, Lognormal, Normal, NormalNoise, StudentT
+from gyromc.targets.families.times import Exponential, Weibull
 from gyromc.targets.likelihoods import Likelihood
 
 __all__ = [
@@ -39,6 +42,8 @@ __all__ = [
     "Binomial",
     "Categorical",
     "Cloglog",
+    "ConwayMaxwellPoisson",
+    "Exponential",
     "Gamma",
     "HurdlePoisson",
     "Lognormal",
@@ -49,11 +54,12 @@ __all__ = [
     "Poisson",
     "Probit",
     "StudentT",
+    "Weibull",
     "ZeroInflatedPoisson",
     "family_named",
 ]
 
-LIKELIHOODS = (*numbers.LIKELIHOODS, *classes.LIKELIHOODS, *counts.LIKELIHOODS)
+LIKELIHOODS = (*numbers.LIKELIHOODS, *classes.LIKELIHOODS, *counts.LIKELIHOODS, *times.LIKELIHOODS)
 FAMILIES: dict[str, type[Likelihood]] = {}
 """The likelihood of each family, by its name: the first of a name (`NormalNoise` is `linear` too, with σ as a parameter)."""
 for _known in LIKELIHOODS:

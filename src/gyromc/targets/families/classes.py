@@ -25,8 +25,6 @@ from gyromc.targets.likelihoods import (
     uniform,
 )
 
-__all__ = ["LIKELIHOODS", "Bernoulli", "Categorical", "Cloglog", "Ordinal", "Probit"]
-
 MOST_LOG_RATE = 60.0  # beyond, an event is certain in every precision
 LEAST_LOG_RATE = -12.0  # below, log(1 - e⁻ʳ) is log r - r/2 to all digits
 

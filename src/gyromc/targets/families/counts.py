@@ -1,7 +1,9 @@
-"""Families of counts: Poisson, with its own share of zeros too, negative binomial, binomial and beta-binomial. One class each."""
+"""Families of counts: Poisson, with zeros of its own, Conway–Maxwell–Poisson, negative binomial, binomial, beta-binomial."""
 
 import dataclasses
+import math
 
+import jax
 import numpy as np
 import scipy
 
@@ -14,6 +16,7 @@ from gyromc.targets.likelihoods import (
     ResponseKind,
     Wording,
     library,
+    log_gamma,
     log_sigmoid,
     quick_sigmoid,
     rising,
@@ -21,18 +24,12 @@ from gyromc.targets.likelihoods import (
     uniform,
 )
 
-__all__ = [
-    "LIKELIHOODS",
-    "BetaBinomial",
-    "Binomial",
-    "HurdlePoisson",
-    "NegativeBinomial",
-    "Poisson",
-    "ZeroInflatedPoisson",
-]
-
 LEAST_ZEROS = 1e-9  # probability of a zero, and of another count
 LEAST_LOG_RATE = -20.0  # below, a count that is not zero is one
+LOG_NU = (-3.0, 5.0)  # ends of log ν: beyond, sums lose their digits
+MOST_LOG_MODE = 40.0  # beyond, all counts are the largest
+NEWTON_STEPS, NEWTON_ERROR = 20, 1e-6  # the error of the variance is of its order
+SMALLEST_TERM = 1e-15  # of a sum whose largest term is 1
 
 
 class _Counts(LogLink):
@@ -313,6 +310,97 @@ class HurdlePoisson(ZeroInflatedPoisson):
         return np.clip((scipy.special.pdtr(y, rate) - np.exp(-rate)) / -np.expm1(-rate), 0.0, 1.0)
 
 
+@dataclasses.dataclass(frozen=True)
+class ConwayMaxwellPoisson(_Counts):
+    """Counts with p(y) ∝ (eᵗʸ/y!)^ν on 0 … most: Poisson for ν = 1, more even for ν > 1, less for ν < 1.
+
+    eᵗ is nearly the mode, eᵗ - (1 - 1/ν)/2 the mean, eᵗ/ν the variance; all are computed as sums. `made` takes a largest count
+    far beyond what was observed.
+    """
+
+    name = "conway-maxwell-poisson"
+    aliases = ("compois", "cmp", "compoisson", "conwaymaxwellpoisson")
+    rank, auxiliary = 16, ("nu",)
+    prior = "The logarithm of nu: N(0, 1)."
+    words = Wording(
+        title="Conway–Maxwell–Poisson regression",
+        sentence="{name} is a count that may vary less than a Poisson one (nu above 1) or more; the logarithm of its mode is, "
+        "nearly, a weighted sum of the columns.",
+        of="the logarithm of {name}'s mode",
+        effect="change of the log mode",
+        law="a Conway–Maxwell–Poisson law",
+        ratio="ratio of modes",
+    )
+    most: int = 100
+
+    @classmethod
+    def made(cls, num_classes):
+        return cls(2 * num_classes + 30)
+
+    def natural(self, u):
+        return (library(u).exp(library(u).clip(u[..., 0], *LOG_NU)),)
+
+    def loss(self, t, y, *given):
+        (nu,) = given
+        if library(t) is np:
+            log_sum = self._moments(t, nu, 1)[0]
+        else:
+            j = np.arange(self.most + 1.0)
+            terms = library(t).asarray(nu)[..., None] * (j * t[..., None] - scipy.special.gammaln(j + 1))
+            log_sum = jax.nn.logsumexp(terms, axis=-1)
+        return log_sum - nu * (y * t - log_gamma(library(t).asarray(y) + 1.0))
+
+    def constant(self, y, *given):
+        return np.zeros(len(y))
+
+    def _moments(self, t, nu, count: int) -> list[np.ndarray]:
+        """log Σ_j (eᵗʲ/j!)^ν, and the means of j, j² …, so many in all."""
+        t, nu = np.broadcast_arrays(np.asarray(t, float), nu)
+        mode = np.clip(np.floor(np.exp(np.minimum(t, MOST_LOG_MODE))), 0, self.most)
+        shift = nu * (mode * t - scipy.special.gammaln(mode + 1))
+        sums = [np.zeros(t.shape) for _ in range(count)]
+        for j in range(self.most + 1):
+            term = np.exp(nu * (j * t - math.lgamma(j + 1)) - shift)
+            for k, total in enumerate(sums):
+                total += term if k == 0 else term * float(j) ** k
+            if j > mode.max() and term.max() < SMALLEST_TERM:
+                break
+        return [shift + np.log(sums[0]), *(total / sums[0] for total in sums[1:])]
+
+    def mean(self, t, *given):
+        return self._moments(t, given[0], 2)[1]
+
+    def variance(self, mean, *given):
+        """Var(y) of the law with this mean: its t by Newton's method, dE[y]/dt = ν Var(y)."""
+        mean, nu = np.broadcast_arrays(np.asarray(mean, float), given[0])
+        t = np.log(np.maximum(mean + (1 - 1 / nu) / 2, mean / 4 + 1e-12))
+        for _ in range(NEWTON_STEPS):
+            _, first, second = self._moments(t, nu, 3)
+            spread = np.maximum(second - first**2, 1e-12)
+            step = np.clip((first - mean) / (nu * spread), -2.0, 2.0)
+            if np.max(np.abs(step), initial=0.0) < NEWTON_ERROR:
+                break
+            t = t - step
+        return spread
+
+    def sample(self, rng, t, *given):
+        nu, log_sum = given[0], self._moments(t, given[0], 1)[0]
+        left, found = rng.random(np.shape(t)), np.zeros(np.shape(t))
+        for j in range(self.most):
+            left = left - np.exp(nu * (j * t - math.lgamma(j + 1)) - log_sum)
+            if not (left > 0).any():
+                break
+            found += left > 0
+        return found
+
+    def cdf(self, y, t, *given):
+        nu, log_sum = given[0], self._moments(t, given[0], 1)[0]
+        found = np.zeros(np.broadcast_shapes(np.shape(t), np.shape(y)))
+        for j in range(min(self.most, int(np.max(y, initial=0))) + 1):
+            found += np.where(j <= y, np.exp(nu * (j * t - math.lgamma(j + 1)) - log_sum), 0.0)
+        return np.minimum(found, 1.0)
+
+
 LIKELIHOODS: tuple[type[Likelihood], ...] = (
     Poisson,
     NegativeBinomial,
@@ -320,4 +408,5 @@ LIKELIHOODS: tuple[type[Likelihood], ...] = (
     BetaBinomial,
     ZeroInflatedPoisson,
     HurdlePoisson,
+    ConwayMaxwellPoisson,
 )

@@ -22,8 +22,6 @@ from gyromc.targets.likelihoods import (
     stirling,
 )
 
-__all__ = ["LIKELIHOODS", "Beta", "Gamma", "Lognormal", "Normal", "NormalNoise", "StudentT"]
-
 LEAST_SIGMA = 1e-4  # standard deviations of y
 NU_CENTER, NU_SCALE = 2.73, 0.8  # of log(ν - 2)
 LEAST_NU = 2.0
@@ -46,7 +44,7 @@ class _Measured(Likelihood):
         return (y_scale * given[0], *given[1:]) if given else ()
 
 
-class _Positive(Likelihood):
+class Positive(Likelihood):
     """Positive numbers, whose logarithm t describes."""
 
     response, link = ResponseKind.NUMBERS, LinkFunction.LOG
@@ -151,7 +149,7 @@ class StudentT(_Measured):
 
 
 @dataclasses.dataclass(frozen=True)
-class Gamma(_Positive, LogLink, Dispersed):
+class Gamma(Positive, LogLink, Dispersed):
     """Positive numbers with mean μ = eᵗ and variance μ²/shape."""
 
     name = "gamma"
@@ -190,7 +188,7 @@ class Gamma(_Positive, LogLink, Dispersed):
 
 
 @dataclasses.dataclass(frozen=True)
-class Lognormal(_Positive):
+class Lognormal(Positive):
     """Positive numbers with log y ~ N(t, σ²): median eᵗ, mean e^{t + σ²/2}."""
 
     name = "lognormal"
