@@ -203,9 +203,8 @@ class Computation:
         forecasts = [job for e in experiments for role in e.roles for job in self._forecast_jobs(e, role)]
         self.predictions = [*forecasts, *self.errors.values()]
         self.on_gpu = bool(self.work.on_gpu)
-        on_gpu = lambda job: job.key in self.work.on_gpu
-        self.own = [job for job in self.work.jobs if not self.on_gpu or on_gpu(job)]  # at the place
-        self.aside = [job for job in self.work.jobs if self.on_gpu and not on_gpu(job)]  # beside the GPU
+        self.own = [job for job in self.work.jobs if (job.key in self.work.on_gpu) == self.on_gpu]  # at the place
+        self.aside = [job for job in self.work.jobs if (job.key in self.work.on_gpu) != self.on_gpu]  # beside the GPU
         self.place = self._place(workers)
         # The predictions by key, once they are computed.
         self.predicted: Mapping[str, Any] = {}
