@@ -207,8 +207,8 @@ def commands_page() -> str:
     lines = [
         "# The command line",
         "",
-        f"{_first_sentence(group.help)}. Data go to standard output, everything else to standard error. `gyromc COMMAND --help` shows the same "
-        "on a terminal. This page is written from the commands themselves.",
+        f"{_first_sentence(group.help)}. Data go to standard output, everything else to standard error. "
+        "`gyromc COMMAND --help` shows the same on a terminal. This page is written from the commands themselves.",
         "",
         "| command | what it does |",
         "|---|---|",
