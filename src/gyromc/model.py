@@ -334,10 +334,8 @@ def check_gradient(model: Model, dtype: str = "float64") -> None:
 
 def _processor() -> jax.Device | None:
     """A processor, where JAX computes on another device and knows both."""
-    if jax.default_backend() == "cpu":
-        return None
     try:
-        return jax.local_devices(backend="cpu")[0]
+        return None if jax.default_backend() == "cpu" else jax.local_devices(backend="cpu")[0]
     except RuntimeError:
         return None
 
