@@ -65,6 +65,7 @@ class TuneSettings:
 
 
 SETTINGS = TuneSettings()
+UNSURE = "The errors to expect are measured against these chains, and may be too small by a factor of 2 or more."
 
 
 def tune(
@@ -288,7 +289,8 @@ class Tuning:
         tried = tuple(self._line(one, "chosen" if one is chosen else "") for one in self.candidates)
         gains = self._gains(final, given)
         total, seconds = plan.gradients * cost_of_a_gradient(plan), chains * (steps + burn_in) / final.rate
-        doubts = [*self.known.warnings, *_doubts(chosen.family, plan, rows, self.known.draws, self.budget.error)]
+        doubts = [*self.known.warnings, *([UNSURE] if self.known.warnings else [])]
+        doubts += _doubts(chosen.family, plan, rows, self.known.draws, self.budget.error)
         reason = (
             f"{chosen.family.name}, whitened by the {'covariance' if self.known.dense else 'scales'} of the solver's chains; "
             f"gradients from {_reads(plan)}; step size {plan.eta:.3g}, {chains} chains × {steps} steps after {burn_in} of burn-in"

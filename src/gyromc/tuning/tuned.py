@@ -35,11 +35,6 @@ class Expected:
     bias_error: float = 0.0
 
     @property
-    def largest_bias(self) -> float:
-        """The root mean square of what the bias may be: `bias` and `bias_error` together."""
-        return math.hypot(self.bias, self.bias_error)
-
-    @property
     def relative(self) -> float:
         """The RMSE in posterior standard deviations; 0 for an observable that does not vary."""
         return self.expected / self.sd if self.sd > 0 else 0.0
