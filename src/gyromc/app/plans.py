@@ -153,7 +153,7 @@ def run(
     processes: Processes = None,
     wait: Wait = 300,
 ) -> None:
-    """Run a plan: averages over chains, with standard errors, intervals and the estimated V."""
+    """Run a plan: averages over chains, with standard errors and the estimated V."""
     from gyromc.engines import run
     from gyromc.show.files import require_output
 
