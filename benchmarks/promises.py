@@ -132,7 +132,7 @@ def measured(name: str, tunings: int, runs: int) -> dict:
         warned += bool(tuned.warnings)
         chosen[f"{tuned.plan.scheme}"] = None
         expected.append([row.relative**2 for row in tuned.values()])
-        biases.append([(row.largest_bias / row.sd) ** 2 for row in tuned.values()])
+        biases.append([(row.bias**2 + row.bias_error**2) / row.sd**2 for row in tuned.values()])
         for again in range(runs):
             run = gm.run(tuned.plan.replace(seed=1000 + 100 * seed + again).knowing(tuned.plan.model), progress=False)
             ratios.append([((run.mean[h] - truth[h]) / tuned.expected[h]) ** 2 for h in observables])
@@ -168,7 +168,7 @@ def table(rows: list[dict]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="*", default=list(PROBLEMS))
-    parser.add_argument("--tunings", type=int, default=4)
+    parser.add_argument("--tunings", type=int, default=3)
     parser.add_argument("--runs", type=int, default=4)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--page", type=Path)

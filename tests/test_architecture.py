@@ -141,6 +141,11 @@ def test_a_cycle_is_seen():
 def test_the_table_of_parts_is_the_one_in_contributing():
     page = PAGE.read_text()
     assert page == with_table(page), "run `python tests/support/layers.py --write`"
+    rows = page.partition("| you want to change |")[2].partition("\n\n")[0].splitlines()[2:]
+    named = [name for row in rows for name in re.findall(r"`([\w/.]+)`", row.split("|")[2])]
+    assert sorted(named) == sorted(part.path for part in LAYERS), (
+        "the map on top of CONTRIBUTING.md names each part once"
+    )
 
 
 # --- sizes: lines from `def` or `class` to the end, without the docstring

@@ -73,6 +73,11 @@ MEASURED = {
     "measured/digits-tuned.json": ("networks.md", "Noisy digits, tuned", "python examples/digits.py"),
     "measured/digits-first.json": ("networks.md", "Noisy digits, an earlier setting", "python examples/digits.py"),
     "measured/digits-clean.json": ("networks.md", "Clean digits", "python examples/digits.py"),
+    "measured/rotation.json": (
+        "concepts/rotation.md",
+        "Where rotation pays",
+        "python benchmarks/rotation_pays.py",
+    ),
     "measured/promises.json": ("tuning.md", "Errors of tuned plans", "python benchmarks/promises.py"),
 }
 """By file in docs/: the page that shows it, what it is about, the command that makes it. Missing files are left out."""
@@ -202,8 +207,8 @@ def commands_page() -> str:
     lines = [
         "# The command line",
         "",
-        f"{_first_sentence(group.help)}. Data go to standard output, everything else to standard error. `gyromc COMMAND --help` shows the same "
-        "on a terminal. This page is written from the commands themselves.",
+        f"{_first_sentence(group.help)}. Data go to standard output, everything else to standard error. "
+        "`gyromc COMMAND --help` shows the same on a terminal. This page is written from the commands themselves.",
         "",
         "| command | what it does |",
         "|---|---|",

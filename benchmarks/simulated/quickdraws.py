@@ -6,7 +6,9 @@ from gyromc.regression.draws import Draws
 from gyromc.regression.fit import fit
 from gyromc.regression.problem import Problem
 from gyromc.regression.standardised import standardise
+from gyromc.targets import SoftmaxRegression
 from gyromc.targets.families import Normal, Ordinal
+from gyromc.targets.regressions import BY_FAMILY
 
 
 def quick_draws(X, y, likelihood, rng, num_draws=1024, trials=None):
@@ -16,15 +18,22 @@ def quick_draws(X, y, likelihood, rng, num_draws=1024, trials=None):
     names, intercept = tuple(f"x{j}" for j in range(X.shape[1])), not isinstance(likelihood, Ordinal)
     known = () if trials is None else (trials,)
     standard = standardise(Problem("", likelihood, X, y, names, None, intercept, 2.5, {}, known=known))
-    theta, curvature = _mode(standard.target)
+    target = _by_numpy(standard.target)
+    theta, curvature = _mode(target)
     root = np.linalg.cholesky(np.linalg.inv(curvature))
     away = rng.standard_normal((4 * num_draws, theta.size))
     candidates = theta + away @ root.T
-    logs = -standard.target.potentials(candidates) + 0.5 * np.sum(away**2, axis=1)
+    logs = -target.potentials(candidates) + 0.5 * np.sum(away**2, axis=1)
     weights = np.exp(logs - logs.max())
     chosen = candidates[rng.choice(len(weights), num_draws, p=weights / weights.sum())].reshape(64, -1, theta.size)
     given = likelihood.in_units(standard.target.given(chosen), standard.units.y_scale)
     return Draws(likelihood, standard.units, chosen[..., : standard.target.num_coefficients], given)
+
+
+def _by_numpy(target):
+    """The same model as a target of which nothing is compiled, where there is one."""
+    known = SoftmaxRegression if target.likelihood.vector else BY_FAMILY.get(target.likelihood.name)
+    return target if known is None else known(target.X, target.y, float(target.prior_precision) ** -0.5)
 
 
 def _mode(target):

@@ -44,10 +44,11 @@ class Unravel(eqx.Module):
     shapes: tuple[tuple[int, ...], ...] = eqx.field(static=True)
 
     def __call__(self, theta):
+        """Vectors along the last axis, one or many."""
         leaves, start = [], 0
         for shape in self.shapes:
-            size = int(np.prod(shape))
-            leaves.append(theta[start : start + size].reshape(shape))
+            size = math.prod(shape)
+            leaves.append(theta[..., start : start + size].reshape((*theta.shape[:-1], *shape)))
             start += size
         return jax.tree.unflatten(self.treedef, leaves)
 
@@ -78,14 +79,7 @@ def shaped(unravel: Callable, rows: np.ndarray) -> Any:
     ```
     """
     unravel = unravel.unravel if isinstance(unravel, Moved) else unravel
-    if not isinstance(unravel, Unravel):
-        return rows
-    leaves, start = [], 0
-    for shape in unravel.shapes:
-        size = math.prod(shape)
-        leaves.append(rows[..., start : start + size].reshape(*rows.shape[:-1], *shape))
-        start += size
-    return jax.tree.unflatten(unravel.treedef, leaves)
+    return unravel(rows) if isinstance(unravel, Unravel) else rows
 
 
 def ravel(params, dtype=None):

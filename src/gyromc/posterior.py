@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float
 
 from gyromc.approx.sample import systematic
-from gyromc.checks import coverage, require
+from gyromc.checks import coverage, numbers, require, shown, whole
 from gyromc.show.numbers import duration
 from gyromc.show.records import Column, Records, plain_attributes
 from gyromc.show.tables import Shown, Table
@@ -172,8 +172,9 @@ class Posterior(Records[PosteriorMean], Shown):
         assert abs(found.quantile("theta[0]", 0.975) - 1.96) < 0.1
         ```
         """
-        column = list(self).index(self[name].name)
-        return weighted_quantiles(self.values_at_draws[..., column], self.weights, probabilities)
+        column, p = list(self).index(self[name].name), numbers(probabilities, "probabilities")
+        require(np.all((p >= 0) & (p <= 1)), f"`probabilities` must lie between 0 and 1: got {shown(probabilities)}.")
+        return weighted_quantiles(self.values_at_draws[..., column], self.weights, p)
 
     def credible(self, name: str, level: float = 0.95) -> tuple[float, float]:
         """The central posterior interval of an observable at a level."""
@@ -183,9 +184,9 @@ class Posterior(Records[PosteriorMean], Shown):
 
     def resampled(self, count: int, seed: int = 0) -> Float[np.ndarray, "count d"]:
         """Draws with equal weights, for packages that know no weights."""
-        rng = np.random.default_rng(seed)
+        rng = np.random.default_rng(whole(seed, "seed", least=0))
         flat = self.draws.reshape(-1, self.draws.shape[-1])
-        return flat[rng.permutation(systematic(self.weights.ravel(), count, rng))]
+        return flat[rng.permutation(systematic(self.weights.ravel(), whole(count, "count", least=1), rng))]
 
     def plot(self, names: str | Sequence[str] | None = None, kind: str = "density") -> Any:
         """Draw a Matplotlib figure of some observables, the first nine when left out.
@@ -204,7 +205,10 @@ class Posterior(Records[PosteriorMean], Shown):
         with needs("plots", "`plot`"):
             from gyromc.show.plots import KINDS, posterior_plot
         require(kind in KINDS, f"There is no figure {kind!r}: there are {', '.join(KINDS)}.")
-        chosen = list(self)[:MOST_DRAWN] if names is None else [names] if isinstance(names, str) else list(names)
+        chosen = (
+            list(self)[:MOST_DRAWN] if names is None else list(names) if isinstance(names, list | tuple) else [names]
+        )
+        require(chosen, f"`names` must be of observables, such as {next(iter(self))!r}: got none.")
         columns = [list(self).index(self[name].name) for name in chosen]
         ends = np.array([self.credible(name, self.level) for name in chosen])
         means = np.array([self[name].mean for name in chosen])

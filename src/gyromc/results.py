@@ -311,7 +311,6 @@ class Run(Records[Average], Shown):
                 name,
                 f"{row.mean:.6g}",
                 f"{row.std_error:.2g}",
-                "[{:.6g}, {:.6g}]".format(*row.interval),
                 f"{row.variance:.4g}",
                 *([f"{row.gain:.3g} ×"] if plan.martingale else []),
             )
@@ -319,7 +318,7 @@ class Run(Records[Average], Shown):
         ]
         notes = [
             f"{plan.num_chains} chains × {self.steps_done} steps, η = {plan.eta_text}, {plan.dtype}, seed {plan.seed}; "
-            f"errors from {self.error_method}",
+            f"errors from {self.error_method}, without the step-size bias: `gyromc.estimate(run)` counts it",
             f"engine {self.engine}: {self.gradient_evaluations:.3g} gradients in {self.wall_time:.2f} s"
             f" (compiling {self.compile_time:.2f} s); {self.engine_reason}",
         ]
@@ -327,7 +326,7 @@ class Run(Records[Average], Shown):
             notes.append(f"PARTIAL: interrupted after {self.steps_done} of {plan.num_steps} steps")
         if failed := len(self.failures):
             notes.append(f"{failed} of {plan.num_chains} chains FAILED and are left out; first: {self.failures[0]}")
-        columns = ("observable", "mean", "std. error", "95 % interval", "V (estimated)")
+        columns = ("observable", "mean", "std. error", "V (estimated)")
         if plan.martingale:
             columns = (*columns, "gain")
             notes.append(

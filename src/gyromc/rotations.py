@@ -4,7 +4,7 @@ Input: P and D as matrices, or products P·x. Output: skew matrices Q. With D = 
 (I+J)K, K = RᵀPR, so each problem is solved for D = I. Four senses: `paired_rates` (a closed form near the optimum at equal bias),
 `fastest` (the largest spectral gap; Lelièvre, Nier and Pavliotis 2013), `least_variance` (the least V of given linear observables
 for a given size of Q), `equal_bias` (the least V of all linear observables at equal step-size bias, among rotations of pairs of
-eigenvectors or of each eigenvector with its momentum). `bias_matrix`, `linear_variance` and `all_squares_variance` measure them.
+eigenvectors or of each eigenvector with its momentum). `bias_matrix` and `all_squares_variance` measure them.
 """
 
 from collections.abc import Callable
@@ -28,11 +28,6 @@ def whitened(P: Matrix, D: Matrix, Q: Matrix) -> Matrix:
 def bias_matrix(A: Matrix) -> Matrix:
     """E with ÃE + EÃᵀ = ÃÃᵀ: Euler's covariance is I + ηE to first order, where the target is a standard normal law."""
     return scipy.linalg.solve_continuous_lyapunov(A, A @ A.T)  # T4
-
-
-def linear_variance(A: Matrix, U: np.ndarray) -> np.ndarray:
-    """V(h)/Var(h) of the linear observables with the columns of U, in whitened coordinates."""
-    return 2 * np.einsum("ij,ij->j", U, np.linalg.solve(A, U)) / np.einsum("ij,ij->j", U, U)
 
 
 def square_variance(A: Matrix, U: np.ndarray) -> np.ndarray:

@@ -106,7 +106,6 @@ ARGUMENTS = {
     "compare_rotations plan": (compare_rotations, "`K`|`plan`", ()),
     "compare_rotations excess": (lambda v: compare_rotations([1.0, 2.0], v), "`excess`", ("true", "2**62")),
     "compare_rotations dynamics": (lambda v: compare_rotations([1.0, 2.0], dynamics=v), "`dynamics`", ("none",)),
-    "heart path": (gm.datasets.heart, "path|file|directory", ("none",)),
     "heart_split seed": (gm.datasets.heart_split, "`seed`", ("zero", "2**62")),
     "heart_split num_test": (lambda v: gm.datasets.heart_split(0, v), "`num_test`", ()),
     "linear_regression num_data": (lambda v: gm.datasets.linear_regression(0, v), "`num_data`|GiB", ()),
@@ -408,9 +407,6 @@ CALLS = {
     ),
     "an excess of nothing": (lambda: compare_rotations([1.0, 2.0], 0), "`excess`"),
     # data sets
-    "a heart that is elsewhere": (lambda: gm.datasets.heart("nothing.csv"), "There is no file"),
-    "a heart that is a directory": (lambda: gm.datasets.heart("."), "There is no file"),
-    "a heart that is another file": (lambda: gm.datasets.heart(__file__), "SHA-256"),
     "an unknown example": (lambda: gm.datasets.located("example:hart"), "Did you mean 'heart'"),
     "an example of nothing": (lambda: gm.datasets.located("example:"), "There is no example"),
     "a split without test rows": (lambda: gm.datasets.heart_split(0, 0), "`num_test`"),

@@ -12,7 +12,10 @@ from support.named import stale
 from support.values import ROOT
 
 LONG = (
+    "comparing.compare",
     "planning.plan",
+    "planning.tune",
+    "sklearn.BayesianNegativeBinomialRegression",
 )  # they compile much: `make test-slow` runs them, and by default their names and keywords are looked up
 BLOCK = re.compile(r"^( *)```python\n(.*?)^\1```", re.DOTALL | re.MULTILINE)
 

@@ -196,3 +196,12 @@ def test_mixtures_by_the_tuned_plan_are_right_or_warned(cases):
         what = f"case {case}: weights {np.round(weights[:count], 3)}, centres {centres[:count].round(2).tolist()}"
         tally.add(what, float(weights @ centres[:, 0]), found["x"], bool(said or tuned.warnings))
     assert tally.report() == []
+
+
+def test_no_printout_shows_an_interval_that_ignores_the_bias_without_saying_so(plan):
+    """The mean of SGLD at a large step size is many standard errors off: its table shows no interval and says what counts it."""
+    run = gm.run(plan, "scan", progress=False)
+    text = " ".join(str(run).split())
+    assert "interval" not in text
+    assert "without the step-size bias: `gyromc.estimate(run)` counts it" in text
+    assert "bias ignored" in " ".join(str(gm.estimate(run)).split())

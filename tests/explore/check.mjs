@@ -13,7 +13,7 @@ const mean = [0, 0];
 
 function prepared({ kappa, degrees, settings, scheme, eta, tau, h }) {
   const K = targets.precision(kappa, degrees);
-  const dyn = dynamics.chosen(settings);
+  const dyn = dynamics.chosen(settings, K);
   const chain = gaussian.linearChain(scheme, dyn, eta, K, tau);
   if (chain.error) throw new Error(chain.error);
   const short = new gaussian.Averages(chain, mean, h, gaussian.startLaw(chain, dyn, K, mean, table.point));

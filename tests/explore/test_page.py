@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+import gyromc as gm
 from gyromc.explore.server import PageServer, copy_in_one_file
 from support import explorer as vectors
 from support.browsing import LIMIT, needs_chromium, new_context
@@ -80,6 +81,7 @@ NUMBERS = {
 CHOICES = {
     "target": ["cosine", "banana", "mixture", "logistic", "gaussian"],
     "dynamics": ["reversible", "hfhr", "gaul", "rotation"],
+    "coordinates": ["white", "theta"],
     "scheme": ["balanced", "lm_ab2", "euler"],
     "observable": ["t2", "sum", "t1sq", "t2sq", "sumsq", "t1"],
     "start": ["point", "target"],
@@ -119,6 +121,24 @@ def test_every_control_changes_the_state(page):
     for plane in ("phase", "theta"):
         choose(page, "plane", plane)
         assert state(page)["settings"]["plane"] == plane
+
+
+@pytest.mark.parametrize("dynamics", CHOICES["dynamics"])
+def test_the_open_controls_fit_a_small_screen(opened, dynamics):
+    page = opened(f"chains=5&dynamics={dynamics}", reduced_motion="reduce")
+    page.set_viewport_size({"width": 1280, "height": 800})
+    bottom = page.locator(".controls").evaluate(
+        "e => [e.scrollHeight - e.clientHeight, e.getBoundingClientRect().bottom]"
+    )
+    assert bottom[0] <= 0
+    assert bottom[1] <= 800
+
+
+def test_buttons_set_the_rates_that_are_best_for_the_curvature(opened):
+    page = opened("chains=5&kappa=12", reduced_motion="reduce")
+    for name, best in {"pairing": gm.dynamics.pairing, "fastest": gm.dynamics.fastest}.items():
+        page.click(f"[data-best={name}]")
+        assert state(page)["settings"]["omega"] == pytest.approx(abs(best([1.0, 12.0]).Q).max(), abs=5e-4)
 
 
 def test_sliders_move_by_the_keyboard_and_the_number_follows(opened):

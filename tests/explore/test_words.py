@@ -20,6 +20,7 @@ CASES = {
     "limit below a millionth": {**STIFF, "dynamics": "hfhr", "alpha": 10, "gamma": 50, "scheme": "hfhr_splitting"},
     "limit below the slider": {**STIFF, "omega": 20, "scheme": "balanced", "eta": 0.0005},
     "one chain": {"chains": 1},
+    "diverged": {"kappa": 12, "eta": 1.93, "omega": 0.5},
     "typed digits": {"omega": 1.23456789012345, "eta": 0.0123456789012345},
     "unstable for long": {"kappa": 100, "eta": 2, "observable": "t1sq"},
     "D not positive definite": {"dynamics": "gaul", "a": 0.01, "gaulGamma": 0.05, "c1": 0.05, "c2": 10},
@@ -46,6 +47,11 @@ def test_a_refusal_says_what_can_be_done(said):
     assert "Steps on this page begin at 0.0005" in said["limit below the slider"]["headline"]
     assert "smaller step" in said["limit below a millionth"]["headline"]
     assert "…" not in said["limit below a millionth"]["cells"]
+
+
+def test_no_gain_is_shown_while_chains_diverge(said):
+    assert "there is no gain" in said["diverged"]["headline"] or "smaller step" in said["diverged"]["headline"]
+    assert "×" not in said["diverged"]["headline"]
 
 
 def test_slow_convergence_of_the_polynomials_is_not_taken_for_an_answer():

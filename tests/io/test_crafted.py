@@ -241,3 +241,103 @@ def test_every_array_of_a_class_in_the_table_has_its_shape():
         if dataclasses.is_dataclass(known):
             for field in dataclasses.fields(known):
                 assert field.type is not np.ndarray, f"{known.__name__}.{field.name}"
+
+
+def a_source(path):
+    """A run whose plan reads rows of two files beside it."""
+    rng = np.random.default_rng(3)
+    for name, array in (("X.npy", rng.normal(size=(60, 2)).astype(np.float32)), ("y.npy", np.arange(60) % 2 == 0)):
+        np.save(path.parent / name, array)
+    target = gm.targets.StreamedRegression(gm.data.Mapped(path.parent / "X.npy", path.parent / "y.npy"), "logistic")
+    plan = gm.Plan(
+        target=target, dynamics=gm.dynamics.overdamped(2), oracle=gm.oracles.Minibatch(5), step_size=0.01, num_steps=5,
+        num_chains=3, observables={"x": gm.observables.linear([1.0, 0.0])},
+    )  # fmt: skip
+    gm.run(plan, "scan", progress=False).save(path)
+
+
+def a_plan(path):
+    path.write_text(
+        'step_size = 0.1\nnum_chains = 7\nseed = 3\ntarget = {kind = "quadratic", precision = [1.0, 2.0]}\n'
+        'dynamics = {kind = "hfhr", alpha = 1.0, gamma = 2.0}\nobservables.x = {kind = "tanh", u = [1.0, 0.5]}\n'
+    )
+
+
+def read_plan(path):
+    from gyromc.io import planfiles
+
+    return repr(planfiles.loads(path.read_text(errors="surrogateescape")))
+
+
+def results(path):
+    from gyromc.paper.report import RESULTS
+
+    RESULTS.save({"experiments": {"a-b": {"claims": [1.5, None, "é"], "times": {"wall": 3}}}}, path.parent)
+
+
+def read_results(path):
+    from gyromc.paper.report import RESULTS
+
+    return json.dumps(RESULTS.load(path.parent))
+
+
+def loaded(path):
+    """What a file of ours says of itself."""
+    found = gm.load(path)
+    return repr(getattr(found, "to_dict", lambda: vars(found))())
+
+
+# kind: (what makes the file, its name, the file that is damaged, what reads it, whether each change of its meaning is noticed)
+FLIPPED = {
+    "run": (a_run, "run.gyromc", "run.gyromc", loaded, True),
+    "estimator": (an_estimator, "e.gyromc", "e.gyromc", loaded, True),
+    "model": (a_model, "m.gyromc", "m.gyromc", loaded, True),
+    "rows": (a_source, "rows.gyromc", "X.npy", lambda path: loaded(path.with_name("rows.gyromc")), True),
+    "responses": (a_source, "rows.gyromc", "y.npy", lambda path: loaded(path.with_name("rows.gyromc")), True),
+    "results": (results, "results.json", "results.json", read_results, True),
+    # Text that people write: a changed digit is another plan.
+    "plan": (a_plan, "plan.toml", "plan.toml", read_plan, False),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", FLIPPED)
+@pytest.mark.parametrize("flips", [40, pytest.param(500, marks=pytest.mark.slow)])
+def test_a_flipped_bit_is_noticed_or_means_nothing(kind, flips, made, tmp_path):
+    make, name, damaged, read, noticed = FLIPPED[kind]
+    if kind in KINDS:
+        shutil.copy(made(kind), tmp_path / name)
+    else:
+        make(tmp_path / name)
+    path = tmp_path / damaged
+    whole, before, refused = path.read_bytes(), read(path), 0
+    rng = random.Random(flips)
+    for _ in range(flips):
+        place, bit = rng.randrange(len(whole)), rng.randrange(8)
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << bit]) + whole[place + 1 :])
+        try:
+            after = read(path)
+        except gm.InvalidInput:
+            refused += 1
+        else:
+            assert after == before or not noticed, (place, bit)
+    assert refused > flips / 4
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("flips", [10, pytest.param(500, marks=pytest.mark.slow)])
+def test_a_flipped_bit_in_a_checkpoint_changes_no_result(flips, tmp_path, monkeypatch):
+    options = {"engine": "lanes", "thin": 10, "every": 50, "progress": False}
+    straight = gm.run(PLANS["balanced"](), checkpoint=tmp_path / "straight", **options)
+    start_and_kill(monkeypatch, PLANS["balanced"](), 150, tmp_path / "made", engine="lanes", thin=10, every=50)
+    names, rng = sorted(path.name for path in (tmp_path / "made").glob("*.gyromc")), random.Random(flips)
+    for number in range(flips):
+        folder = shutil.copytree(tmp_path / "made", tmp_path / f"{number}")
+        path = folder / rng.choice(names)
+        whole = bytearray(path.read_bytes())
+        whole[rng.randrange(len(whole))] ^= 1 << rng.randrange(8)
+        path.write_bytes(whole)
+        found = gm.run(PLANS["balanced"](), checkpoint=folder, **options)
+        assert found.mean == straight.mean
+        np.testing.assert_array_equal(found.draws, straight.draws)
+        shutil.rmtree(folder)

@@ -48,7 +48,7 @@ def test_ranks_of_linear_models_with_groups_are_those_of_quadrature_in_few_simul
 
 def test_ranks_are_uniform_in_few_simulations():
     """A further parameter and a group; all other families have the potentials that `test_families` writes anew."""
-    places = solved_places(LIKELIHOODS["negative-binomial"], True, 12, seed=2)
+    places = solved_places(LIKELIHOODS["negative-binomial"], True, 6, seed=2)
     assert stats.kstest(places.ravel(), "uniform").pvalue > 1e-3
 
 

@@ -113,6 +113,14 @@ def test_softmax_against_quadrature():
     assert abs(p.sum() - 1) < 1e-12
 
 
+def test_softmax_of_two_classes_is_logistic():
+    X, Z, rng = data(columns=2)
+    y = (rng.random(60) < special.expit(Z[:, 0])).astype(float)
+    one, two = (fit(X, y, family, effort=0.1) for family in ("softmax", "logistic"))
+    np.testing.assert_allclose(one.predict(X[:5]).mean[:, 1], two.predict(X[:5]).mean, rtol=1e-5)
+    assert [c.output for c in one.coefficients] == ["0"] * 3 + ["1"] * 3
+
+
 def test_units_do_not_matter():
     """Columns times 10⁶ and shifted: the same draws, coefficients divided by 10⁶."""
     _, Z, rng = data(columns=2)
@@ -196,7 +204,7 @@ def test_many_rows():
         ({"family": "poisson", "y": [0.5, 1]}, "must hold counts"),
         ({"names": ["a", "b"]}, "one entry per column"),
         ({"level": 95}, "95 % is 0.95"),
-        ({"effort": "huge"}, "`effort` must be one positive number"),
+        ({"effort": "huge"}, "`effort` is one of quick, standard, thorough"),
         ({"prior_scale": 0}, "`prior_scale` must be positive"),
         ({"classes": ["a", "b"]}, "`classes` is for"),
     ],

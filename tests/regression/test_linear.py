@@ -86,7 +86,7 @@ def test_predictions_are_mixtures_over_sigma():
 
 def test_the_most_probable_noise():
     X, y = data(25, 4, seed=1)
-    log_sigma, weights = integrate(X, y, 2.0, np.eye(4)).evidence.grid
+    log_sigma, weights = integrate(X, y, 2.0, np.eye(4)).grid
     found = np.exp(log_sigma[np.argmax(weights)])
 
     def evidence(sigma):

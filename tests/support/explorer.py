@@ -66,6 +66,7 @@ GAUSSIANS = [
     case(*OVAL, "rotation", "balanced", 0.08, 1.0, FIRST, False, omega=1.0),
     case(*OVAL, "rotation", "balanced", 0.05, 0.0, SUM, True, omega=1.0),
     case(*OVAL, "rotation", "lm_ab2", 0.04, 1.0, FIRST, True, omega=1.0),
+    case(*OVAL, "rotation", "balanced", 0.3, 0.5, SUM, True, omega=1.0, coordinates="white"),
     case(*OVAL, "reversible", "leimkuhler_matthews", 0.2, 0.0, FIRST, True),
     case(*OVAL, "reversible", "leimkuhler_matthews", 0.1, 1.0, SUM, False),
     case(*OVAL, "hfhr", "euler", 0.05, 1.0, FIRST, True, **HFHR),
@@ -91,8 +92,11 @@ COSINES = [
 ]
 
 
-def dynamics(settings):
+def dynamics(settings, K=None):
     kind = settings["dynamics"]
+    if settings.get("coordinates") == "white":
+        rate = settings["omega"] / np.sqrt(np.linalg.det(K))
+        return gm.dynamics.general(np.linalg.inv(K), [[0.0, -rate], [rate, 0.0]])
     if kind == "rotation":
         return gm.dynamics.nonreversible([[0.0, -settings["omega"]], [settings["omega"], 0.0]])
     if kind == "hfhr":
@@ -112,9 +116,10 @@ def observable(h):
 
 def on_gaussian(asked) -> dict:
     """What `predict` says of a case: V, V_0, the long run, a short run from a point, and the largest step."""
+    K = precision(asked["kappa"], asked["degrees"])
     plan = gm.Plan(
-        target=gm.targets.Quadratic(precision(asked["kappa"], asked["degrees"])),
-        dynamics=dynamics(asked["settings"]),
+        target=gm.targets.Quadratic(K),
+        dynamics=dynamics(asked["settings"], K),
         observables={"h": observable(asked["h"])},
         step_size=asked["eta"],
         oracle=oracle(asked["tau"]),

@@ -93,12 +93,12 @@ def report(
     """Rebuild figures and report.html from results.json, without sampling."""
     from gyromc.paper import report
 
-    with report.RESULTS.reading(Path(directory)) as results:
-        if markdown:
-            print(report.markdown(results), end="")
-            return
-        place = report.drawing_place(len(results["experiments"]))
-        path = report.write_report(results, Path(directory), place=place)
+    results = report.RESULTS.load(Path(directory))
+    if markdown:
+        print(report.markdown(results), end="")
+        return
+    place = report.drawing_place(len(results["experiments"]))
+    path = report.write_report(results, Path(directory), place=place)
     answer(json, {"report": str(path.resolve())}, path=path)
 
 

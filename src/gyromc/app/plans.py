@@ -85,9 +85,8 @@ def register(app: typer.Typer) -> None:
 
 def is_plan_file(what: str) -> bool:
     """Whether the name is that of a plan file: a path ending in .toml, or any path that exists."""
-    from gyromc.io.planfiles import is_file
 
-    return what.endswith(".toml") or is_file(Path(what))
+    return what.endswith(".toml") or os.path.isfile(what)
 
 
 def find(what: str, step_size: float | None = None, allow_import: bool = False) -> "Plan":
@@ -154,7 +153,7 @@ def run(
     processes: Processes = None,
     wait: Wait = 300,
 ) -> None:
-    """Run a plan: averages over chains, with standard errors, intervals and the estimated V."""
+    """Run a plan: averages over chains, with standard errors and the estimated V."""
     from gyromc.engines import run
     from gyromc.show.files import require_output
 

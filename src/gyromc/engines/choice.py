@@ -5,6 +5,7 @@ engine is imported when a plan needs it.
 """
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 from gyromc.checks import one_of
@@ -19,8 +20,12 @@ from gyromc.results import EngineState
 class _OnDemand:
     """An engine that is imported when a plan suits it; where a package is missing for it, it runs no plan and says so."""
 
-    def __init__(self, load: Callable[[], Engine], unsuited: Callable[[Plan, Any], str | None]):
-        self.load, self.unsuited = load, unsuited
+    def __init__(self, module: str, unsuited: Callable[[Plan, Any], str | None]):
+        self.module, self.unsuited = module, unsuited
+
+    def load(self) -> Any:
+        with needs("fast", "engine `lanes`"):
+            return import_module(self.module)
 
     def why_not(self, plan: Plan, mesh: Any = None) -> str | None:
         reason = self.unsuited(plan, mesh)
@@ -41,28 +46,10 @@ class _OnDemand:
         return self.load().open_session(plan, state, sane_range, thin, slots, mesh)
 
 
-def _pallas() -> Engine:
-    from gyromc.engines import pallas
-
-    return pallas
-
-
-def _lanes() -> Engine:
-    with needs("fast", "engine `lanes`"):
-        from gyromc.engines import lanes
-    return lanes
-
-
-def _scan() -> Engine:
-    from gyromc.engines import scan
-
-    return scan
-
-
 ENGINES: dict[str, Engine] = {
-    "pallas": _OnDemand(_pallas, suitability.pallas),
-    "lanes": _OnDemand(_lanes, suitability.lanes),
-    "scan": _OnDemand(_scan, suitability.scan),
+    "pallas": _OnDemand("gyromc.engines.pallas", suitability.pallas),
+    "lanes": _OnDemand("gyromc.engines.lanes", suitability.lanes),
+    "scan": _OnDemand("gyromc.engines.scan", suitability.scan),
 }
 """The engines by name, the fastest first."""
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from gyromc.evaluation import doubled
 from gyromc.martingale import symmetric_root
-from gyromc.oracles import Gaussian
+from gyromc.oracles import ControlVariate, Gaussian
 from gyromc.plan import Plan
 from gyromc.targets import GeneralizedLinear
 
@@ -62,6 +62,20 @@ def _root(covariance: np.ndarray) -> np.ndarray:
         return np.linalg.cholesky(covariance)
     except np.linalg.LinAlgError:
         return symmetric_root(covariance)
+
+
+class Anchor(NamedTuple):
+    """What a control variate adds to a step's gradient besides its rows and the prior: gradient + K(θ - center)."""
+
+    center: np.ndarray
+    gradient: np.ndarray
+    curvature: np.ndarray | None  # K; None at order 1
+
+
+def anchor_of(oracle: ControlVariate) -> Anchor:
+    """The anchor of a prepared control variate that uses the whole of K, in float64."""
+    K = oracle.operator.dense() if oracle.order == 2 and oracle.operator is not None else None
+    return Anchor(np.asarray(oracle.center, float), np.asarray(oracle.anchor, float), K)
 
 
 class AtCenter(NamedTuple):

@@ -206,7 +206,7 @@ class Estimates(Records[Estimate], Shown):
             "observable",
             "mean",
             "std. error",
-            f"{share} interval",
+            f"{share}, bias ignored",
             "bias",
             f"{share} corrected",
             "R-hat",

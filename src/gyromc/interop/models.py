@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from gyromc.checks import require
+from gyromc.checks import require, shown
 from gyromc.evaluation import doubled
 from gyromc.flat import unraveler
 from gyromc.targets import Target
@@ -109,11 +109,11 @@ class ModelPosterior(Target):
         """The sites asked for, checked; left out: the latent and the deterministic ones, but for those with a value per row."""
         usual = (*self.sites, *self.structure.deterministic)
         known = (*usual, *self.structure.on_rows)
-        wanted = usual if sites is None else (sites,) if isinstance(sites, str) else tuple(sites)
+        wanted = usual if sites is None else tuple(sites) if isinstance(sites, list | tuple) else (sites,)
         unknown = [name for name in wanted if name not in known]
         require(
             wanted and not unknown,
-            f"No site {', '.join(map(repr, unknown)) or 'given'} in the model: its latent and deterministic sites are "
+            f"No site {', '.join(map(shown, unknown)) or 'given'} in the model: its latent and deterministic sites are "
             f"{', '.join(known)}.",
         )
         return wanted

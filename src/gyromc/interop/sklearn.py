@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from gyromc.checks import positive, require
+from gyromc.checks import flag, positive, require, whole
 from gyromc.errors import GyromcWarning
 from gyromc.extras import needs
 from gyromc.io.archive import Archive, write_archive
@@ -85,7 +85,7 @@ class BayesianEstimator(BaseEstimator):
         seed = self.random_state
         if not isinstance(seed, int | np.integer):
             seed = check_random_state(seed).randint(2**31 - 1)
-        return {"num_draws": self.num_draws, "seed": int(seed)}
+        return {"num_draws": self.num_draws, "seed": whole(seed, "random_state", least=0)}
 
     def _store(self, found: Fit, shape: tuple[int, ...]) -> None:
         """Store a fit as arrays, with `coef_` and the like; `shape` is that of the outputs."""
@@ -120,6 +120,14 @@ class BayesianEstimator(BaseEstimator):
         parts = [posterior.predict(rows) for posterior in self.posterior_]
         return Predictions(*(np.stack(c, axis=1) for c in zip(*(dataclasses.astuple(p) for p in parts), strict=True)))
 
+    def predict(self, X, return_std: bool = False):
+        """The posterior expectation of y at each row of X.
+
+        With `return_std` (mean, standard deviation), the predictive standard deviation, noise included.
+        """
+        found = self.predictions(X)
+        return (found.mean, found.predictive_sd) if return_std else found.mean
+
     def __sklearn_tags__(self):
         """Sparse matrices are taken, and made dense."""
         tags = super().__sklearn_tags__()
@@ -148,7 +156,11 @@ class BayesianEstimator(BaseEstimator):
         ):
             times = weights.astype(int)
             X, y, weights = np.repeat(X, times, axis=0), np.repeat(y, times), None
-        model = {"prior_scale": self.prior_scale, "intercept": bool(self.fit_intercept), "weights": weights}
+        model = {
+            "prior_scale": self.prior_scale,
+            "intercept": flag(self.fit_intercept, "fit_intercept"),
+            "weights": weights,
+        }
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", GyromcWarning)  # they are stored in `warnings_`
             found = fit(X, y, family, effort=self.effort, **model, **self._options)
@@ -226,7 +238,7 @@ class BayesianLinearRegression(_Numbers):
             f"`y` must have {len(before)} columns, as in the rows before: got {len(columns)}.",
         )
         self.sums_ = tuple(sums.add(X, column, weights) for sums, column in zip(before, columns, strict=True))
-        scale, intercept = positive(self.prior_scale, "prior_scale"), bool(self.fit_intercept)
+        scale, intercept = positive(self.prior_scale, "prior_scale"), flag(self.fit_intercept, "fit_intercept")
         found, names = [], [f"x{j}" for j in range(X.shape[1])]
         for sums in self.sums_:
             one = solve(sums.standardised(scale, intercept), names, relative_error(self.effort), **self._options)

@@ -46,7 +46,7 @@ STATEMENT = re.compile(rf"\s*(?:(\[\[?\s*{KEY}(?:\s*\.\s*{KEY})*\s*\]\]?)|({KEY}
 def load(path: str | Path, allow_import: bool = False) -> Plan:
     """Read the plan in a TOML file; paths of data files in it are relative to its folder."""
     path = read_path(path)
-    require(is_file(path), f"There is no plan file {shown(str(path))}.")
+    require(os.path.isfile(path), f"There is no plan file {shown(str(path))}.")
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
@@ -67,14 +67,6 @@ def loads(text: str, folder: str | Path = ".", allow_import: bool = False) -> Pl
     except ValueError as error:
         raise InvalidInput(f"The plan is not valid TOML: {error}.") from None
     return _Reader(text, table, Path(folder), allow_import).plan()
-
-
-def is_file(path: Path) -> bool:
-    """Whether there is such a file; False for a name that no file can have."""
-    try:
-        return path.is_file()
-    except (OSError, ValueError):
-        return False
 
 
 def line_of(text: str, path: tuple) -> int:
@@ -175,7 +167,7 @@ class _Reader:
     def file(self, name: Any, path: tuple) -> Path:
         """The path of a file that exists, from the folder of the plan file on."""
         place = self.folder / str(name)
-        self.check(is_file(place), f"The file {shown(str(place))} does not exist.", path)
+        self.check(os.path.isfile(place), f"The file {shown(str(place))} does not exist.", path)
         return place
 
     def piece(self, given: Any, path: tuple, among: Mapping[str, PieceKind]) -> Any:
@@ -250,7 +242,7 @@ class _Reader:
         read = {name: self.value(DATA[name], table[name], (*path, name)) for name in plain if name in table}
         place = self.folder / read["csv"]
         missing = f"[target] names the data file {shown(str(place))}, which does not exist."
-        self.check(is_file(place), missing, (*path, "csv"))
+        self.check(os.path.isfile(place), missing, (*path, "csv"))
         names, rows = read_numbers(place, place.name)
         response = table.get("response")
         if response not in names:

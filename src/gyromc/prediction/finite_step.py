@@ -234,22 +234,6 @@ POINTS = 500  # at which the oracle's covariance is evaluated
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Left:
-    """What is left of N·Var."""
-
-    residual: float  # what is not Gaussian
-    oracle: float  # the noise of gradients
-    boundary: float  # both ends of a chain
-
-    error: float  # of their sum: that of the residual's V
-
-    @property
-    def total(self) -> float:
-        """N·Var of the corrected average."""
-        return self.residual + self.oracle + self.boundary
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
 class Residuals:
     """The parts that all observables of one plan share."""
 
@@ -289,8 +273,11 @@ class Residuals:
             raise InvalidInput(reason)
         return rows, oracle_covariances(self.plan.flat_target, self.plan.prepared_oracle, self.sample.theta[rows])
 
-    def left(self, name: str, values: np.ndarray, fitted: Fitted) -> Left:
-        """What is left for one observable, given at the sample's points; `fitted` is the plug-in on the same sample."""
+    def left(self, name: str, values: np.ndarray, fitted: Fitted) -> Number:
+        """What is left of N·Var for one observable, given at the sample's points; `fitted` is the plug-in on the same sample.
+
+        Three parts: the residual, what is not Gaussian; the noise of gradients; both ends of a chain.
+        """
         j = list(self.plan.observables).index(name)
         found, w = self._martingale, self.sample.weights
         v, own = found.slope[j], found.owner == j
@@ -300,7 +287,7 @@ class Residuals:
         rho = values - phi + after @ v + (after @ p.T) ** 2 @ weight  # T9: 0 on a Gaussian, up to a constant
         boundary = (2 if self.plan.burn_in else 1) * _variance(w, phi) / self.plan.num_steps
         left, error = self._residual(rho, fitted)
-        return Left(left, self._noise(v, p, weight), boundary, error + boundary)
+        return Number(left + self._noise(v, p, weight) + boundary, error + boundary)
 
     def _residual(self, rho: np.ndarray, fitted: Fitted) -> tuple[float, float]:
         """N·Var of the average of ρ, as for one exponential: Var ρ·coth(η Var ρ/V(ρ)), V/η for small η and Var ρ for large.

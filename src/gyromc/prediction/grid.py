@@ -61,7 +61,6 @@ class GridChain:
     target_mean: float  # μ(h), on the same grid
     spread: float  # the standard deviation of h under π_η
     transient: Transient  # Σ_k (h(z_k) - π_η(h)) from the plan's starts
-    nodes: int
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -318,7 +317,6 @@ class _Grid:
             target_mean=float(target @ found),
             spread=math.sqrt(second),
             transient=self._transient(values, phi, mean),
-            nodes=len(self.z),
         )
 
     def _error(self, at_nodes: np.ndarray, phi: np.ndarray) -> float:

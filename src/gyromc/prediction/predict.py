@@ -130,7 +130,7 @@ class Prediction(Records[Answer], Shown):
 
 
 def predict(plan: Plan, sample=None, *, digits: int = 6) -> Prediction:
-    """What the plan will deliver: V, the error of a chain's average, bias, stability and verdicts. Nothing is run.
+    """What the plan will deliver: V, the error of a chain's average, bias, stability and verdicts, without running the plan.
 
     **Arguments:**
 

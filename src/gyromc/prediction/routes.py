@@ -111,7 +111,7 @@ def _less_martingale(shared: Shared, name: str, found: Answer) -> Answer:
         try:
             values = plan.model.values(plan.observables[name], shared.pilot.theta)
             left = shared.residuals.left(name, values, shared.fitted())
-            variance, error = left.total / plan.num_steps, left.error / plan.num_steps  # T9
+            variance, error = left.value / plan.num_steps, left.error / plan.num_steps  # T9
         except InvalidInput as error:
             return found.noting(f"{name}: what the martingale takes off is not known: {error}")
         how = Method(Kind.MARTINGALE, f"{Kind.MARTINGALE.value}, from a sample")

@@ -7,19 +7,16 @@ one process all of them return at once, and no distributed runtime is needed. `f
 ends this process with a status and tells them.
 
 `connecting` brings the processes together before JAX starts, `watching` ends all of them when one is lost, `exchange` has the
-rest. The first two are imported when they are used.
+rest.
 """
 
 import os
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
 
 from gyromc.checks import positive, require, whole
 from gyromc.errors import InvalidInput
+from gyromc.processes.connecting import meet, wait_for_server
 from gyromc.processes.exchange import agree, count, everyone, gathered, index, joined
-
-if TYPE_CHECKING:
-    from gyromc.processes.watching import LOST, finish, leave
+from gyromc.processes.watching import LOST, finish, leave, watch
 
 __all__ = ["LOST", "agree", "count", "everyone", "finish", "gathered", "index", "joined", "leave", "start"]
 
@@ -68,9 +65,6 @@ def start(
         not jax.distributed.is_initialized(),
         "JAX's distributed runtime runs already. Call `gyromc.processes.start` in place of `jax.distributed.initialize`.",
     )
-    from gyromc.processes.connecting import meet, wait_for_server
-    from gyromc.processes.watching import watch
-
     watch(meet(coordinator, num_processes, process_id, timeout), process_id, silence)
     if process_id > 0:
         # JAX would try again only after a second.
@@ -107,8 +101,8 @@ def _who(
         coordinator = found[0]
         num_processes = found[1] if num_processes is None else num_processes
         process_id = found[2] if process_id is None else process_id
-    num_processes = _number(COUNT, os.environ) if num_processes is None else num_processes
-    process_id = _number(INDEX, os.environ) if process_id is None else process_id
+    num_processes = _number(COUNT) if num_processes is None else num_processes
+    process_id = _number(INDEX) if process_id is None else process_id
     missing = {
         f"the address of process 0 (`coordinator`, --coordinator or {ADDRESS})": coordinator,
         f"the number of processes (`num_processes`, --processes or {COUNT[0]})": num_processes,
@@ -141,19 +135,11 @@ def _launcher(timeout: float) -> tuple[str | None, int | None, int | None]:
         ) from None
 
 
-def _number(names: tuple[str, ...], environment: Mapping[str, str]) -> int | None:
+def _number(names: tuple[str, ...]) -> int | None:
     """The first of some environment variables that is set, as a number."""
     for name in names:
-        text = environment.get(name)
+        text = os.environ.get(name)
         if text is not None:
             require(text.strip().isdigit(), f"The environment variable {name} must be a whole number: it is {text!r}.")
             return int(text)
     return None
-
-
-def __getattr__(name: str) -> Any:
-    if name in ("LOST", "finish", "leave"):
-        from gyromc.processes import watching
-
-        return getattr(watching, name)
-    raise AttributeError(f"module 'gyromc.processes' has no attribute {name!r}")

@@ -4,7 +4,6 @@ Values and small arrays go through the coordinator's store of keys and values, o
 nothing is sent.
 """
 
-import contextlib
 import io
 import itertools
 import json
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from gyromc.checks import require, shown
+from gyromc.processes.watching import waiting
 
 WAIT = 24 * 3600
 """Seconds for the others, which may compile or save; whether they live is watched apart."""
@@ -57,7 +57,7 @@ def agree(value: Any) -> Any:
         data = _encoded(value)
         client.key_value_set_bytes(key, b"." + data)
         return _decoded(data)
-    with _waiting():
+    with waiting():
         return _decoded(client.blocking_key_value_get_bytes(key, WAIT * 1000)[1:])
 
 
@@ -77,7 +77,7 @@ def gathered(array: Any) -> np.ndarray:
     from jax.experimental.multihost_utils import process_allgather
 
     # 64-bit numbers stay as they are.
-    with _waiting(), jax.enable_x64(True):
+    with waiting(), jax.enable_x64(True):
         return process_allgather(array, tiled=True)
 
 
@@ -108,15 +108,9 @@ def _through_devices(rows: np.ndarray, sizes: list[int]) -> bytes:
 
     padded = np.zeros(max(sizes), np.uint8)
     padded[: rows.nbytes] = rows.reshape(-1).view(np.uint8)
-    with _waiting():
+    with waiting():
         parts = process_allgather(padded)
     return b"".join(parts[i, :size].tobytes() for i, size in enumerate(sizes))
-
-
-def _waiting() -> contextlib.AbstractContextManager:
-    from gyromc.processes.watching import waiting
-
-    return waiting()
 
 
 def _state() -> Any:
@@ -136,7 +130,7 @@ def _exchanged(client: Any, data: bytes) -> list[bytes]:
     place = f"gyromc/{next(_calls)}/"
     # An empty value would not be stored.
     client.key_value_set_bytes(f"{place}{index()}", b"." + data)
-    with _waiting():
+    with waiting():
         client.wait_at_barrier(place, WAIT * 1000)
     found = dict(client.key_value_dir_get_bytes(place))
     # What was exchanged before has been read by all, or they would not be here.

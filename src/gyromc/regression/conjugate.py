@@ -21,39 +21,30 @@ FAR = 45.0  # logarithms of the density below its maximum, beyond which σ is le
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Evidence:
-    """p(y | σ), the coefficients integrated out, from the eigendecomposition of XᵀX.
+class Integrated:
+    """The posterior of a linear regression, from the eigendecomposition of XᵀX.
 
     **Attributes:**
 
-    - `values`, `vectors`: eigenvalues λ of XᵀX (0 where no row has an entry) and eigenvectors; `moments`: Xᵀy along these.
+    - `values`, `vectors`: eigenvalues λ of XᵀX (0 where no row has an entry) and eigenvectors; `products`: Xᵀy along these.
     - `apart`: the squares of y that no column explains; `count`: the number of observations.
-    - `prior_scale`: of the coefficients.
+    - `prior_scale`: of θ; `T`: a matrix whose rows are the coefficients as functions of θ.
     """
 
     values: np.ndarray
     vectors: np.ndarray
-    moments: np.ndarray
+    products: np.ndarray
     apart: float
     count: float
     prior_scale: float
-
-    @classmethod
-    def of(cls, rows: np.ndarray, y: np.ndarray, prior_scale: float, count: float | None = None) -> "Evidence":
-        """The evidence of rows; `count` is the number of observations where `rows` sum up more than they are long."""
-        values, vectors = linalg.eigh(rows.T @ rows)
-        seen = values > 1e-12 * max(float(values[-1]), 1e-300)
-        moments = np.where(seen, vectors.T @ (rows.T @ y), 0.0)
-        values = np.where(seen, values, 0.0)
-        along = float(np.sum(moments[seen] ** 2 / values[seen]))
-        return cls(values, vectors, moments, max(0.0, float(y @ y) - along), float(count or len(y)), prior_scale)
+    T: np.ndarray
 
     def log_density(self, log_sigma: np.ndarray) -> np.ndarray:
         """log p(log σ | y) up to a constant, at every log σ."""
         variance = np.exp(2 * np.asarray(log_sigma, float))[..., None]
         seen = self.values > 0
         total = variance + self.prior_scale**2 * self.values[seen]
-        along = self.moments[seen] ** 2 / self.values[seen]  # squares of y along the left singular vectors
+        along = self.products[seen] ** 2 / self.values[seen]  # squares of y along the left singular vectors
         explained = np.sum(np.log(total) + along / total, axis=-1)
         variance = variance[..., 0]
         left = (self.count - seen.sum()) * np.log(variance) + (self.apart + SMALLEST**2) / variance
@@ -63,41 +54,24 @@ class Evidence:
         """Means and standard deviations of θ along the eigenvectors, given every σ: … × dim."""
         variance = np.asarray(sigma, float)[..., None] ** 2
         total = self.values + variance / self.prior_scale**2
-        return self.moments / total, np.sqrt(variance / total)
+        return self.products / total, np.sqrt(variance / total)
 
     @functools.cached_property
     def grid(self) -> tuple[np.ndarray, np.ndarray]:
         """(log σ, weights) of a grid over all of the posterior of σ."""
-        coarse = np.linspace(np.log(SMALLEST) - 4, np.log(LARGEST) + 3, GRID)
+        grid = np.linspace(np.log(SMALLEST) - 4, np.log(LARGEST) + 3, GRID)
         for _ in range(3):  # the second and third look at a narrower range
-            density = self.log_density(coarse)
+            density = self.log_density(grid)
             near = np.flatnonzero(density > density.max() - FAR)
-            low, high = coarse[max(0, near[0] - 1)], coarse[min(len(coarse) - 1, near[-1] + 1)]
-            coarse = np.linspace(low, high, GRID)
-        density = self.log_density(coarse)
-        weights = np.exp(density - density.max())
-        return coarse, weights / weights.sum()
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Integrated:
-    """The posterior of a linear regression.
-
-    **Attributes:**
-
-    - `evidence`: the law of σ, and of θ given σ.
-    - `T`: a matrix whose rows are the coefficients as functions of θ.
-    """
-
-    evidence: Evidence
-    T: np.ndarray
+            grid = np.linspace(grid[max(0, near[0] - 1)], grid[min(GRID - 1, near[-1] + 1)], GRID)
+        return grid, special.softmax(self.log_density(grid))
 
     @functools.cached_property
     def _parts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(weights, means, standard deviations) of the coefficients over the grid of σ."""
-        log_sigma, weights = self.evidence.grid
-        means, sds = self.evidence.given(np.exp(log_sigma))
-        along = self.T @ self.evidence.vectors
+        log_sigma, weights = self.grid
+        means, sds = self.given(np.exp(log_sigma))
+        along = self.T @ self.vectors
         return weights, means @ along.T, np.sqrt(sds**2 @ (along**2).T)
 
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
@@ -120,11 +94,17 @@ class Integrated:
 
     def sigma(self, levels: tuple[float, float]) -> tuple[float, float, float, float]:
         """Mean, standard deviation and two quantiles of σ."""
-        log_sigma, weights = self.evidence.grid
+        log_sigma, weights = self.grid
         sigma = np.exp(log_sigma)
         mean = float(weights @ sigma)
-        low, high = np.exp(_inverse(log_sigma, weights, np.array(levels)))
+        low, high = self._sigma_at(np.array(levels))
         return mean, float(np.sqrt(weights @ (sigma - mean) ** 2)), float(low), float(high)
+
+    def _sigma_at(self, levels: np.ndarray) -> np.ndarray:
+        """Where the distribution function of σ, linear in log σ between the points of the grid, has the levels."""
+        log_sigma, weights = self.grid
+        upto = np.concatenate([[0.0], np.cumsum((weights[1:] + weights[:-1]) / 2)])
+        return np.exp(np.interp(levels * upto[-1], upto, log_sigma))
 
     def draws(self, rng: np.random.Generator, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
         """Independent draws: θ, of the given shape × dim, and σ.
@@ -132,20 +112,21 @@ class Integrated:
         The root of the covariance is the symmetric one, which does not depend on the choice of eigenvectors: rounding errors of
         the rows change the draws by as little.
         """
-        sigma = np.exp(_inverse(*self.evidence.grid, rng.random(shape)))
-        means, sds = self.evidence.given(sigma)
-        vectors = self.evidence.vectors
-        return (means + sds * (rng.standard_normal(means.shape) @ vectors)) @ vectors.T, sigma
+        sigma = self._sigma_at(rng.random(shape))
+        means, sds = self.given(sigma)
+        return (means + sds * (rng.standard_normal(means.shape) @ self.vectors)) @ self.vectors.T, sigma
 
 
 def integrate(
     rows: np.ndarray, y: np.ndarray, prior_scale: float, T: np.ndarray, count: float | None = None
 ) -> Integrated:
-    """The posterior of y = Xθ + σN(0, I), θ ~ N(0, prior_scale² I), and of the coefficients Tθ."""
-    return Integrated(Evidence.of(rows, y, prior_scale, count), T)
+    """The posterior of y = Xθ + σN(0, I), θ ~ N(0, prior_scale² I), and of the coefficients Tθ.
 
-
-def _inverse(grid: np.ndarray, weights: np.ndarray, levels: np.ndarray) -> np.ndarray:
-    """Where the distribution function of a density on a grid, linear between its points, has the levels."""
-    upto = np.concatenate([[0.0], np.cumsum((weights[1:] + weights[:-1]) / 2)])
-    return np.interp(levels * upto[-1], upto, grid)
+    `count` is the number of observations where `rows` sum up more than they are long.
+    """
+    values, vectors = linalg.eigh(rows.T @ rows)
+    seen = values > 1e-12 * max(float(values[-1]), 1e-300)
+    products = np.where(seen, vectors.T @ (rows.T @ y), 0.0)
+    values = np.where(seen, values, 0.0)
+    apart = max(0.0, float(y @ y) - float(np.sum(products[seen] ** 2 / values[seen])))
+    return Integrated(values, vectors, products, apart, float(count or len(y)), prior_scale, T)

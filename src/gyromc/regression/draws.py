@@ -156,9 +156,10 @@ class GroupDraws:
         pairs = itertools.combinations(range(k), 2)
         return xp.stack([*sd, *(covariance[..., i, j] / (sd[i] * sd[j]) for i, j in pairs)], axis=-1)
 
-    def placed(self, term: GroupTerm) -> "PlacedGroup":
-        """The group for new rows. A level that was not fitted has deviations of its own, drawn from their law: the same for all
-        its rows.
+    def added(self, term: GroupTerm) -> Callable[[slice, Any], np.ndarray]:
+        """What the group adds to the linear predictors of some of the term's rows, chains × draws × rows, in a precision.
+
+        A level that was not fitted has deviations of its own, drawn from their law: the same for all its rows.
         """
         place, b = term.places(self.levels), self.deviations
         new, of_new = np.unique(term.index[place < 0], return_inverse=True)
@@ -167,22 +168,12 @@ class GroupDraws:
             b = np.concatenate([b, noise @ np.swapaxes(self.root, -1, -2)], axis=2)
             place = place.copy()
             place[place < 0] = len(self.levels) + of_new
-        return PlacedGroup(b, place, term.Z)
 
+        def at(rows: slice, dtype: Any) -> np.ndarray:
+            Z, own = term.Z[rows].astype(dtype, copy=False), b.astype(dtype, copy=False)[:, :, place[rows]]
+            return functools.reduce(np.add, [own[..., k] * Z[:, k] for k in range(Z.shape[1])])
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class PlacedGroup:
-    """A group for some rows: `deviations` of levels, the `place` of each row among these, and the columns `Z` that deviate."""
-
-    deviations: np.ndarray
-    place: np.ndarray
-    Z: np.ndarray
-
-    def at(self, rows: slice, dtype: Any) -> np.ndarray:
-        """What the group adds to the linear predictors: chains × draws × rows."""
-        b = self.deviations.astype(dtype, copy=False)
-        place, Z = self.place[rows], self.Z[rows].astype(dtype, copy=False)
-        return functools.reduce(np.add, [b[:, :, place, k] * Z[:, k] for k in range(Z.shape[1])])
+        return at
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -230,13 +221,7 @@ class Draws:
     def average(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The mean over draws of values, chains × draws × …, and its standard error from the variance between chains."""
         mean = np.mean(values, axis=(0, 1))
-        by_chain = np.mean(values - mean, axis=1)
-        return mean, np.sqrt(np.sum(by_chain**2, axis=0) / (len(by_chain) - 1) / len(by_chain))
-
-    def quantiles(self, levels: Sequence[float]) -> np.ndarray:
-        """Quantiles of each coefficient: levels × coefficients."""
-        draws = self.coefficients()
-        return np.quantile(draws.reshape(-1, draws.shape[-1]), levels, axis=0, method="hazen")
+        return mean, _between(values - mean)
 
     def thinned(self, count: int) -> "Draws":
         """At most about so many draws, evenly spaced in every chain."""
@@ -262,7 +247,9 @@ class Draws:
         """log p(y | x) at each row, θ averaged out: for classes the log of the predictive probability of the class that came."""
         X, found = self._columns(X), []
         beside = self._read(len(X), **beside)
-        for rows in self._chunks(len(X)):
+        at_once = max(1, AT_ONCE // (self.count * (self.likelihood.outputs + 1)))
+        for first in range(0, max(1, len(X)), at_once):
+            rows = slice(first, first + at_once)
             t, given = self._predictors(X, rows, **beside)
             densities = self.likelihood.log_density(t, y[rows], *given)
             found.append(special.logsumexp(densities, axis=(0, 1)) - np.log(self.count))
@@ -323,7 +310,7 @@ class Draws:
         return {
             "offset": of_rows(offset, "offset", num_rows),
             "known": tuple(of_rows(given[name], name, num_rows) for name in self.likelihood.known),
-            "groups": tuple(group.placed(_term_of(group, groups, num_rows)) for group in self.groups),
+            "groups": tuple(group.added(_term_of(group, groups, num_rows)) for group in self.groups),
         }
 
     def _columns(self, X) -> np.ndarray:
@@ -334,24 +321,20 @@ class Draws:
         )
         return X
 
-    def _chunks(self, num_rows: int) -> list[slice]:
-        at_once = max(1, AT_ONCE // (self.count * max(self.likelihood.outputs + 1, 2)))
-        return [slice(first, first + at_once) for first in range(0, max(1, num_rows), at_once)]
-
     def _predictors(
         self, X: np.ndarray, rows: slice, offset=None, known=(), groups=()
     ) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
         """(t, given) at some of the rows, in the precision of `theta`."""
         dtype = self.theta.dtype
         Z = self.units.rows(X[rows]).astype(dtype, copy=False)
-        if self.likelihood.outputs > 1:
+        if self.likelihood.vector:
             blocks = self.theta.reshape(*self.theta.shape[:2], self.likelihood.outputs, -1)
             return np.swapaxes(blocks @ Z.T, -1, -2), ()
         before = self.units.known(X[rows]) + (0.0 if offset is None else offset[rows])
         t = dtype.type(self.units.y_scale) * (self.theta @ Z.T)
         t += np.asarray(before, dtype)
         for group in groups:
-            t += group.at(rows, dtype)
+            t += group(rows, dtype)
         return t, (*(k[rows].astype(dtype, copy=False) for k in known), *(g[..., None] for g in self.given))
 
 

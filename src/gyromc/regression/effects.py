@@ -10,7 +10,6 @@ standardised row, summed over the rows of a cluster. Further parameters are held
 
 import dataclasses
 import itertools
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -188,22 +187,24 @@ def robust_sd(
     """
     posterior, likelihood = fit.posterior, fit.posterior.likelihood
     require(
-        not getattr(posterior, "groups", ()),
+        not posterior.groups,
         "Robust standard deviations are for models without groups. Fit without them and pass `clusters`.",
     )
     require(
         likelihood.outputs == 1,
         "Robust standard deviations are for models with one linear predictor, not for several classes.",
     )
-    mean = _at_mean(posterior)
-    t, given = mean.predictors(X, **beside)
+    # The posterior with one draw, its mean.
+    center = {"theta": posterior.theta.mean(axis=(0, 1), keepdims=True)}
+    center["given"] = tuple(np.mean(g, keepdims=True, axis=(0, 1)) for g in posterior.given)
+    t, given = dataclasses.replace(posterior, **center).predictors(X, **beside)
     t, given = t[0, 0], tuple(g[0, 0] if np.ndim(g) == 3 else g for g in given)
     h = STEP * max(1.0, posterior.units.y_scale)
     low, mid, high = (-likelihood.log_density(t + d, y, *given) for d in (-h, 0.0, h))
     w = np.ones(len(y)) if weights is None else weights
     slope, curvature = w * (high - low) / (2 * h), np.maximum(w * (high - 2 * mid + low) / h**2, 0.0)
     rows = posterior.units.y_scale * posterior.units.rows(X)  # ∂t/∂θ
-    H = (rows * curvature[:, None]).T @ rows + _prior_precision(fit, rows.shape[1])
+    H = (rows * curvature[:, None]).T @ rows + float(fit.target.prior_precision) * np.eye(rows.shape[1])
     scores = rows * slope[:, None]
     n, k = len(y), rows.shape[1]
     factor = n / max(n - k, 1)
@@ -217,16 +218,3 @@ def robust_sd(
     T, _ = posterior.units.coefficients(likelihood.basis)
     covariance = factor * T @ (half @ half.T) @ T.T
     return np.sqrt(np.maximum(np.diag(covariance), 0.0))
-
-
-def _at_mean(posterior: Any) -> Any:
-    """Return the posterior with one draw: its mean."""
-    given = tuple(np.mean(g, keepdims=True, axis=(0, 1)) for g in posterior.given)
-    return dataclasses.replace(posterior, theta=posterior.theta.mean(axis=(0, 1), keepdims=True), given=given)
-
-
-def _prior_precision(fit: Fit, size: int) -> np.ndarray:
-    """Return the precision of θ's prior, which is one number for all coordinates."""
-    precision = float(np.asarray(fit.target.prior_precision).ravel()[0])
-    require(math.isfinite(precision), "The prior of the fit is not known.")
-    return precision * np.eye(size)

@@ -399,7 +399,8 @@ def _marginal(question: _Question) -> Fit | str:
     if why_not is not None:
         return why_not
     (T, offset), target = question.map, question.target.centred([True] * len(question.groups))
-    found = marginal.Marginal(target).sample(T, math.prod(question.shape), question.seed)
+    left = marginal.Marginal(target)
+    found = left.sample(T, math.prod(question.shape), question.seed)
     if found.why_not_trusted is not None:
         return found.why_not_trusted
     posterior = _draws(question, target, found.theta.reshape(*question.shape, -1))
@@ -411,7 +412,7 @@ def _marginal(question: _Question) -> Fit | str:
         np.concatenate([found.sd, further.std(axis=(0, 1))]),
         np.concatenate([found.std_error, error]),
         "Independent draws: given σ and the groups' standard deviations and correlations, coefficients and deviations are "
-        f"Gaussian and were integrated out. The {found.num_numbers} remaining parameters were drawn by importance sampling; the "
+        f"Gaussian and were integrated out. The {left.dim} remaining parameters were drawn by importance sampling; the "
         f"effective sample size is {100 * found.share:.0f} % of the draws.",
         max(1.0, posterior.count / found.effective) ** 0.5,
     )

@@ -51,19 +51,17 @@ class MarginalDraws:
 
     - `mean`, `sd`, `std_error`: of the coefficients asked for, and the standard error of their means.
     - `theta`: draws of equal weight, φ by systematic resampling.
-    - `num_numbers`: how many numbers φ has; `effective`: the effective size of its sample; `share`: of the number of draws.
+    - `effective`: the effective size of the sample of φ; `share`: of the number of draws.
     """
 
     mean: np.ndarray
     sd: np.ndarray
     std_error: np.ndarray
     theta: np.ndarray
-    num_numbers: int
     effective: float
 
     @property
     def share(self) -> float:
-        """The effective size over the number of draws."""
         return self.effective / SETTINGS.rounds[-1]
 
     @property
@@ -188,7 +186,7 @@ class Marginal:
         sd, error = np.sqrt(weights @ (np.concatenate(inside) + away**2)), np.sqrt(weights**2 @ away**2)
         drawn = np.empty((count, self.dim))
         drawn[order] = phi[picked]
-        return MarginalDraws(mean, sd, error, self._theta(drawn, v), self.dim, effective_size(weights))
+        return MarginalDraws(mean, sd, error, self._theta(drawn, v), effective_size(weights))
 
     def _theta(self, phi: np.ndarray, v: np.ndarray) -> np.ndarray:
         """θ from φ, coefficients and deviations."""

@@ -254,7 +254,8 @@ def _labels(X: np.ndarray, names, likelihood: Likelihood, classes) -> tuple[tupl
     """Names of columns and classes."""
     names = [f"x{j}" for j in range(X.shape[1])] if names is None else names
     require(
-        len(names) == X.shape[1], f"`names` must have one entry per column of `X` ({X.shape[1]}): got {len(names)}."
+        len(names) == len(set(names)) == X.shape[1],
+        f"`names` must have one entry per column of `X` ({X.shape[1]}), each another: got {shown(names)}.",
     )
     if likelihood.response is ResponseKind.CLASSES:
         count = getattr(likelihood, "num_classes", 2)

@@ -15,6 +15,7 @@ from scipy import special
 
 from gyromc.approx.pareto import HEAVY, smoothed
 from gyromc.checks import number, require, shown
+from gyromc.show.records import plain_attributes
 
 LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 LEAST_ROWS = 10
@@ -44,10 +45,7 @@ class Score:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON; what is not finite becomes None."""
-        return {
-            k: (v if not isinstance(v, float) or math.isfinite(v) else None)
-            for k, v in dataclasses.asdict(self).items()
-        }
+        return plain_attributes(self, *(field.name for field in dataclasses.fields(self)))
 
 
 def held_out_rows(labels: np.ndarray | None, num_rows: int, fraction: float, seed: int) -> np.ndarray:
@@ -79,21 +77,12 @@ def class_scores(probabilities: np.ndarray, labels: np.ndarray, train: np.ndarra
     def right(p):
         return (np.argmax(p, axis=1) == labels).astype(float)
 
-    return [
-        _paired(
-            "Brier score", brier(probabilities), brier(shares), "lower", "Σ over classes of (probability − outcome)²"
-        ),
-        _paired(
-            "log score",
-            log_density(probabilities),
-            log_density(shares),
-            "higher",
-            "mean log of the observed class's probability",
-        ),
-        _paired(
-            "accuracy", right(probabilities), right(shares), "higher", "share of rows whose likeliest class is right"
-        ),
-    ]
+    rules = (
+        ("Brier score", brier, "lower", "Σ over classes of (probability − outcome)²"),
+        ("log score", log_density, "higher", "mean log of the observed class's probability"),
+        ("accuracy", right, "higher", "share of rows whose likeliest class is right"),
+    )
+    return [_paired(name, rule(probabilities), rule(shares), better, why) for name, rule, better, why in rules]
 
 
 def number_scores(

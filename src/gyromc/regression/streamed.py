@@ -175,7 +175,10 @@ def _sampled(source, units, family, prior_scale, error, labels, seed, say):
         sd = np.sqrt(np.einsum("ji,ji->j", T @ np.linalg.inv(model.precision), T))
         say("running chains that read single rows")
         chosen = {name: linear(row) for name, row in zip(labels, T, strict=True)}
-        found = expect(_plan(model, chosen), chosen, error, seed=seed, progress=False)
+        # A plan passes the model on, so that the mode is found once.
+        any_run = {"dynamics": overdamped(model.dim), "step_size": 0.1, "num_steps": 1}
+        plan = Plan(target=target, observables=chosen, **any_run).knowing(model)
+        found = expect(plan, chosen, error, seed=seed, progress=False)
     half = float(special.ndtri((1 + LEVEL) / 2))
     rows = []
     for name, start, width in zip(labels, offset, sd, strict=True):
@@ -192,11 +195,3 @@ def _sampled(source, units, family, prior_scale, error, labels, seed, say):
         "at the mode, whose curvature was computed from all rows."
     )
     return tuple(rows), reason, tuple(found.warnings)
-
-
-def _plan(model: Model, observables):
-    """A plan that passes the model on to the tuner, so that the mode is found once."""
-    plan = Plan(
-        target=model.target, dynamics=overdamped(model.dim), observables=observables, step_size=0.1, num_steps=1
-    )
-    return plan.knowing(model)

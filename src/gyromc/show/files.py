@@ -7,6 +7,7 @@ import contextlib
 import csv
 import dataclasses
 import glob
+import hashlib
 import io
 import json
 import os
@@ -18,7 +19,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from gyromc.checks import cause, read_path, require
+from gyromc.checks import read_path, require
 from gyromc.errors import InvalidInput
 from gyromc.show.interruption import unhurried
 from gyromc.show.numbers import is_number
@@ -252,23 +253,10 @@ class ResultsFile:
 
     def save(self, content: Mapping[str, Any], directory: Path) -> dict[str, Any]:
         """Write the content under a header with the schema; return what a reader of the file gets."""
-        text = json_text({"schema": self.schema, "schema_version": self.version, **content}, indent=1)
+        plain = json.loads(json_text({"schema": self.schema, "schema_version": self.version, **content}))
+        text = json_text({**plain, "sha256": _digest(plain)}, indent=1)
         write_atomically(Path(directory) / self.name, text + "\n")
         return json.loads(text)
-
-    @contextlib.contextmanager
-    def reading(self, directory: Path) -> Iterator[dict[str, Any]]:
-        """Around all that uses the content, which is read: what a foreign content raises there becomes an `InvalidInput`."""
-        content = self.load(directory)
-        try:
-            yield content
-        except (LookupError, TypeError, AttributeError, ValueError, RuntimeError) as error:
-            if isinstance(error, InvalidInput):
-                raise
-            raise InvalidInput(
-                f"{Path(directory) / self.name} does not hold what gyromc wrote ({cause(error)}). Run "
-                f"`{self.command.format(directory=directory)}` again."
-            ) from None
 
     def load(self, directory: Path) -> dict[str, Any]:
         """Read the file; `InvalidInput` when it is missing, damaged or follows another schema."""
@@ -285,4 +273,12 @@ class ResultsFile:
                 f"{path} has schema {found[0]!r} version {found[1]!r}; this gyromc reads {self.schema!r} version "
                 f"{self.version}. Use the gyromc that wrote it, or run `{command}` again."
             )
+        same = content.get("sha256") == _digest(content)
+        require(same, f"{path} was changed after it was written: its checksum differs. Run `{command}` again.")
         return content
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    """The checksum of a content's values, whatever the spaces and the order of its keys are."""
+    plain = json.dumps({key: value for key, value in content.items() if key != "sha256"}, sort_keys=True)
+    return hashlib.sha256(plain.encode()).hexdigest()

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gyromc.checks import require
+from gyromc.checks import one_of, require
 from gyromc.regression.comparing import CLEAR, LEAST
 from gyromc.show.numbers import number, plus_minus
 from gyromc.show.tables import Shown, Table
@@ -62,8 +62,7 @@ class ModelComparison(Shown):
 
     def __getitem__(self, name: str) -> ComparedModel:
         found = {one.name: one for one in self.models}
-        require(name in found, f"The comparison has no model {name!r}: it has {', '.join(found)}.")
-        return found[name]
+        return found[one_of(name, found, "name")]
 
     def to_dict(self) -> dict[str, Any]:
         return {

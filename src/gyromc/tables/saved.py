@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from gyromc.checks import require, whole
+from gyromc.checks import one_of, read_path, require, shown, whole
 from gyromc.extras import needs
 from gyromc.io.archive import Archive, write_archive
 from gyromc.io.codec import Codec, known_classes
@@ -55,8 +55,7 @@ class FittedModel(Shown):
 
     def __getitem__(self, name: str) -> Coefficient:
         found = {one.label: one for one in reversed(self.coefficients)}
-        require(name in found, f"The model has no coefficient {name!r}: it has {', '.join(reversed(found))}.")
-        return found[name]
+        return found[one_of(name, reversed(found), "name")]
 
     def shown(self) -> Sequence[Table | str]:
         return summary_tables(self._findings())
@@ -99,7 +98,7 @@ class FittedModel(Shown):
 
     def save_draws(self, path: str | Path) -> None:
         """Write the draws to a CSV or Parquet file, by its name."""
-        require_draws_file(path)
+        require_draws_file(read_path(path))
         frame = self.draws
         if str(path).endswith(".csv"):
             write_atomically(Path(path), frame.to_csv(index=False, float_format="%.9g"))
@@ -126,7 +125,7 @@ class FittedModel(Shown):
 
     def report(self, path: str | Path) -> None:
         """Write the report as one HTML page."""
-        write_atomically(Path(path), render(self._findings()))
+        write_atomically(read_path(path), render(self._findings()))
 
     def _findings(self) -> dict[str, Any]:
         require(self.results is not None, "The file of this model has no findings: it was saved by an earlier gyromc.")
@@ -136,6 +135,7 @@ class FittedModel(Shown):
         """Compare models of the same rows and response by leave-one-out cross-validation."""
         found: dict[str, Any] = {}
         for one in (self, *others):
+            require(isinstance(one, FittedModel), f"Models are compared with models: got {shown(one)}.")
             name = one.about["formula"] or one.about["command"]
             name = f"{name}, {one.about['family']}" if name in found else name
             found[f"{name} ({len(found) + 1})" if name in found else name] = one._findings()
@@ -150,6 +150,7 @@ class FittedModel(Shown):
         needs = self.encoding.needs
         if isinstance(data, str | Path):
             return read_table(data, needs[:1], keep=needs, role="needed by the model", **text)
+        require(not text, f"{', '.join(text)}: such options are for files, and the rows are in memory. Leave them out.")
         return table_of(data, needs)
 
     def predict(self, data: Any, **text: Any) -> Predictions:

@@ -264,11 +264,9 @@ def _at_rows(function, shape, *arrays):
 
 
 def _on_host(function, shape, dtype, *arrays):
-    """`function(*arrays)`, called by a compiled function with NumPy arrays; leading axes may be added to all of them.
-
-    Numbers of 64 bits go there and back as pairs of 32: a callback runs in a thread of its own, where JAX may be set to single
-    precision and would round them.
-    """
+    """`function(*arrays)`, called by a compiled function with NumPy arrays; leading axes may be added to all of them."""
+    # Numbers of 64 bits go there and back as pairs of 32: a callback runs in a thread of its own, where JAX may be set to single
+    # precision and would round them.
     dtype = np.dtype(dtype)
     wide = [x.dtype == np.float64 for x in arrays]
     words = [jax.lax.bitcast_convert_type(x, jnp.uint32) if w else x for x, w in zip(arrays, wide, strict=True)]

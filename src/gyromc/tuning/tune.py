@@ -65,6 +65,7 @@ class TuneSettings:
 
 
 SETTINGS = TuneSettings()
+UNSURE = "The errors to expect are measured against these chains, and may be too small by a factor of 2 or more."
 
 
 def tune(
@@ -288,7 +289,8 @@ class Tuning:
         tried = tuple(self._line(one, "chosen" if one is chosen else "") for one in self.candidates)
         gains = self._gains(final, given)
         total, seconds = plan.gradients * cost_of_a_gradient(plan), chains * (steps + burn_in) / final.rate
-        doubts = [*self.known.warnings, *_doubts(chosen.family, plan, rows, self.known.draws, self.budget.error)]
+        doubts = [*self.known.warnings, *([UNSURE] if self.known.warnings else [])]
+        doubts += _doubts(chosen.family, plan, rows, self.known.draws, self.budget.error)
         reason = (
             f"{chosen.family.name}, whitened by the {'covariance' if self.known.dense else 'scales'} of the solver's chains; "
             f"gradients from {_reads(plan)}; step size {plan.eta:.3g}, {chains} chains × {steps} steps after {burn_in} of burn-in"
@@ -307,10 +309,10 @@ class Tuning:
         """How many times more gradients others need for the same error, from their trials."""
         own = self.score(final)
         ratio = lambda error: (error / own) ** 2 if own > 0 else math.nan
-        plain = [
-            self.score(self.best(one)) for one in self.candidates if not one.family.turn and not one.family.friction
-        ]
-        gains = {"reversible": ratio(min(plain))} if plain else {}
+        gains = {}
+        for one in self.candidates:
+            name = "rotating" if one.family.turn or one.family.friction else "reversible"
+            gains[name] = min(ratio(self.score(self.best(one))), gains.get(name, math.inf))
         if given is not None and list(given.observables) == list(self.known.plan.observables):
             share = cost_of_a_gradient(self.known.plan) / cost_of_a_gradient(given)
             steps = min(self.steps * share, SETTINGS.screening[1]) / SETTINGS.trial_chains

@@ -35,11 +35,6 @@ class Expected:
     bias_error: float = 0.0
 
     @property
-    def largest_bias(self) -> float:
-        """The root mean square of what the bias may be: `bias` and `bias_error` together."""
-        return math.hypot(self.bias, self.bias_error)
-
-    @property
     def relative(self) -> float:
         """The RMSE in posterior standard deviations; 0 for an observable that does not vary."""
         return self.expected / self.sd if self.sd > 0 else 0.0
@@ -70,8 +65,8 @@ class Tuned(Shown, Records[Expected]):
     - `plan`: an ordinary `Plan`.
     - `expected`, `bias`, `bias_error`, `std_error`, `sd`: by observable; see `Expected`.
     - `tried`: a tuple of `Tried`, what was measured; `reason`: what was chosen, in a sentence.
-    - `gains`: how many times more gradients the best `"reversible"` sampler and, where a plan was given, the `"untuned plan"`
-      would need for the same error, from their trials.
+    - `gains`: how many times more gradients the best `"reversible"` sampler, the best `"rotating"` one (pairs of parameters, or
+      parameters with momenta) and, where a plan was given, the `"untuned plan"` would need for the same error, from their trials.
     - `gradients`: what the plan costs in gradients over all the data; `spent`: what tuning cost; `seconds`: how long a run takes
       on this machine, without compiling.
     - `warnings`: what could not be known, and what would help.

@@ -180,12 +180,6 @@ def multiply_pairs(source, start, pair, column, entry, initial, out):
 
 
 @kernel
-def predict(p, source, products, multiply):
-    """The products of (y, s, ξ) that observables and increments use."""
-    multiply(source, p.h_start, p.h_pair, p.h_column, p.h_entry, p.h_shift, products)
-
-
-@kernel
 def observe(p, products, sums, at, counted, sizes):
     """Add weight · h(z) of every observable to the sums; `sizes` becomes the bits of each chain's largest |h(z)|."""
     for w in range(0, WIDTH, LANES):
@@ -251,7 +245,7 @@ def look_later(p, c, block, k, first, last, source, products, history, sizes, mu
 def look(p, c, block, k, first, last, source, products, history, sizes, multiply, increments):
     """End step k - 1 with its increments, and add the observables at step k, if it is not the last, to the sums."""
     at = block * p.columns * WIDTH
-    predict(p, source, products, multiply)
+    multiply(source, p.h_start, p.h_pair, p.h_column, p.h_entry, p.h_shift, products)
     if k > first and k > p.burn_in:
         increments(p, products, c.sums, at)
     if k < last:

@@ -26,7 +26,7 @@ from gyromc.engines.lanes import gradients
 from gyromc.engines.lanes.gradients import Part, mapped_rows, no_rows
 from gyromc.engines.lanes.kernel import Program
 from gyromc.engines.lanes.vectors import LANES, WIDTH
-from gyromc.engines.lowering import at_center, linear_step
+from gyromc.engines.lowering import anchor_of, at_center, linear_step
 from gyromc.engines.suitability import PROFILES
 from gyromc.martingale import martingale
 from gyromc.observables import Ridge
@@ -133,11 +133,9 @@ def _linear_part(target: targets.GeneralizedLinear | targets.StreamedRegression,
     """K and a of a mini-batch's gradient: the prior's part, and what a control variate has at its centre."""
     K, a = float(target.prior_precision) * np.eye(target.dim), np.zeros(target.dim)
     if isinstance(oracle, ControlVariate):
-        a = np.asarray(oracle.anchor, float)
-        if oracle.order == 2:
-            assert oracle.operator is not None  # see `suitability`
-            curvature = oracle.operator.dense()
-            K, a = K + curvature, a - curvature @ np.asarray(oracle.center, float)  # T8
+        center, a, curvature = anchor_of(oracle)
+        if curvature is not None:
+            K, a = K + curvature, a - curvature @ center  # T8
     return K, a
 
 

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gyromc.engines.lowering import at_center, linear_step
+from gyromc.engines.lowering import Anchor, anchor_of, at_center, linear_step
 from gyromc.engines.pallas.unrolled import Unsupported, entries, unroll
 from gyromc.flat import FlatSum, ravel
 from gyromc.martingale import Martingale, martingale
@@ -41,14 +41,6 @@ class Rows:
     num_columns: int
     scale: float
     add: Callable = dataclasses.field(compare=False)  # (theta, columns, weight) → weight · ∇ℓ as a list of tiles
-
-
-class Anchor(NamedTuple):
-    """What a control variate adds to a step's gradient besides its rows and the prior: gradient + K(θ - center)."""
-
-    center: np.ndarray
-    gradient: np.ndarray
-    curvature: np.ndarray | None  # K; None at order 1
 
 
 class Data(NamedTuple):
@@ -112,8 +104,10 @@ def _anchored(plan: Plan) -> tuple[Anchor, Callable, np.ndarray]:
         raise Unsupported(f"control variates of a {type(target).__name__} (only of generalized linear models)")
     assert isinstance(oracle, ControlVariate)
     second = oracle.order == 2
-    K = _curvature(oracle) if second else None
-    found = at_center(target, np.asarray(oracle.center, float))
+    if second and (not oracle.complete or oracle.operator is None):
+        raise Unsupported("control variates of order 2 with a diagonal or matrix-free `curvature`")
+    anchor = anchor_of(oracle)
+    found = at_center(target, anchor.center)
     columns = np.stack([*target.X.T, target.y, *(found if second else found[:1])])
     slope, d = unroll(target.slope, _SCALAR, _SCALAR), plan.dim
 
@@ -125,14 +119,7 @@ def _anchored(plan: Plan) -> tuple[Anchor, Callable, np.ndarray]:
             s = s - rest[1] * (t - rest[2])  # the same t in both: its rounding cancels
         return [s * weight * a for a in x]
 
-    return Anchor(np.asarray(oracle.center, float), np.asarray(oracle.anchor, float), K), add, columns
-
-
-def _curvature(oracle: ControlVariate) -> np.ndarray:
-    """K as a matrix, for a control variate of order 2 that uses the whole of it."""
-    if not oracle.complete or oracle.operator is None:
-        raise Unsupported("control variates of order 2 with a diagonal or matrix-free `curvature`")
-    return oracle.operator.dense()
+    return anchor, add, columns
 
 
 def _traced_row(target: FiniteSum, unravel: Callable, theta_shape) -> tuple[Callable, np.ndarray]:

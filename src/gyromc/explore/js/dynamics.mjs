@@ -1,7 +1,7 @@
 // The dynamics (D, Q) of the page, on θ ∈ R² or on (θ, r) ∈ R⁴, as gyromc.dynamics makes them.
 
 import { shown } from "./charts.mjs";
-import { add, diagonal, eigen, identity, zeros } from "./linear.mjs";
+import { add, diagonal, eigen, identity, inverse, zeros } from "./linear.mjs";
 
 /** A pair (D, Q); `augmented` says whether the state has momenta. */
 function pair(D, Q, name, augmented) {
@@ -18,6 +18,21 @@ const blocks = (a, b, c, d) => [
 export const overdamped = () => pair(identity(2), zeros(2, 2), "reversible", false);
 
 export const rotation = (omega) => pair(identity(2), [[0, -omega], [omega, 0]], "rotation", false);
+
+/** The same in the coordinates z with θ = Rz, RRᵀ = K⁻¹: D = K⁻¹ and Q = RJRᵀ, which is det(R)·J in the plane. */
+function whitened(omega, K) {
+  const rate = omega / Math.sqrt(K[0][0] * K[1][1] - K[0][1] * K[1][0]);
+  return pair(inverse(K), [[0, -rate], [rate, 0]], omega ? "rotation" : "reversible", false);
+}
+
+/** The rates ω that are best for a curvature K, D = I, as gyromc.dynamics has them (T4). */
+export function bestRates(K) {
+  const [low, high] = eigen(K).values;
+  return {
+    pairing: Math.sqrt(Math.max(0, (2 * high) / (low + high) - 1)),
+    fastest: (1.5 * (high - low)) / Math.sqrt(low * high),
+  };
+}
 
 export function hfhr(alpha, gamma) {
   const one = [1, 1];
@@ -45,9 +60,12 @@ export function whyNot(dynamics, settings) {
   return `D is not positive definite for these a, γ and C. Take a above ${shown(least)} or a larger γ; here a = ${shown(a)}.`;
 }
 
-/** The dynamics of the page's settings. */
-export function chosen(settings) {
-  const { dynamics, omega, alpha, gamma, a, gaulGamma, c1, c2 } = settings;
+/** The dynamics of the page's settings; K: the mean curvature, for coordinates that it whitens. */
+export function chosen(settings, K = identity(2)) {
+  const { dynamics, omega, alpha, gamma, a, gaulGamma, c1, c2, coordinates } = settings;
+  if (coordinates === "white" && (dynamics === "rotation" || dynamics === "reversible")) {
+    return whitened(dynamics === "rotation" ? omega : 0, K);
+  }
   if (dynamics === "rotation") return rotation(omega);
   if (dynamics === "hfhr") return hfhr(alpha, gamma);
   if (dynamics === "gaul") return gaul(a, gaulGamma, [c1, c2]);

@@ -2,11 +2,12 @@
 
 import { biasRange, draw, logRange, rangeOf, shown } from "./charts.mjs";
 import * as controls from "./controls.mjs";
-import { chosen } from "./dynamics.mjs";
+import { bestRates, chosen } from "./dynamics.mjs";
+import { identity } from "./linear.mjs";
 import { misfit } from "./schemes.mjs";
 import { Scene, palette } from "./scene.mjs";
 import { admitted, initial, read, write } from "./settings.mjs";
-import { OBSERVABLES } from "./targets.mjs";
+import { OBSERVABLES, curvature } from "./targets.mjs";
 import * as words from "./words.mjs";
 import { World } from "./world.mjs";
 
@@ -297,6 +298,12 @@ function buttons() {
   });
   press("play", () => { page.paused = !page.paused; });
   press("step", () => { page.paused = true; advance(); });
+  for (const button of document.querySelectorAll("[data-best]")) {
+    button.addEventListener("click", () => {
+      const K = page.settings.coordinates === "white" ? identity(2) : curvature(world.target);
+      changed("omega", Number(bestRates(K)[button.dataset.best].toFixed(3)));
+    });
+  }
   press("reset", () => { if (!world.problem) world.restart(); });
   $("defaults").addEventListener("click", () => open(initial(), 0, []));
   $("share").addEventListener("click", async () => {

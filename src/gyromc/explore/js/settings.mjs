@@ -17,6 +17,7 @@ export const SETTINGS = {
     choices: { reversible: "Reversible", rotation: "Rotation J", hfhr: "HFHR (α, γ)", gaul: "GAUL (a, γ, C)" },
     initial: "rotation",
   },
+  coordinates: { choices: { theta: "θ", white: "θ, whitened" }, initial: "theta" },
   omega: { least: -20, most: 20, initial: 2 },
   alpha: { least: 0.01, most: 10, initial: 1, log: true },
   gamma: { least: 0.05, most: 50, initial: 2, log: true },

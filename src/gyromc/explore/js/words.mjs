@@ -18,10 +18,11 @@ export const FORMULAS = {
 export function title({ dynamics, ...numbers }) {
   const { omega, alpha, gamma, a, gaulGamma, c1, c2 } = Object.fromEntries(
     Object.entries(numbers).map(([name, value]) => [name, typeof value === "number" ? shown(value, 4) : value]));
-  if (dynamics === "rotation") return `Rotation, ω = ${omega}`;
+  const where = numbers.coordinates === "white" ? ", whitened" : "";
+  if (dynamics === "rotation") return `Rotation, ω = ${omega}${where}`;
   if (dynamics === "hfhr") return `HFHR, α = ${alpha}, γ = ${gamma}`;
   if (dynamics === "gaul") return `GAUL, a = ${a}, γ = ${gaulGamma}, C = diag(${c1}, ${c2})`;
-  return "Reversible";
+  return `Reversible${where}`;
 }
 
 /** The main sentence, in parts: [text, whether it is stressed]. */
@@ -33,7 +34,7 @@ export function headline(world) {
   if (settings.dynamics === "reversible" || (settings.dynamics === "rotation" && settings.omega === 0)) {
     return [["This is the reversible chain. Choose a rotation to see what it changes.", false]];
   }
-  const lost = yours.chains?.summary(world.about.mean).lost;
+  const lost = [yours, beside].reduce((sum, { chains }) => sum + (chains?.summary(world.about.mean).lost ?? 0), 0);
   if (lost) return [[`${lost} chains have diverged at this step: there is no gain. Take a smaller step.`, false]];
   const gain = compared(yours.found.best, beside.found.best);
   if (gain) {

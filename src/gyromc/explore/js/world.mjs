@@ -29,7 +29,7 @@ export class World {
     this.h = OBSERVABLES[settings.observable];
     this.about = truth(this.target, this.h);
     Object.assign(this, { t: 0, history: [], thinking: null, ready: false });
-    const dynamics = dynamicsOf.chosen(settings);
+    const dynamics = dynamicsOf.chosen(settings, curvature(this.target));
     this.problem = dynamicsOf.whyNot(dynamics, settings) ?? misfit(settings.scheme, dynamics);
     this.sides = {};
     if (this.problem) return;
