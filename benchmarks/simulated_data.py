@@ -120,7 +120,9 @@ def right_page(rows: dict[str, dict]) -> str:
         lines.append([family, str(len(some)), *map(str, total), ", ".join(causes) or "–"])
     every, called = (sum(row[key] for row in rows.values()) for key in ("simulations", "wrong"))
     lines.append(["all", str(len(rows)), str(every), f"{called} ({100 * called / every:.1f} %)", ""])
-    return markdown(["family", "designs", "data sets", "called wrong", "by"], lines)
+    table = markdown(["family", "designs", "data sets", "called wrong", "by"], lines)
+    grouped = sum("|" in case for case in rows)
+    return f"{len(rows)} of {len(RIGHT)} designs have been measured, {grouped} with groups.\n\n{table}"
 
 
 def wrong_page(rows: dict[str, dict]) -> str:
