@@ -424,10 +424,8 @@ def _solved(question: _Question) -> Fit:
     """Any regression, by the solver."""
     full = question.target
     lift, prior_scale = _spanned(full), float(full.prior_precision) ** -0.5
-    target = eqx.tree_at(
-        lambda t: t.X, full, full.X @ lift[: full.X.shape[1], : lift.shape[1] // full.likelihood.outputs]
-    )
-    target = target.in_good_coordinates()
+    of_one_output = lift[: full.X.shape[1], : lift.shape[1] // full.likelihood.outputs]
+    target = eqx.tree_at(lambda t: t.X, full, full.X @ of_one_output).in_good_coordinates()
     (every, offset), further = question.map, question.further
     T = every @ lift
     wide = np.pad(T, ((0, 0), (0, target.dim - T.shape[1])))
