@@ -1,6 +1,6 @@
-"""Simulated data: ranks of true parameters, alarms of the checks of right models, coverage of intervals of twelve rows.
+"""Simulated data: ranks of true parameters, alarms of the checks, coverage of intervals of twelve rows.
 
-    python benchmarks/simulated_data.py ranks|alarms|coverage [--only TEXT] [--out docs/measured/simulated-data.json]
+    python benchmarks/simulated_data.py ranks|alarms|right|wrong|coverage [--only TEXT] [--out docs/measured/simulated-data.json]
         [--page docs/checked.md]
 
 Each record is written as soon as it is there; what has a record is measured again only with `--again`.
@@ -22,9 +22,11 @@ from pages import markdown, replace_between, write_measured
 from simulated.alarms import EVERY, GROUPED, alarms
 from simulated.coverage import coverage
 from simulated.ranks import STUDIES, exact_mixed_places, least_p_value
+from simulated.verdicts import RIGHT, WRONG, right, wrong
 
 ALARMS, ROWS = 200, (40, 150)
 COVERAGE = 2000
+REPEATED, KNOWN = 8, 3  # data sets of a right design, and of a known fault
 
 
 def ranks_record(family: str) -> dict:
@@ -106,6 +108,30 @@ def alarms_page(rows: dict[str, dict]) -> str:
     return markdown(titles, lines)
 
 
+def right_page(rows: dict[str, dict]) -> str:
+    """Right models by family, and by which check some were called wrong."""
+    families: dict[str, list[dict]] = {}
+    for case, row in rows.items():
+        families.setdefault(case.partition(":")[0], []).append(row)
+    lines = []
+    for family, some in families.items():
+        causes = sorted({cause for row in some for cause in row["causes"]})
+        total = [sum(row[key] for row in some) for key in ("simulations", "wrong")]
+        lines.append([family, str(len(some)), *map(str, total), ", ".join(causes) or "–"])
+    every, called = (sum(row[key] for row in rows.values()) for key in ("simulations", "wrong"))
+    lines.append(["all", str(len(rows)), str(every), f"{called} ({100 * called / every:.1f} %)", ""])
+    table = markdown(["family", "designs", "data sets", "called wrong", "by"], lines)
+    grouped = sum("|" in case for case in rows)
+    return f"{len(rows)} of {len(RIGHT)} designs have been measured, {grouped} with groups.\n\n{table}"
+
+
+def wrong_page(rows: dict[str, dict]) -> str:
+    """Known faults, and how many of them are named first."""
+    lines = [[case, WRONG[case].family, str(row["simulations"]), str(row["named"])] for case, row in rows.items()]
+    totals = [str(sum(row[key] for row in rows.values())) for key in ("simulations", "named")]
+    return markdown(["fault", "fitted as", "data sets", "named first"], [*lines, ["all", "", *totals]])
+
+
 def coverage_page(rows: dict[str, dict]) -> str:
     """The coverage, as a sentence."""
     (row,) = rows.values()
@@ -119,6 +145,8 @@ def coverage_page(rows: dict[str, dict]) -> str:
 CASES: dict[str, tuple[list[str], Callable, Callable]] = {
     "ranks": (list(STUDIES), ranks_record, ranks_page),
     "alarms": ([f"{family}, {n}" for n in ROWS for family in (*EVERY, *GROUPED)], alarms_record, alarms_page),
+    "right": (list(RIGHT), lambda case: right(RIGHT[case], REPEATED), right_page),
+    "wrong": (list(WRONG), lambda case: wrong(WRONG[case], range(KNOWN)), wrong_page),
     "coverage": (["12 rows, 6 columns"], coverage_record, coverage_page),
 }
 

@@ -266,10 +266,11 @@ def general(D, Q) -> Dynamics:
 
 
 def pairing(K, D=None, dim: int | None = None, count: int = 20) -> Dynamics:
-    """Rotate pairs of neighbouring eigenvectors of K: near the best rotation at equal bias.
+    """Rotate pairs of neighbouring eigenvectors of K by a closed form, near `equal_bias` where neighbours are alike.
 
     A pair with the eigenvalues λ_a, λ_b turns with the rate ω, ω² = max(0, λ_max/mean(λ_a, λ_b) - 1); with an odd number the
     largest eigenvalue is left alone. Posterior means in slow directions gain up to λ_max/λ over D = I without a rotation.
+    At its bias `equal_bias` has a smaller V of means, far smaller where neighbours differ by large factors.
 
     **Arguments:**
 
@@ -287,20 +288,8 @@ def pairing(K, D=None, dim: int | None = None, count: int = 20) -> Dynamics:
     ```
     """
     if not callable(K) or isinstance(K, Operator):
-        return _best(*_read(K, D), "pairing", lambda reduced: best.paired(reduced).dense())
-    require(D is None, "With products K·x the rotation is for D = I: leave `D` out, or pass K as a matrix.")
-    require(dim is not None, "`K` is a function, so its dimension is unknown: pass `dim`.")
-    d = whole(dim, "dim", least=4, most=10**8)
-    count = min(whole(count, "count", least=2), d - 2) // 2 * 2
-    try:
-        planes = best.paired_by_products(K, d, count)
-    # What the user's function raises, or the Lanczos method with it.
-    except Exception as error:
-        raise InvalidInput(
-            f"The eigenvectors of `K` were not found: {cause(error)}. It maps {d} numbers to {d}, symmetric, positive definite, "
-            "with eigenvalues that differ."
-        ) from error
-    return Dynamics(Scaled(1.0, d), planes, "pairing", augmented=False)
+        return _best(*_read(K, D), "pairing", lambda reduced: best.by_pairs(reduced, best.paired_rates).dense())
+    return _by_products(K, D, dim, count, "pairing", best.paired_rates)
 
 
 def fastest(K, D=None) -> Dynamics:
@@ -348,15 +337,15 @@ def least_variance(K, directions, rate: float = 1.0, D=None) -> Dynamics:
     return _best(P, kept, "least variance", lambda reduced: best.least_variance(reduced, W, rate))
 
 
-def equal_bias(K, D=None, bias: float = 1.0) -> Dynamics:
+def equal_bias(K, D=None, bias: float = 1.0, dim: int | None = None, count: int = 20) -> Dynamics:
     """The rotation with the least V of linear observables at equal step-size bias, among those that turn pairs of eigenvectors.
 
-    Every pair turns as fast as the bias allows, so all posterior means gain at once; squares gain less: see
-    `gm.predict(plan).rotations()`. With the D of `hfhr` or `gaul` each eigenvector turns with its own momentum, and only the bias
-    of θ counts.
+    Every pair turns as fast as the bias allows, so all posterior means gain at once. It is not the best for squares: other
+    rotations have a fraction of its V at the same bias. With the D of `hfhr`, and of `gaul` where C and K have common
+    eigenvectors, each eigenvector turns with its own momentum, and only the bias of θ counts.
 
-    **Arguments:** `K` and `D` as in `pairing`; `bias`: the first-order error of Euler's covariance in its worst direction, in
-    multiples of what it is without a rotation; at least 1.
+    **Arguments:** `K`, `D`, `dim` and `count` as in `pairing`; `bias`: the first-order error of Euler's covariance in its worst
+    direction, in multiples of what it is without a rotation; at least 1.
 
     **Returns:** a `Dynamics` with that D.
 
@@ -368,11 +357,14 @@ def equal_bias(K, D=None, bias: float = 1.0) -> Dynamics:
     """
     bias = positive(bias, "bias")
     require(bias >= 1, f"`bias` must be at least 1, the reversible dynamics' own: got {bias:g}.")
+    rates = best.equal_bias_rates(bias)
+    if callable(K) and not isinstance(K, Operator):
+        return _by_products(K, D, dim, count, "equal bias", rates)
     P, kept = _read(K, D)
     d = len(P) // 2
     Q = best.equal_bias_with_momentum(P[:d, :d], kept.D, bias) if kept.augmented else None
     if Q is None:
-        return _best(P, kept, "equal bias", lambda reduced: best.equal_bias(reduced, bias))
+        return _best(P, kept, "equal bias", lambda reduced: best.by_pairs(reduced, rates).dense())
     return Dynamics(kept.diffusion, Dense(Q), f"{kept.name}, equal bias", augmented=True)
 
 
@@ -389,6 +381,23 @@ def _read(K, D) -> tuple[np.ndarray, Dynamics]:
     augmented = kept.has_momentum(d, "`K`")
     kept = Dynamics(kept.diffusion, kept.rotation, "" if D is None else kept.name, augmented)
     return augment(hessian, augmented), kept
+
+
+def _by_products(K: Callable, D, dim: int | None, count: int, name: str, rates: best.Rates) -> Dynamics:
+    """The dynamics that turns pairs of eigenvectors, found from products K·x alone."""
+    require(D is None, "With products K·x the rotation is for D = I: leave `D` out, or pass K as a matrix.")
+    require(dim is not None, "`K` is a function, so its dimension is unknown: pass `dim`.")
+    d = whole(dim, "dim", least=4, most=10**8)
+    count = min(whole(count, "count", least=2), d - 2) // 2 * 2
+    try:
+        planes = best.by_products(K, d, count, rates)
+    # What the user's function raises, or the Lanczos method with it.
+    except Exception as error:
+        raise InvalidInput(
+            f"The eigenvectors of `K` were not found: {cause(error)}. It maps {d} numbers to {d}, symmetric, positive definite, "
+            "with eigenvalues that differ."
+        ) from error
+    return Dynamics(Scaled(1.0, d), planes, name, augmented=False)
 
 
 def _best(P: np.ndarray, kept: Dynamics, name: str, solve: Callable[[np.ndarray], np.ndarray]) -> Dynamics:

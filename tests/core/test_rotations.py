@@ -110,7 +110,7 @@ def test_momentum_couplings_have_equal_bias(d, condition, seed):
 
 @pytest.mark.parametrize(("d", "condition", "seed"), CASES)
 def test_no_random_rotation_is_better_at_equal_bias(d, condition, seed):
-    """V̄₁ of `equal_bias` against 1,000 random J of all sizes, each at its own λ_max(E), D = I.
+    """V̄₁ of `equal_bias` against 250 random J of all sizes, each at its own λ_max(E), D = I.
 
     Computed by eigenvectors, all J at once: with Ã = XMX⁻¹ the Lyapunov equation is diagonal.
     """
@@ -118,9 +118,9 @@ def test_no_random_rotation_is_better_at_equal_bias(d, condition, seed):
     rng = np.random.default_rng(seed)
     eigenvalues, basis = np.linalg.eigh(K)
     root, inverse = ((basis * eigenvalues**power) @ basis.T for power in (0.5, -0.5))
-    skew = rng.standard_normal((1000, d, d)) * np.exp(rng.uniform(-5, 3, (1000, 1, 1)))
+    skew = rng.standard_normal((250, d, d)) * np.exp(rng.uniform(-5, 3, (250, 1, 1)))
     J = (skew - np.swapaxes(skew, 1, 2)) / np.sqrt(d)
-    half = rng.random(1000) < 0.5  # half of them turn the whitened target, half θ itself
+    half = rng.random(250) < 0.5  # half of them turn the whitened target, half θ itself
     J[half] = eigenvalues[-1] * inverse @ J[half] @ inverse
     A = root @ (np.eye(d) + J) @ root
     mu, X = np.linalg.eig(A)
@@ -131,6 +131,73 @@ def test_no_random_rotation_is_better_at_equal_bias(d, condition, seed):
     assert bias.min() >= 1 - EXACT  # no rotation has less bias than none
     V = 2 * np.trace(np.linalg.inv(A), axis1=1, axis2=2) / d
     assert np.all(mean_variance(eigenvalues, np.maximum(bias, 1.0)) <= V * (1 + EXACT))
+    # `fastest`: none of them decays faster
+    assert np.max(np.min(mu.real, axis=1)) <= np.trace(K) / d * (1 + EXACT)
+    # `least_variance`: none of them has a smaller V, once it has the same size
+    J *= 3 / np.linalg.norm(J, 2, axis=(1, 2))[:, None, None]
+    u = rng.standard_normal(d)
+    w = np.linalg.solve(K, u)
+    assert np.min(
+        np.linalg.solve(np.eye(d) + J, np.broadcast_to(w, (1000, d))[..., None])[..., 0] @ w
+    ) >= w @ w / 10 * (1 - EXACT)
+
+
+def test_pairing_is_no_better_than_equal_bias():
+    """At the bias that `pairing` has, `equal_bias` has no larger V of means, and a far smaller one where neighbours differ."""
+    ratios = []
+    for d, condition, seed in CASES:
+        K = random_precision(d, condition, seed)
+        A = whitened(K, gm.dynamics.pairing(K))
+        eigenvalues = np.linalg.eigvalsh(K)
+        bias = np.linalg.eigvalsh(rotations.bias_matrix(A))[-1] / (eigenvalues[-1] / 2)
+        V = 2 * np.trace(np.linalg.inv(A)) / d
+        ratios.append(V / mean_variance(eigenvalues, max(bias, 1.0))[0])
+    assert min(ratios) >= 1 - EXACT
+    assert max(ratios) > 1000
+
+
+@pytest.mark.parametrize(("d", "condition", "seed"), [case for case in CASES if case[0] <= 8])
+@pytest.mark.parametrize("name", ["hfhr", "gaul"])
+def test_no_random_rotation_with_momenta_is_better_at_equal_bias(d, condition, seed, name):
+    """The same for D of HFHR and of GAUL with C ∝ I: 1,000 random Q on (θ, r), half of them near the paper's own."""
+    K = random_precision(d, condition, seed)
+    D = gm.dynamics.hfhr(d, 1.0, 2.0) if name == "hfhr" else gm.dynamics.gaul(0.8 * np.eye(d), 1.0, 2.0)
+    rng = np.random.default_rng(seed)
+    skew = rng.standard_normal((1000, 2 * d, 2 * d)) * np.exp(rng.uniform(-5, 3, (1000, 1, 1)))
+    Q = (skew - np.swapaxes(skew, 1, 2)) / np.sqrt(d)
+    Q[::2] = D.Q * np.exp(rng.uniform(-2, 3, (500, 1, 1))) + 0.1 * rng.random((500, 1, 1)) * Q[::2]
+    eigenvalues, basis = np.linalg.eigh(K)
+    root = augment((basis * eigenvalues**0.5) @ basis.T, True)
+    A = root @ (D.D + Q) @ root
+    mu, X = np.linalg.eig(A)
+    back = np.linalg.inv(X)
+    middle = back @ (A @ np.swapaxes(A, 1, 2)) @ np.conj(np.swapaxes(back, 1, 2))
+    E = (X @ (middle / (mu[:, :, None] + np.conj(mu[:, None, :]))) @ np.conj(np.swapaxes(X, 1, 2))).real[:, :d, :d]
+    V = 2 * np.trace(np.linalg.inv(A)[:, :d, :d], axis1=1, axis2=2) / d
+    # blocks [[p, q - n], [q + n, r]] in the eigenbasis: V/Var of θ is 2r/(pr - q² + n²), and the bias fixes n
+    p, q, r = D.D[0, 0] * eigenvalues, D.D[0, d] * np.sqrt(eigenvalues), D.D[-1, -1]
+    bias = np.maximum(np.linalg.eigvalsh((E + np.swapaxes(E, 1, 2)) / 2)[:, -1], p.max() / 2)
+    n = (q + np.sqrt(q**2 + 4 * (p + r) * (bias[:, None] - p / 2))) / 2
+    best = np.mean(2 * r / (p * r - q**2 + n**2), axis=1)
+    np.testing.assert_allclose(
+        2 * np.trace(np.linalg.inv(whitened(K, gm.dynamics.equal_bias(K, D=D, bias=3.0)))[:d, :d]) / d,
+        np.mean(2 * r / (p * r - q**2 + ((q + np.sqrt(q**2 + 4 * (p + r) * (1.5 * p.max() - p / 2))) / 2) ** 2)),
+        rtol=EXACT,
+    )
+    assert np.all(best <= V * (1 + EXACT))
+
+
+def test_for_squares_other_rotations_are_better():
+    """`equal_bias` is the best for means alone: of 300 random J at equal bias some have half its V̄₂ of squares."""
+    K = random_precision(8, 100.0, 1)
+    rng, largest, ratios = np.random.default_rng(0), 100.0, []
+    for _ in range(300):
+        skew = rng.standard_normal((8, 8)) * np.exp(rng.uniform(-5, 3))
+        A = rotations.whitened(K, np.eye(8), (skew - skew.T) / np.sqrt(8))
+        bias = max(1.0, np.linalg.eigvalsh(rotations.bias_matrix(A))[-1] / (largest / 2))
+        ours = whitened(K, gm.dynamics.equal_bias(K, bias=bias))
+        ratios.append(rotations.all_squares_variance(A) / rotations.all_squares_variance(ours))
+    assert min(ratios) < 0.5
 
 
 def test_products_alone_are_enough():
@@ -139,6 +206,9 @@ def test_products_alone_are_enough():
     made = gm.dynamics.pairing(lambda x: values * x, dim=d, count=few)
     expected = np.sqrt(400.0 / (values[:few:2] + values[1:few:2]) * 2 - 1)
     np.testing.assert_allclose(made.rotation.rates, expected, rtol=EXACT)
+    best = gm.dynamics.equal_bias(lambda x: values * x, dim=d, count=few)
+    pairs = values[:few:2], values[1:few:2]
+    np.testing.assert_allclose(best.rotation.rates, rotations.rates_at_bias(*pairs, 200.0), rtol=EXACT)
     x = np.zeros(d)
     x[0] = 1.0
     np.testing.assert_allclose(np.abs(np.asarray(made.rotation(x))[1]), expected[0], rtol=1e-5)  # float32

@@ -30,7 +30,8 @@ def print_json(value: Any) -> None:
     from gyromc.show.files import json_text
 
     text = json_text(value, indent=2 if sys.stdout.isatty() else None)
-    print(text if _is_unicode(sys.stdout) else json.dumps(json.loads(text), indent=2 if sys.stdout.isatty() else None))
+    unicode = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().startswith("utf")
+    print(text if unicode else json.dumps(json.loads(text), indent=2 if sys.stdout.isatty() else None))
 
 
 def prepare_streams() -> None:
@@ -61,10 +62,6 @@ def _spelled(error: UnicodeError) -> tuple[str | bytes, int]:
 
 
 codecs.register_error(_spelled.__name__, _spelled)
-
-
-def _is_unicode(stream: Any) -> bool:
-    return (getattr(stream, "encoding", None) or "utf-8").lower().startswith("utf")
 
 
 def print_tables(*tables: Any) -> None:

@@ -14,8 +14,6 @@ import scipy
 from gyromc.errors import InvalidInput
 from gyromc.targets import Target
 
-__all__ = ["GaussianApproximation", "inverse_root", "laplace", "mean_curvature_fit"]
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GaussianApproximation:

@@ -22,8 +22,6 @@ from gyromc.evaluation import POTENTIAL, compiled, doubled, spend
 from gyromc.targets import SumOverData, Target
 from gyromc.targets.regressions import KnownLikelihood, WithLikelihood
 
-__all__ = ["Modes", "descend", "find_mode", "find_modes", "newton", "some_rows"]
-
 
 @dataclasses.dataclass(frozen=True)
 class ModeSettings:

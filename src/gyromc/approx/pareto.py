@@ -8,8 +8,6 @@ shape k is reliable below `HEAVY`.
 import numpy as np
 import scipy
 
-__all__ = ["HEAVY", "generalised_pareto", "smoothed", "tail_count"]
-
 HEAVY = 0.7  # shape of the tail of weights, from which means are not reliable
 LEAST_TAIL = 5  # values that a tail must have to be fitted
 PRIOR_COUNT, PRIOR_SHAPE = 10, 0.5  # Vehtari et al. (2024): a shape from few values is drawn towards 1/2

@@ -63,15 +63,6 @@ def check_length(plan: Plan) -> None:
     )
 
 
-def check_memory(plan: Plan) -> None:
-    """Raise `InvalidInput` for a run whose chains, sums and blocks cannot fit, before any of them is made."""
-    require_memory(
-        run_bytes(plan),
-        f"{plan.num_chains:,} chains, each with {plan.state_size:,} numbers and {len(plan.observables):,} observables,",
-        "Take fewer chains; several runs with different seeds can be averaged.",
-    )
-
-
 def run_bytes(plan: Plan) -> int:
     """The most bytes that a run and the reading of its averages take, without data, draws and compiled programs.
 
@@ -231,7 +222,11 @@ def _options(plan: Plan, engine, progress, on_divergence, thin, sane_range, mesh
         progress is None or isinstance(progress, bool) or callable(progress),
         f"`progress` must be True, False, None or a function: got {shown(progress)}.",
     )
-    check_memory(plan)
+    require_memory(
+        run_bytes(plan),
+        f"{plan.num_chains:,} chains, each with {plan.state_size:,} numbers and {len(plan.observables):,} observables,",
+        "Take fewer chains; several runs with different seeds can be averaged.",
+    )
     if sane_range is None:
         theta = plan.starts.theta
         sane_range = SANE_RANGE * max(1.0, 0.0 if theta is None else float(np.max(np.abs(theta))))
@@ -250,7 +245,10 @@ def _execute(
     plan: Plan, before: Run | None, options: RunOptions, checkpoints: "SharedCheckpoints | None" = None
 ) -> Run:
     """Make the steps that `before`, if any, still lacks, and return all that is known then."""
-    _require_unchanged(plan)
+    written = _written(plan)
+    require(
+        not written, f"{written} was written to since the target was made. Make the target again: it reads other rows."
+    )
     began = time.perf_counter()
     if processes.count() > 1:
         plan = _multiprocess().same_start(plan)
@@ -332,14 +330,6 @@ def _heard(*signals: Interruption | None) -> tuple[bool, ...]:
 def _written(plan: Plan) -> str:
     """The files of rows that were written to since the plan's target was made and checked; empty where none was."""
     return plan.target.source.changed() if isinstance(plan.target, StreamedRegression) else ""
-
-
-def _require_unchanged(plan: Plan) -> None:
-    """Raise `InvalidInput` where rows of a file may be others than those that were checked."""
-    written = _written(plan)
-    require(
-        not written, f"{written} was written to since the target was made. Make the target again: it reads other rows."
-    )
 
 
 def _result(loop: "_Loop", before: Run | None, options: RunOptions, seconds: float, compile_time: float) -> Run:

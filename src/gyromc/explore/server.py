@@ -89,30 +89,21 @@ class _Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "gyromc", ""
 
     def do_GET(self) -> None:
-        self._reply(with_body=True)
-
-    def do_HEAD(self) -> None:
-        self._reply(with_body=False)
-
-    def _reply(self, with_body: bool) -> None:
-        if self.headers.get("Host") not in self.server.hosts:  # another name that leads here: a page of somebody else
-            self._send(
-                HTTPStatus.FORBIDDEN, b"This server answers to 127.0.0.1 and localhost only.\n", "text/plain", with_body
-            )
-            return
-        found = self.server.content.get(self.path.partition("?")[0])
-        if found is None:
-            self._send(HTTPStatus.NOT_FOUND, b"No such file.\n", "text/plain", with_body)
-            return
-        self._send(HTTPStatus.OK, *found, with_body)
-
-    def _send(self, status: HTTPStatus, body: bytes, kind: str, with_body: bool) -> None:
+        status, body, kind = HTTPStatus.OK, *self.server.content.get(self.path.partition("?")[0], (b"", ""))
+        if not body:
+            status, body, kind = HTTPStatus.NOT_FOUND, b"No such file.\n", "text/plain"
+        # another name that leads here: a page of somebody else
+        if self.headers.get("Host") not in self.server.hosts:
+            only = b"This server answers to 127.0.0.1 and localhost only.\n"
+            status, body, kind = HTTPStatus.FORBIDDEN, only, "text/plain"
         self.send_response(status)
         for name, value in {"Content-Type": kind, "Content-Length": str(len(body)), **HEADERS}.items():
             self.send_header(name, value)
         self.end_headers()
-        if with_body:
+        if self.command == "GET":
             self.wfile.write(body)
+
+    do_HEAD = do_GET
 
     def log_message(self, format: str, *args) -> None:
         """Nothing: a line per file would hide what matters."""

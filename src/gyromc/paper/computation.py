@@ -203,9 +203,8 @@ class Computation:
         forecasts = [job for e in experiments for role in e.roles for job in self._forecast_jobs(e, role)]
         self.predictions = [*forecasts, *self.errors.values()]
         self.on_gpu = bool(self.work.on_gpu)
-        on_gpu = lambda job: job.key in self.work.on_gpu
-        self.own = [job for job in self.work.jobs if not self.on_gpu or on_gpu(job)]  # at the place
-        self.aside = [job for job in self.work.jobs if self.on_gpu and not on_gpu(job)]  # beside the GPU
+        self.own = [job for job in self.work.jobs if (job.key in self.work.on_gpu) == self.on_gpu]  # at the place
+        self.aside = [job for job in self.work.jobs if (job.key in self.work.on_gpu) != self.on_gpu]  # beside the GPU
         self.place = self._place(workers)
         # The predictions by key, once they are computed.
         self.predicted: Mapping[str, Any] = {}
@@ -368,4 +367,6 @@ def _scaled(found: Mapping[str, Any], at: float, eta: float) -> dict[str, Any]:
     bias = None if bias is None else bias * eta / at
     N = paper_steps(eta)
     std = math.sqrt(max(V / (N * eta) + s / N, 0.0))
-    return {**found, "bias": bias, "std": std, "rmse": math.hypot(std, bias or 0.0)}
+    numbers = {"bias": bias, "std": std, "rmse": math.hypot(std, bias or 0.0)}
+    # XLA adds in another order with other numbers of threads: the last digits are not the same in every process.
+    return {**found, **{name: None if x is None else float(f"{x:.12g}") for name, x in numbers.items()}}

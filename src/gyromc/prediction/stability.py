@@ -193,35 +193,22 @@ def stability(plan: Plan) -> Stability | None:
         noise = math.inf
     limit = min(known.limit, noise)
     drawable = eta <= noise * (1 + SETTINGS.rounding)
-    return Stability(known.radius(eta), limit, known.how, rate, known.superlinear, noise, drawable)
+    return Stability(known.squares.radius(eta), limit, known.how, rate, known.superlinear, noise, drawable)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Linear:
-    """A linear chain y ← My, where it comes from, and the noise that grows with the state, where it is known."""
+    """A linear chain y ← My, where it comes from, and its second moments, with noise that grows with the state if known."""
 
     steps: Steps
     how: Linearisation
-    noise: Noise | None = None
-    superlinear: bool = False
-
-    @functools.cached_property
-    def _squares(self) -> MeanSquare | None:
-        return None if self.noise is None or self.noise.additive else MeanSquare(self.steps, self.noise)
-
-    @property
-    def limit_of_euler(self) -> float:
-        """The largest step size of Euler-Maruyama without noise: quick to compute."""
-        return limit_of_mean(self.steps.rates)
+    squares: Steps | MeanSquare
+    superlinear: bool
 
     @functools.cached_property
     def limit(self) -> float:
         """The largest step size at which second moments stay bounded; 0 where A does not contract."""
-        return self.steps.limit() if self._squares is None else self._squares.limit()
-
-    def radius(self, step_size: float) -> float:
-        """The factor by which second moments change per step."""
-        return self.steps.radius(step_size) if self._squares is None else self._squares.radius(step_size)
+        return self.squares.limit()
 
 
 def _largest_step(plan: Plan) -> float:
@@ -264,8 +251,8 @@ def _linearised(plan: Plan) -> _Linear | None:
     how = Linearisation.AT_MODE if noise is None else Linearisation.AT_MODE_WITH_NOISE
     mode = _chain(plan, center.precision, how, noise, faster)
     others = [_chain(plan, K, where, None, faster) for K in hessians]
-    steepest = [other for other in others if other.limit_of_euler > 0]
-    found = min(steepest, key=lambda other: other.limit_of_euler, default=mode)
+    without_noise = lambda other: limit_of_mean(other.steps.rates)  # of Euler: quick to compute
+    found = min((other for other in others if without_noise(other) > 0), key=without_noise, default=mode)
     return found if found.limit < SETTINGS.smaller * mode.limit else mode
 
 
@@ -273,7 +260,9 @@ def _chain(
     plan: Plan, K: np.ndarray, how: Linearisation, noise: Noise | None = None, superlinear: bool = False
 ) -> _Linear:
     """The linear chain where U has the Hessian K."""
-    return _Linear(Steps(plan.scheme, plan.dynamics, augment(K, plan.augmented)), how, noise, superlinear)
+    steps = Steps(plan.scheme, plan.dynamics, augment(K, plan.augmented))
+    squares = steps if noise is None or noise.additive else MeanSquare(steps, noise)
+    return _Linear(steps, how, squares, superlinear)
 
 
 def advice(plan: Plan) -> str:

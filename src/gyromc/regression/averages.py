@@ -79,11 +79,6 @@ def _of_classes(chances: np.ndarray) -> Averages:
     return mean / mean.sum(axis=1, keepdims=True), error, np.sqrt(variance), np.sqrt(noise)
 
 
-def finite(found: Averages) -> bool:
-    """Whether all averages are finite: in single precision eᵗ is not from t = 88 on, and its square from 44 on."""
-    return all(bool(np.isfinite(values).all()) for values in found)
-
-
 def against_first(theta: np.ndarray, basis: np.ndarray) -> np.ndarray:
     """The weights of the logarithms of odds of the classes against the first: (classes - 1) × chains · draws × dim."""
     blocks = theta.reshape(theta.shape[0] * theta.shape[1], basis.shape[1], -1)

@@ -24,7 +24,6 @@ from gyromc.regression.averages import (
     against_first,
     averages,
     class_averages,
-    finite,
     in_parts,
     linear_averages,
 )
@@ -289,7 +288,8 @@ class Draws:
     def _averages(self, draws: "Draws", X: np.ndarray, rows: slice, beside: dict[str, Any]) -> Averages:
         """Averages of some rows over these draws; over the draws in double precision where the numbers are too large."""
         found = averages(self.likelihood, *draws._predictors(X, rows, **beside))
-        if draws is self or finite(found):
+        # In single precision eᵗ is infinite from t = 88 on, and its square from 44 on.
+        if draws is self or all(np.isfinite(values).all() for values in found):
             return found
         return averages(self.likelihood, *self._predictors(X, rows, **beside))
 

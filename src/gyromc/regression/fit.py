@@ -22,7 +22,7 @@ from gyromc.checks import coverage, flag, positive, require, shown, whole
 from gyromc.errors import GyromcWarning
 from gyromc.machine import require_memory
 from gyromc.observables import linear
-from gyromc.posterior import Account, Posterior
+from gyromc.posterior import Account
 from gyromc.regression import marginal
 from gyromc.regression.conjugate import integrate
 from gyromc.regression.draws import Draws, GroupDraws, Predictions, quantile_errors, sd_errors
@@ -406,15 +406,17 @@ def _marginal(question: _Question) -> Fit | str:
     posterior = _draws(question, target, found.theta.reshape(*question.shape, -1))
     further = posterior.further()
     mean, error = posterior.average(further)
+    # Draws that were picked from fewer independent ones have the errors of those.
+    scarcity = max(1.0, posterior.count / found.effective) ** 0.5
     return question.from_draws(
         posterior,
         np.concatenate([found.mean + offset, mean]),
         np.concatenate([found.sd, further.std(axis=(0, 1))]),
-        np.concatenate([found.std_error, error]),
+        np.concatenate([found.std_error, scarcity * error]),
         "Independent draws: given σ and the groups' standard deviations and correlations, coefficients and deviations are "
         f"Gaussian and were integrated out. The {left.dim} remaining parameters were drawn by importance sampling; the "
         f"effective sample size is {100 * found.share:.0f} % of the draws.",
-        max(1.0, posterior.count / found.effective) ** 0.5,
+        scarcity,
     )
 
 
@@ -422,10 +424,8 @@ def _solved(question: _Question) -> Fit:
     """Any regression, by the solver."""
     full = question.target
     lift, prior_scale = _spanned(full), float(full.prior_precision) ** -0.5
-    target = eqx.tree_at(
-        lambda t: t.X, full, full.X @ lift[: full.X.shape[1], : lift.shape[1] // full.likelihood.outputs]
-    )
-    target = target.in_good_coordinates()
+    of_one_output = lift[: full.X.shape[1], : lift.shape[1] // full.likelihood.outputs]
+    target = eqx.tree_at(lambda t: t.X, full, full.X @ of_one_output).in_good_coordinates()
     (every, offset), further = question.map, question.further
     T = every @ lift
     wide = np.pad(T, ((0, 0), (0, target.dim - T.shape[1])))
@@ -437,8 +437,14 @@ def _solved(question: _Question) -> Fit:
     asked: dict[str, Any] = dict(zip(names, map(linear, wide), strict=True))
     if further:
         asked["further"] = lambda theta: _draws(question, target, theta, lift).further()
-    found, interrupted = _asked(target, asked, question)
-    posterior = _draws(question, target, _equal_draws(found, question.shape, question.seed), lift)
+    with warnings.catch_warnings(), interruptible() as stop:
+        warnings.simplefilter("ignore", GyromcWarning)  # they are in the answer
+        options = {"seconds": SECONDS, "seed": question.seed, "progress": question.progress}
+        found = expect(target, asked, question.error, **options)
+    # Draws of equal weight, in the order of the chains: each group of draws comes from one chain.
+    picked = systematic(found.weights.ravel(), math.prod(question.shape), np.random.default_rng(question.seed))
+    theta = found.draws.reshape(-1, target.dim)[picked].reshape(*question.shape, -1)
+    posterior = _draws(question, target, theta, lift)
     # Directions without data follow their prior.
     prior = np.random.default_rng(question.seed).normal(0.0, prior_scale, posterior.theta.shape)
     posterior = dataclasses.replace(posterior, theta=posterior.theta + prior - prior @ lift @ lift.T)
@@ -455,7 +461,7 @@ def _solved(question: _Question) -> Fit:
         f"{said[0].upper()}{said[1:]}.",
         account=found.account,
         warnings=tuple(found.warnings),
-        partial=interrupted,
+        partial=bool(stop),
     )
 
 
@@ -465,22 +471,6 @@ METHODS: dict[str, Callable[[_Question], Fit | str]] = {
     "solver": _solved,
 }
 """By name: a `Fit`, or a sentence why there is none."""
-
-
-def _asked(target: MixedRegression, observables: dict[str, Any], question: _Question) -> tuple[Posterior, bool]:
-    """The solver's answer with its warnings in it, and whether Ctrl-C ended it."""
-    with warnings.catch_warnings(), interruptible() as stop:
-        warnings.simplefilter("ignore", GyromcWarning)
-        found = expect(
-            target, observables, question.error, seconds=SECONDS, seed=question.seed, progress=question.progress
-        )
-    return found, bool(stop)
-
-
-def _equal_draws(found: Posterior, shape: tuple[int, int], seed: int) -> np.ndarray:
-    """Draws of equal weight, in the order of the chains: each group of draws comes from one chain."""
-    flat = found.draws.reshape(-1, found.draws.shape[-1])
-    return flat[systematic(found.weights.ravel(), math.prod(shape), np.random.default_rng(seed))].reshape(*shape, -1)
 
 
 def _draws(question: _Question, target: MixedRegression, theta: Any, lift: np.ndarray | None = None) -> Draws:

@@ -444,8 +444,8 @@ def _gain(check: ModelCheck, found: Adequacy) -> float:
         case Aspect.DISPERSION:
             return 0.5 * (size - 1 - np.log(max(size, 1e-9)))
         case Aspect.CURVATURE | Aspect.INTERACTIONS | Aspect.DEPENDENCE | Aspect.LINK | Aspect.PROPORTIONAL:
-            # of a law with a variance of its own, residuals with dispersion r lose the share of r
-            return -0.5 * np.log1p(-min(size, 0.99)) if of_counts is None else 0.5 * size * of_counts.statistic
+            # counts with dispersion r lose the share of r; twice, so that a cause goes before a law that lets counts be uneven
+            return -0.5 * np.log1p(-min(size, 0.99)) if of_counts is None else size * of_counts.statistic
         case Aspect.SPREAD:
             return np.log(size) ** 2 / 6  # the variance of log sd over thirds of the rows
         case Aspect.CALIBRATION:

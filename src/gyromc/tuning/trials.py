@@ -38,8 +38,6 @@ from gyromc.solve.question import Question
 from gyromc.solve.solver import Limits, Solver
 from gyromc.targets import SumOverData
 
-__all__ = ["FAMILIES", "MANY", "Family", "Reference", "Trial", "cost_of_a_gradient", "refer", "try_plan"]
-
 
 @dataclasses.dataclass(frozen=True)
 class TrialSettings:

@@ -46,7 +46,7 @@ def _many_zeros(y: np.ndarray, mean: np.ndarray, ratio: float) -> bool:
     """Whether zeros are more, by three standard errors, than with the variance μ + μ²/k of this mean and dispersion."""
     if ratio <= 1:
         return False
-    k = float(np.sum(mean**2) / (np.sum(mean) * (ratio - 1)))
+    k = float(np.mean(mean)) / (ratio - 1)  # Pearson's χ² is 1 + μ/k in a row
     expected = float(np.sum(np.exp(-k * np.log1p(mean / k))))
     return int(np.sum(y == 0)) > expected + 3 * math.sqrt(expected)
 
