@@ -164,6 +164,24 @@ def large_data_errors(space: Space) -> Figure:
     return figure
 
 
+def race_in_seconds(space: Space) -> Figure:
+    """Every method on every posterior of the race: processor seconds and error."""
+    from accuracy import race
+
+    rows = [row for row in race.stored(ROOT / "docs" / "measured" / "race.json") if row["seed"] < race.FRESH]
+    colours = {"gyromc": ROTATING, "nuts": REVERSIBLE, "mclmc": THIRD, "nuts-sharpen": INK}
+    figure, (ax,) = panels(1)
+    for method, colour in colours.items():
+        found = [race.summary(rows, name, method) for name in race.POSTERIORS]
+        good = [(one["processor"], one["rmse"]) for one in found if one and "score" in one]
+        ax.loglog(*zip(*good, strict=True), "o", color=colour, markersize=4, label=race.LABELS[method])
+    ax.set(xlabel="processor seconds, from the start of Python", ylabel="error of a mean, in posterior sd")
+    ax.set_xticks([5, 10, 20, 50], ["5", "10", "20", "50"])
+    ax.xaxis.minorticks_off()
+    ax.legend(fontsize=8)
+    return figure
+
+
 DRAWN: dict[str, tuple[str, Callable[[Space], Figure]]] = {
     "start-coefficients.png": ("tutorials/start-here.md", start_coefficients),
     "numpyro-posterior.png": ("numpyro.md", numpyro_posterior),
@@ -172,6 +190,7 @@ DRAWN: dict[str, tuple[str, Callable[[Space], Figure]]] = {
     "error-bars.svg": ("intervals.md", error_bars),
     "csv-families.svg": ("tutorials/csv-file.md", csv_families),
     "large-data-errors.svg": ("large_data.md", large_data_errors),
+    "race-in-seconds.svg": ("accuracy.md", race_in_seconds),
 }
 """By file: the page whose code is run, and the function that draws from its variables."""
 REPORT = "report-heart.png"

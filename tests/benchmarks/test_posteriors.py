@@ -10,21 +10,31 @@ from accuracy.models import shapes
 from accuracy.posteriors import KINDS, POSTERIORS, posterior
 
 
-def test_every_posterior_is_finite_with_its_gradient_near_its_start():
+QUICK = ("poisson", "ordered", "eight-schools", "glmm", "garch", "mixture", "banana", "funnel")
+"""Of every kind; `make test-slow` looks at all."""
+
+
+def test_there_are_as_many_posteriors_as_the_pages_say():
     assert len(POSTERIORS) >= 27
-    for name in POSTERIORS:
-        one = posterior(name)
-        assert one.name == name
-        assert one.kind in KINDS
-        assert len(set(one.names)) == len(one.names)
-        theta = one.first + 0.3 * np.random.default_rng(0).standard_normal(one.dim)
-        with jax.enable_x64(True):
-            value, gradient = jax.jit(jax.value_and_grad(one.log_density))(jnp.asarray(theta))
-            observed = one.observables(jnp.asarray(theta))
-        assert observed.shape == (len(one.names),)
-        assert np.isfinite(value)
-        assert np.isfinite(gradient).all()
-        assert np.isfinite(observed).all()
+    assert {posterior(name).kind for name in QUICK} == set(KINDS)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in POSTERIORS]
+)
+def test_a_posterior_is_finite_with_its_gradient_near_its_start(name):
+    one = posterior(name)
+    assert one.name == name
+    assert one.kind in KINDS
+    assert len(set(one.names)) == len(one.names)
+    theta = one.first + 0.3 * np.random.default_rng(0).standard_normal(one.dim)
+    with jax.enable_x64(True):
+        value, gradient = jax.jit(jax.value_and_grad(one.log_density))(jnp.asarray(theta))
+        observed = one.observables(jnp.asarray(theta))
+    assert observed.shape == (len(one.names),)
+    assert np.isfinite(value)
+    assert np.isfinite(gradient).all()
+    assert np.isfinite(observed).all()
 
 
 @pytest.mark.parametrize(
