@@ -9,7 +9,6 @@ from accuracy import hierarchies
 from accuracy.models import shapes
 from accuracy.posteriors import KINDS, POSTERIORS, posterior
 
-
 QUICK = ("poisson", "ordered", "eight-schools", "glmm", "garch", "mixture", "banana", "funnel")
 """Of every kind; `make test-slow` looks at all."""
 
