@@ -406,15 +406,17 @@ def _marginal(question: _Question) -> Fit | str:
     posterior = _draws(question, target, found.theta.reshape(*question.shape, -1))
     further = posterior.further()
     mean, error = posterior.average(further)
+    # Draws that were picked from fewer independent ones have the errors of those.
+    scarcity = max(1.0, posterior.count / found.effective) ** 0.5
     return question.from_draws(
         posterior,
         np.concatenate([found.mean + offset, mean]),
         np.concatenate([found.sd, further.std(axis=(0, 1))]),
-        np.concatenate([found.std_error, error]),
+        np.concatenate([found.std_error, scarcity * error]),
         "Independent draws: given σ and the groups' standard deviations and correlations, coefficients and deviations are "
         f"Gaussian and were integrated out. The {left.dim} remaining parameters were drawn by importance sampling; the "
         f"effective sample size is {100 * found.share:.0f} % of the draws.",
-        max(1.0, posterior.count / found.effective) ** 0.5,
+        scarcity,
     )
 
 
@@ -422,10 +424,8 @@ def _solved(question: _Question) -> Fit:
     """Any regression, by the solver."""
     full = question.target
     lift, prior_scale = _spanned(full), float(full.prior_precision) ** -0.5
-    target = eqx.tree_at(
-        lambda t: t.X, full, full.X @ lift[: full.X.shape[1], : lift.shape[1] // full.likelihood.outputs]
-    )
-    target = target.in_good_coordinates()
+    of_one_output = lift[: full.X.shape[1], : lift.shape[1] // full.likelihood.outputs]
+    target = eqx.tree_at(lambda t: t.X, full, full.X @ of_one_output).in_good_coordinates()
     (every, offset), further = question.map, question.further
     T = every @ lift
     wide = np.pad(T, ((0, 0), (0, target.dim - T.shape[1])))
