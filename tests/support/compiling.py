@@ -14,6 +14,8 @@ import jax
 import jaxlib
 from jax._src import lru_cache, xla_bridge
 
+from gyromc.show.files import private_folder
+
 # XLA ends the process when it does not know a flag: this one is known to the releases of jaxlib that start with `KNOWN_TO`.
 KNOWN_TO = "0.10."
 OLDER_GENERATOR = "--xla_cpu_use_fusion_emitters=false"
@@ -56,6 +58,9 @@ def share(add_cleanup) -> None:
         return
     folder = tempfile.mkdtemp(prefix="gyromc-compiled-")
     add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    # Where the home cannot be written, the loops of `lanes` are stored there too: a warning would fail the tests.
+    if isinstance(private_folder("gyromc-kernels", os.environ.get("NUMBA_CACHE_DIR")), str):
+        os.environ["NUMBA_CACHE_DIR"] = folder
     _set("compilation_cache_dir", folder)
     _set("persistent_cache_min_compile_time_secs", 0)
     _set("persistent_cache_min_entry_size_bytes", -1)

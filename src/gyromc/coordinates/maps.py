@@ -258,9 +258,8 @@ def _times(matrix, v):
 def _over_last(function: Callable, rows: Any, coordinates: Coordinates) -> np.ndarray:
     rows = numbers(rows, "rows")
     require(rows.ndim > 0, f"`rows` must be a vector, or several: got {shown(rows)}.")
-    found, d = rows, rows.shape[-1]
-    if rows.size:
-        found = _evaluated(lambda: over_rows(function, rows.reshape(-1, d), coordinates), d)
+    d = rows.shape[-1]
+    found = _evaluated(lambda: over_rows(function, rows.reshape(-1, d), coordinates), d) if rows.size else rows
     require(found.size == rows.size, f"`coordinates` must map {d} numbers to {d}: got shape {found.shape[1:]}.")
     return found.reshape(rows.shape)
 

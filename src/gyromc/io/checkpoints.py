@@ -129,7 +129,8 @@ class Checkpoints:
         keep: int,
         ended: Interruption,
     ):
-        require(directory != "", "`checkpoint` must be a directory: got ''.")
+        good = isinstance(directory, str | Path) and directory != ""
+        require(good, f"`checkpoint` must be a directory: got {shown(directory)}.")
         self.directory, self.plan, self.options, self.ended = read_path(directory), plan, options, ended
         self.seconds, self.steps = _interval(every)
         self.keep = whole(keep, "keep", least=1)
