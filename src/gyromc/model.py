@@ -332,7 +332,7 @@ def check_gradient(model: Model, dtype: str = "float64") -> None:
         )
 
 
-def _processor() -> jax.Device | None:
+def _processor() -> Any:
     """A processor, where JAX computes on another device and knows both."""
     try:
         return None if jax.default_backend() == "cpu" else jax.local_devices(backend="cpu")[0]

@@ -166,7 +166,7 @@ def some_rows(target: Target) -> Target:
 
     Rows that are not in memory are always sampled: all of them where they are few.
     """
-    if not isinstance(target, KnownLikelihood):
+    if not isinstance(target, KnownLikelihood) or target.dim is None:
         return target
     count = max(SETTINGS.enough, SETTINGS.per_parameter * target.dim)
     if isinstance(target, WithLikelihood) and (

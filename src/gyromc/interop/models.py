@@ -109,7 +109,7 @@ class ModelPosterior(Target):
         """The sites asked for, checked; left out: the latent and the deterministic ones, but for those with a value per row."""
         usual = (*self.sites, *self.structure.deterministic)
         known = (*usual, *self.structure.on_rows)
-        wanted = usual if sites is None else tuple(sites) if isinstance(sites, list | tuple) else (sites,)
+        wanted: Any = usual if sites is None else tuple(sites) if isinstance(sites, list | tuple) else (sites,)
         unknown = [name for name in wanted if name not in known]
         require(
             wanted and not unknown,

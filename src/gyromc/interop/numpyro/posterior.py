@@ -339,7 +339,7 @@ def _to_move(noncentre: bool | Sequence[str] | None, structure) -> tuple[str, ..
     possible = tuple(structure.hierarchical)
     if noncentre is None or isinstance(noncentre, bool):
         return () if noncentre is False else possible
-    wanted = tuple(noncentre) if isinstance(noncentre, list | tuple) else (noncentre,)
+    wanted: Any = tuple(noncentre) if isinstance(noncentre, list | tuple) else (noncentre,)
     unknown = [name for name in wanted if name not in possible]
     require(
         not unknown,
