@@ -205,7 +205,7 @@ class Posterior(Records[PosteriorMean], Shown):
         with needs("plots", "`plot`"):
             from gyromc.show.plots import KINDS, posterior_plot
         require(kind in KINDS, f"There is no figure {kind!r}: there are {', '.join(KINDS)}.")
-        chosen = (
+        chosen: list[Any] = (
             list(self)[:MOST_DRAWN] if names is None else list(names) if isinstance(names, list | tuple) else [names]
         )
         require(chosen, f"`names` must be of observables, such as {next(iter(self))!r}: got none.")
@@ -259,7 +259,7 @@ class Posterior(Records[PosteriorMean], Shown):
         return [Table(columns, cells), *more, self.account.sentence(), *said]
 
 
-def weighted_quantiles(values: np.ndarray, weights: np.ndarray, probabilities: float | Sequence[float]) -> np.ndarray:
+def weighted_quantiles(values: np.ndarray, weights: np.ndarray, probabilities: Any) -> np.ndarray:
     """Quantiles of weighted values, interpolated between the middles of their steps."""
     order = np.argsort(values, axis=None, kind="stable")
     x, w = values.ravel()[order], weights.ravel()[order]

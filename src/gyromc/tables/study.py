@@ -114,7 +114,7 @@ def _as_text(name: str, value: Any) -> Any:
         return value
     if value is None and not isinstance(kind.default, str):
         return [] if several else None
-    entries = [value]
+    entries: list[Any] = [value]
     if isinstance(value, Mapping) and several:
         entries = [f"{key}={entry}" for key, entry in value.items()]
     elif isinstance(value, list | tuple) and (several or name in ("order", "family")):
