@@ -42,7 +42,7 @@ def test_a_model_prints_predicts_draws_and_reports(data, model, tmp_path):
         model.plot("pie")
     model.report(tmp_path / "out.html")
     assert "What predicts y?" in (tmp_path / "out.html").read_text()
-    with pytest.raises(gm.InvalidInput, match="no coefficient 'z': it has intercept, x"):
+    with pytest.raises(gm.InvalidInput, match=r"must be one of intercept, x.*got 'z'"):
         model["z"]
 
 
