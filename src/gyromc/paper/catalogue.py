@@ -107,7 +107,7 @@ class SyntheticRegression(PaperProblem):
 
     def target(self):
         X, y = datasets.linear_regression(self.data_seed, self.num_data, self.coefficients)
-        return targets.LinearRegression(X, y, self.prior_scale)
+        return targets.LinearRegression(X, y, self.prior_scale)  # pyright: ignore[reportArgumentType]
 
     def oracle(self):
         return oracles.Minibatch(self.batch_size)
@@ -153,7 +153,8 @@ class HeartDisease(PaperProblem):
         return datasets.heart_split(self.split_seed, self.num_test, self.ddof)
 
     def target(self):
-        return targets.LogisticRegression(self.split.X_train, self.split.y_train, self.prior_scale)
+        X, y = self.split.X_train, self.split.y_train
+        return targets.LogisticRegression(X, y, self.prior_scale)  # pyright: ignore[reportArgumentType]
 
     def oracle(self):
         return oracles.Minibatch(self.batch_size)
