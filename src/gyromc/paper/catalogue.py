@@ -107,6 +107,7 @@ class SyntheticRegression(PaperProblem):
 
     def target(self):
         X, y = datasets.linear_regression(self.data_seed, self.num_data, self.coefficients)
+        # pyright takes the fields of the class for the arguments of its inherited constructor
         return targets.LinearRegression(X, y, self.prior_scale)  # pyright: ignore[reportArgumentType]
 
     def oracle(self):
@@ -154,7 +155,7 @@ class HeartDisease(PaperProblem):
 
     def target(self):
         X, y = self.split.X_train, self.split.y_train
-        return targets.LogisticRegression(X, y, self.prior_scale)  # pyright: ignore[reportArgumentType]
+        return targets.LogisticRegression(X, y, self.prior_scale)  # pyright: ignore[reportArgumentType]  # as above
 
     def oracle(self):
         return oracles.Minibatch(self.batch_size)
