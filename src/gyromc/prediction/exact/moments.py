@@ -146,7 +146,12 @@ def second_moments(chain: LinearChain, num_steps: int, start: np.ndarray | None 
     if start is None:
         rows = np.concatenate([chain.starts, np.ones((len(chain.starts), 1))], axis=1)
         start = rows.T @ rows / len(rows)
-    return short.matrix(np.linalg.matrix_power(_phi(chain), num_steps) @ short.vector(start))
+    Phi, Y = _phi(chain), short.vector(start)
+    while num_steps:
+        Y = Phi @ Y if num_steps & 1 else Y
+        Phi = Phi @ Phi if num_steps > 1 else Phi
+        num_steps >>= 1
+    return short.matrix(Y)
 
 
 def _phi(chain: LinearChain) -> np.ndarray:
