@@ -11,7 +11,6 @@ The increments ψ of a martingale are quadratic in state and noise, so they only
 
 import contextlib
 import dataclasses
-import functools
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -26,43 +25,26 @@ from gyromc.prediction.exact.chain import LinearChain, lift, linear_chain, power
 from gyromc.prediction.exact.closed_forms import ridge_expectation
 
 
-@dataclasses.dataclass(frozen=True)
 class Symmetric:
-    """The short form of symmetric matrices of one size."""
+    """The short form of symmetric matrices of one size: the numbers on and above the diagonal."""
 
-    size: int
-
-    @functools.cached_property
-    def _pairs(self) -> tuple[np.ndarray, np.ndarray]:
-        return np.triu_indices(self.size)
-
-    @functools.cached_property
-    def _places(self) -> np.ndarray:
-        i, j = self._pairs
-        places = np.empty((self.size, self.size), int)
-        places[i, j] = places[j, i] = np.arange(len(i))
-        return places
+    def __init__(self, size: int):
+        self.pairs = i, j = np.triu_indices(size)
+        self.size, self.rows, count = size, i * size + j, np.arange(len(i))
+        self.full = np.zeros((size * size, len(i)))
+        self.full[i * size + j, count] = self.full[j * size + i, count] = 1.0
 
     def vector(self, matrix: np.ndarray) -> np.ndarray:
         """The short form of a symmetric matrix."""
-        return matrix[self._pairs]
+        return matrix[self.pairs]
 
     def matrix(self, vector: np.ndarray) -> np.ndarray:
         """The symmetric matrix of a short form."""
-        return vector[self._places]
-
-    def inputs(self, linear: np.ndarray) -> np.ndarray:
-        """A map … × size² of all matrices, as a map of short forms."""
-        i, j = self._pairs
-        short = linear[..., i * self.size + j].copy()
-        off = i != j
-        short[..., off] += linear[..., j[off] * self.size + i[off]]
-        return short
+        return (self.full @ vector).reshape(self.size, self.size)
 
     def map(self, linear: np.ndarray) -> np.ndarray:
         """A map size² × size² as a map from short forms to short forms."""
-        i, j = self._pairs
-        return self.inputs(linear[i * self.size + j])
+        return linear[self.rows] @ self.full
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
