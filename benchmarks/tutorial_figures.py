@@ -224,7 +224,9 @@ def photograph() -> None:
         # Down to the end of the first figure.
         end = page.locator("figcaption").first.bounding_box()
         assert end is not None
-        page.screenshot(path=str(FIGURES / REPORT), clip={"x": 0, "y": 0, "width": 720, "height": end["y"] + end["height"] + 12})
+        page.screenshot(
+            path=str(FIGURES / REPORT), clip={"x": 0, "y": 0, "width": 720, "height": end["y"] + end["height"] + 12}
+        )
         browser.close()
 
 
