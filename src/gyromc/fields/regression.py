@@ -199,7 +199,9 @@ class FieldRegression:
         rows = steps // self.block
         h = values - self.center
         # a row for each function: in this order sums over states run along memory
-        f = self.fields(theta.reshape(-1, d), gradient.reshape(-1, d)).T.reshape(-1, rows, self.block, chains)
+        f = self.fields(theta.reshape(-1, d), gradient.reshape(-1, d)).T.reshape(
+            self.fields.count, rows, self.block, chains
+        )
         f, h_rows = f.mean(axis=2), h.reshape(rows, self.block, chains, -1).mean(axis=1)
         self._append(Segment(steps, self.block * f.sum(axis=1).T, h.sum(axis=0)))
         self.squares += np.einsum("tck,tck->k", h, h)
@@ -219,7 +221,8 @@ class FieldRegression:
         self.pending = []
         for fold in range(SETTINGS.folds):
             mine = self.fold == fold
-            x, y = f[:, :, mine].reshape(len(f), -1), h[:, mine].reshape(-1, h.shape[2])
+            x = f[:, :, mine].reshape(len(f), len(h) * mine.sum())
+            y = h[:, mine].reshape(x.shape[1], h.shape[2])
             self.moments[fold] += x @ x.T
             self.products[fold] += x @ y
             self.row_squares[fold] += np.einsum("nk,nk->k", y, y)
