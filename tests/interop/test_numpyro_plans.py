@@ -42,7 +42,9 @@ def tuned(target):
 def test_a_plan_is_the_tuned_one_with_the_fields_that_were_given(target, tuned):
     plan = gnp.plan(target, gradients=4000, step_size=tuned.plan.eta / 2, dtype="float64")
     assert list(plan.observables) == list(tuned.plan.observables) == ["m", "m^2"]
-    assert plan.eta == tuned.plan.eta / 2 and plan.dtype == "float64" and plan.num_chains == tuned.plan.num_chains
+    assert plan.eta == tuned.plan.eta / 2
+    assert plan.dtype == "float64"
+    assert plan.num_chains == tuned.plan.num_chains
     with pytest.raises(TypeError, match="step"):
         gnp.plan(target, step=0.1)
 
