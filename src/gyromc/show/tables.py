@@ -114,7 +114,8 @@ class Shown:
 
     def _repr_html_(self) -> str:
         paragraph = lambda text: f"<p>{html.escape(text)}</p>" if text else ""
-        of_table = lambda table: paragraph(table.title) + table.html() + paragraph("\n".join(table.notes))
+        title = lambda text: f"<p><b>{html.escape(text)}</b></p>" if text else ""
+        of_table = lambda table: title(table.title) + table.html() + "".join(map(paragraph, table.notes))
         return "".join(of_table(part) if isinstance(part, Table) else paragraph(part) for part in self.shown())
 
 

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from gyromc.extras import needs
+from gyromc.regression.comparing import ComparedFamily
 from gyromc.show.files import ResultsFile, csv_text, write_atomically
 from gyromc.show.numbers import bounds as plain_bounds
-from gyromc.show.numbers import capital, counted, plus_minus
+from gyromc.show.numbers import capital, plus_minus
 from gyromc.show.numbers import readable as number
 from gyromc.show.tables import Cell, Table
 from gyromc.tables.effects import level_table
@@ -209,16 +210,10 @@ def family_table(found: Mapping[str, Any]) -> Table:
     columns = ["family", "elpd", "difference", "effective parameters", "verdict"]
     rows = []
     for one in sorted(found["candidates"], key=lambda one: (one["elpd"] is None, -(one["elpd"] or 0.0))):
-        if one["elpd"] is None:
-            rows.append([one["family"], "–", "–", "–", f"not fitted: {one['refused']}"])
-            continue
-        best = one["difference"] == 0
-        gap = "–" if best else plus_minus(one["difference"], one["difference_std_error"])
-        verdict = "clearly worse" if one["clearly_worse"] else "not clearly worse"
-        words = ["chosen" if one["family"] == found["chosen"] else verdict]
-        words += [f"{counted(one['heavy'], 'row')} with k > 0.7"] if one["heavy"] else []
-        elpd = plus_minus(one["elpd"], one["std_error"])
-        rows.append([one["family"], elpd, gap, number(one["p_loo"]), "; ".join(words)])
+        known = ComparedFamily(**{key: value for key, value in one.items() if key != "clearly_worse"})
+        *numbers, words = known.cells
+        chosen = words.replace(known.verdict, "chosen", 1) if known.family == found["chosen"] else words
+        rows.append([known.family, *numbers, chosen])
     sample = f" ({found['rows']} of them, drawn at random)" if found["rows"] < found["of_rows"] else ""
     kinds = {FAMILIES[one["family"]].response for one in found["candidates"]}
     both = kinds >= {ResponseKind.COUNTS, ResponseKind.NUMBERS}

@@ -138,25 +138,24 @@ def _of_output(mean: np.ndarray, variance: np.ndarray, y: np.ndarray, replicates
     return ModelResiduals((y - center) / sd, center, repeated, moves, sensitivity, classes)
 
 
-def natural_spline(x: np.ndarray) -> np.ndarray:
-    """The curved part of a cubic spline in x that is straight beyond its outer knots: n × 2, or fewer where x has few values."""
-    distinct = np.unique(x)
+def natural_spline(x: np.ndarray, fitted: np.ndarray | None = None) -> np.ndarray:
+    """The curved part of a cubic spline in x that is straight beyond its outer knots: n × 2, or fewer where x has few values.
+
+    The knots are quantiles of `fitted`, of x itself when left out.
+    """
+    of = x if fitted is None else fitted
+    distinct = np.unique(of)
     if distinct.size < 3:
         return np.zeros((x.size, 0))
     for levels in KNOTS.values():
-        knots = np.quantile(x, levels)
+        knots = np.quantile(of, levels)
         if np.all(np.diff(knots) > 1e-9 * np.ptp(distinct)):
-            return _curves((x - knots[0]) / (knots[-1] - knots[0]), (knots - knots[0]) / (knots[-1] - knots[0]))
-    return (_standard(x) ** 2)[:, None]
-
-
-def _curves(x: np.ndarray, knots: np.ndarray) -> np.ndarray:
-    """One truncated cubic for each knot but the last two, with their straight ends."""
-    cubes = np.maximum(x[:, None] - knots, 0.0) ** 3
-    last, gap = cubes[:, -1:], knots[-1] - knots[-2]
-    before = cubes[:, -2:-1]
-    inner = knots[:-2]
-    return cubes[:, :-2] - before * (knots[-1] - inner) / gap + last * (knots[-2] - inner) / gap
+            width, gap = knots[-1] - knots[0], knots[-1] - knots[-2]
+            # one truncated cubic for each knot but the last two, with their straight ends
+            cubes = np.maximum(x[:, None] - knots, 0.0) ** 3 / width**3
+            ends = cubes[:, -2:-1] * (knots[-1] - knots[:-2]) - cubes[:, -1:] * (knots[-2] - knots[:-2])
+            return cubes[:, :-2] - ends / gap
+    return ((x - of.mean()) / of.std())[:, None] ** 2
 
 
 def curvature(outputs: Sequence[ModelResiduals], X: np.ndarray, names: Sequence[str]) -> ModelCheck | None:
