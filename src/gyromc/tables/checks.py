@@ -28,6 +28,8 @@ EVEN, ZEROS = "conway-maxwell-poisson", "zero-inflated-poisson"  # families for 
 MOST_TERMS = 12  # of a formula that is written out
 MOST_ROWS = 5  # that are named
 HEAVY_TAILS = 1.0  # excess kurtosis of residuals: 1.2 for a t law with nine degrees of freedom
+CAUSES = (Aspect.CURVATURE, Aspect.DEPENDENCE, Aspect.LINK, Aspect.PROPORTIONAL)  # faults of the mean
+FAIR = 0.1  # share of the residuals' variance, from which a fault of the mean goes before the dispersion that it makes
 SKEWED = 0.25  # (q₉₀ + q₁₀ - 2 q₅₀)/(q₉₀ - q₁₀) of residuals: 0.47 for an exponential law
 
 
@@ -428,9 +430,7 @@ def adequacy(fit: Fit, prepared: Prepared, held_out: dict[str, Any] | None, comm
     skewed = abs(high + low - 2 * middle) > SKEWED * (high - low)
     positive = bool(np.min(y) > 0) and not encoding.response.classes
     setting = Setting(encoding, prepared.table.take(found.rows), command, positive, kurtosis, bool(skewed))
-    # the model's worst fault leads: what a model without it would gain most by
-    ordered = sorted(found.checks, key=lambda c: -_gain(c, found) if c.verdict is ModelVerdict.MISFIT else np.inf)
-    checks = [_written(check, setting) for check in ordered]
+    checks = [_written(check, setting) for check in _ordered(found)]
     return {
         "verdict": found.judgement.value,
         "headline": headline(checks),
@@ -454,26 +454,41 @@ def _order(encoding: Encoding, table: DataTable) -> np.ndarray | None:
     return as_numbers(table.columns[days[0]])[0] if days else None
 
 
+def _ordered(found: Adequacy) -> list[ModelCheck]:
+    """The checks, the model's worst fault first: what a model without it would gain most by, causes before their symptoms.
+
+    A fault of the mean makes classes and counts look miscalibrated, and counts overdispersed. So where one is found these come
+    after it, dispersion only where the fault explains a fair share of what is left.
+    """
+    wrong = [check for check in found.checks if check.verdict is ModelVerdict.MISFIT]
+    causes = {check.aspect: check.statistic for check in wrong if check.aspect in CAUSES}
+    of_mean = max(causes.values(), default=0.0)
+    later = set()
+    if found.law.kind is not ResponseKind.NUMBERS:
+        later |= {Aspect.DISPERSION} if of_mean > FAIR else set()
+        later |= (
+            {Aspect.CALIBRATION, Aspect.COVERAGE} if causes or Aspect.DISPERSION in {c.aspect for c in wrong} else set()
+        )
+    rest = [check for check in found.checks if check.verdict is not ModelVerdict.MISFIT]
+    return [*sorted(wrong, key=lambda check: (check.aspect in later, -_gain(check, found))), *rest]
+
+
 def _gain(check: ModelCheck, found: Adequacy) -> float:
     """Roughly the log density per row that a model without this fault would gain: one scale for all checks.
 
-    A share s of the residuals' variance gives -½ log(1 - s), a variance wrong by the factor r (r - 1 - log r)/2, a share of rows
-    or the law of the PIT their divergence from what is expected.
+    A share s of the residuals' variance gives -½ log(1 - s), of counts with dispersion r ½ s r; a variance wrong by the factor r
+    (r - 1 - log r)/2, a share of rows or the law of the PIT their divergence from what is expected.
     """
     size, of_counts = check.statistic, found.by_aspect.get(Aspect.DISPERSION)
     match check.aspect:
         case Aspect.DISPERSION:
             return 0.5 * (size - 1 - np.log(max(size, 1e-9)))
-        case Aspect.CURVATURE | Aspect.INTERACTIONS | Aspect.DEPENDENCE | Aspect.LINK | Aspect.PROPORTIONAL:
-            # counts with dispersion r lose the share of r; twice, so that a cause goes before a law that lets counts be uneven
-            return -0.5 * np.log1p(-min(size, 0.99)) if of_counts is None else size * of_counts.statistic
+        case aspect if aspect in CAUSES:
+            return -0.5 * np.log1p(-min(size, 0.99)) if of_counts is None else 0.5 * size * of_counts.statistic
         case Aspect.SPREAD:
             return np.log(size) ** 2 / 6  # the variance of log sd over thirds of the rows
         case Aspect.CALIBRATION:
-            gain = 2 * size**2 if "gap" in check.details else size / 2
-            # it shows that counts vary too much or too little, and does not say so
-            wrong = of_counts is not None and of_counts.verdict is ModelVerdict.MISFIT
-            return min(gain, 0.99 * _gain(of_counts, found)) if of_counts is not None and wrong else gain
+            return 2 * size**2 if "gap" in check.details else size / 2
         case Aspect.COVERAGE:
             share, level = np.clip(size, 1e-9, 1 - 1e-9), check.details["expected"]
             return float(special.rel_entr(share, level) + special.rel_entr(1 - share, 1 - min(level, 1 - 1e-9)))
