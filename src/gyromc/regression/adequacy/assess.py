@@ -341,6 +341,6 @@ def _pit(u: np.ndarray) -> dict[str, Any]:
 
 def smooth(x: np.ndarray, y: np.ndarray, grid: np.ndarray) -> np.ndarray:
     """The curve through (x, y) at each point of a grid: the line and the spline that the check of curves fits."""
-    both = (np.concatenate([x, grid]) - x.mean()) / max(float(x.std()), 1e-300)
+    both = (np.concatenate([x, grid]) - x.min()) / max(float(np.ptp(x)), 1e-300)
     basis = np.column_stack([np.ones(both.size), both, natural_spline(both, both[: x.size])])
     return basis[x.size :] @ np.linalg.lstsq(basis[: x.size], y, rcond=None)[0]
