@@ -37,7 +37,7 @@ from gyromc.evaluation import Programs
 from gyromc.flat import Moved
 from gyromc.machine import require_memory
 from gyromc.martingale import Martingale, martingale
-from gyromc.observables import PROFILES, Observable, Ridge, ridge_of
+from gyromc.observables import PROFILES, Observable, ridge_of
 from gyromc.oracles import Batch, Oracle
 from gyromc.plan import Plan
 from gyromc.results import EngineState
@@ -47,9 +47,8 @@ from gyromc.targets import Target
 __all__ = ["Session", "cast", "initial_state", "open_session", "why_not"]
 
 BLOCK = 128
-MANY = 16  # linear observables from which on they are one matrix product
-STACKED = 256
-"""Observables, from which on all ridges of one profile are one matrix product: each on its own takes 26 ms to compile."""
+MANY = 16
+"""Observables beyond which all ridges of one profile are one matrix product: each on its own takes 26 ms to compile."""
 
 
 class Stacked(eqx.Module):
@@ -87,24 +86,21 @@ class Pieces(eqx.Module):
     def observed(self, theta):
         """The observables at rows of θ: rows × observables."""
         each = lambda h: _each_chain(lambda t: h(self.unravel(t)), theta)
-        if self.order is not None:
-            # Ridges are functions of a vector: in other coordinates, of θ = T(z).
-            rows = _each_chain(self.unravel, theta)
-            found = [h(rows) if isinstance(h, Stacked) else each(h)[:, None] for h in self.observables]
-            return jnp.concatenate(found, axis=1)[:, self.order]
-        directions = [jnp.asarray(h.direction) for h in self.observables if isinstance(h, Ridge) and h.is_linear]
-        if len(directions) == len(self.observables) > MANY:
-            return theta @ jnp.stack(directions, axis=1)
-        return jnp.stack([each(h) for h in self.observables], axis=1)
+        if self.order is None:
+            return jnp.stack([each(h) for h in self.observables], axis=1)
+        # Ridges are functions of a vector: in other coordinates, of θ = T(z).
+        rows = _each_chain(self.unravel, theta)
+        found = [h(rows) if isinstance(h, Stacked) else each(h)[:, None] for h in self.observables]
+        return jnp.concatenate(found, axis=1)[:, self.order]
 
 
 def _stacked(observables: tuple[Observable, ...]) -> tuple[tuple[Observable | Stacked, ...], np.ndarray | None]:
     """The observables as they are computed, and the place of each among them; None where none is moved."""
-    if len(observables) <= STACKED:
-        return observables, None
     found: list[Observable | Stacked] = []
     order: list[int] = []
     ridges = {i: ridge for i, h in enumerate(observables) if (ridge := ridge_of(h)) is not None}
+    if len(ridges) <= MANY:
+        return observables, None
     for profile in PROFILES:
         members = [i for i, ridge in ridges.items() if ridge.profile == profile]
         if members:
