@@ -146,7 +146,7 @@ def loop_of(plan: Plan, p: Program) -> Any:
     return compiled_loop(parts, "_".join(names), users)
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=64)  # a loop takes 2.5 MB
 def compiled_loop(parts: LoopParts, precision: str, users: Any = None) -> Any:
     """`advance` with the given parts, compiled once; stored on disk unless it has a scalar function of the user's.
 
