@@ -75,8 +75,9 @@ def test_a_saved_model_predicts_as_the_fit_did(data, frame, family):
     model = gm.load(path)
     few = frame.iloc[[5, 3, 40]]  # alone, with other knots, means and levels
     whole, part = model.predict(data), model.predict(few)
-    np.testing.assert_allclose(part.mean, whole.mean[[5, 3, 40]], rtol=1e-12)
-    np.testing.assert_allclose(part.sd, whole.sd[[5, 3, 40]], rtol=1e-9)
+    # Predictions are averaged in single precision, in an order that depends on the number of rows: 2⁻²⁴ times a few.
+    np.testing.assert_allclose(part.mean, whole.mean[[5, 3, 40]], rtol=1e-6)
+    np.testing.assert_allclose(part.sd, whole.sd[[5, 3, 40]], rtol=1e-5)
     assert model.about["formula"] == FORMULAS[family]
     assert model.about["rows"] == ROWS
     assert str(frame["x"].iloc[0]) not in path.read_bytes().decode("latin-1")  # no data in the file

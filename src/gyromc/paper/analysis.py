@@ -7,7 +7,8 @@ Input: the averages of one experiment and of its variants, its forecast and, for
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from gyromc.paper import claims
 from gyromc.paper.cache import Piece
 from gyromc.paper.catalogue import Experiment, PaperProblem, Profile
 from gyromc.paper.claims import Bootstrap, Normality, interval, normality, rmse, rmse_ratio
+from gyromc.plan import paper_steps
 from gyromc.targets import LogisticRegression
 
 
@@ -31,6 +33,42 @@ def predictive_reference(
 
 PAIR = ("nonreversible", "reversible")
 """The dynamics that the paper's claims are about."""
+CONSTANTS = ("variance", "reversible_variance", "method", "strict")
+ERRORS = ("expectation", "rmse", "rmse_method", "bias", "bias_method", "std")
+Predicted = Mapping[tuple[str, str, float], dict[str, Any]]
+"""By (experiment, dynamics, η): predictions as plain values."""
+
+
+def forecast(e: Experiment, etas: Sequence[float], predicted: Predicted) -> dict[str, Any]:
+    """The predictions by role: the constants that do not depend on η, and `cells`, one entry by observable per step size.
+
+    Where the errors are not exact, the prediction at the smallest η is converted to the others.
+    """
+    found = {}
+    for role in e.roles:
+        last = predicted[e.name, role, etas[-1]]
+        if e.problem.gaussian:
+            rows = [predicted[e.name, role, eta]["observables"] for eta in etas]
+        else:
+            rows = [{h: _scaled(row, etas[-1], eta) for h, row in last["observables"].items()} for eta in etas]
+        constants = {key: rows[-1][e.problem.primary][key] for key in CONSTANTS}
+        others = {key: value for key, value in last.items() if key != "observables"}
+        found[role] = {**constants, **others, "cells": rows}
+    return found
+
+
+def _scaled(found: Mapping[str, Any], at: float, eta: float) -> dict[str, Any]:
+    """Convert an asymptotic prediction from one η to another: Var = V/(Nη) + s/N and bias ∝ η, with N = ⌊η⁻²⌋."""
+    V, std, bias = found["variance"], found["std"], found["bias"]
+    if V is None or std is None:
+        return dict(found)
+    s = paper_steps(at) * std**2 - V / at
+    bias = None if bias is None else bias * eta / at
+    N = paper_steps(eta)
+    std = math.sqrt(max(V / (N * eta) + s / N, 0.0))
+    numbers = {"bias": bias, "std": std, "rmse": math.hypot(std, bias or 0.0)}
+    # XLA adds in another order with other numbers of threads: the last digits are not the same in every process.
+    return {**found, **{name: None if x is None else float(f"{x:.12g}") for name, x in numbers.items()}}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -258,14 +296,15 @@ def _normal_errors(found: Mapping[str, Any], which: str, key: str, source: str) 
 def _exact_claims(found: Mapping[str, Any]) -> list[claims.Claim]:
     """Judge the exact predictions, cell by cell: the RMSE, and the bias of the even observable."""
     cells = {(role, c["step_size"]): c for role, series in found["cells"].items() for c in series}
-    made = []
-    z = {at: c["z"] for at, c in cells.items() if c["z"] is not None}
-    if z:
-        made.append(claims.exact(z, {at: cells[at]["rmse"] / cells[at]["predicted"]["rmse"] for at in z}))
+    known = {at: c for at, c in cells.items() if c["z"] is not None}
     even = {at: c["even"] for at, c in cells.items() if c.get("even") and c["even"]["z"] is not None}
+    made = []
+    if known:
+        ratios = {at: c["rmse"] / c["predicted"]["rmse"] for at, c in known.items()}
+        made.append(claims.exact({at: c["z"] for at, c in known.items()}, ratios))
     if even:
         z, biases = ({at: e[key] for at, e in even.items()} for key in ("z", "bias"))
-        made.append(claims.even_bias(z, biases, found["formulas"]["even observable"]))
+        made.append(claims.exact(z, biases, "even-bias", found["formulas"]["even observable"]))
     return made
 
 
@@ -302,7 +341,7 @@ class Varied:
     """An experiment's variants with their pieces by (variant, role, η).
 
     `truth` is μ(h) where it is known without a prediction, `reference` computes π(h) at the test rows for logistic regression,
-    `predicted` has μ(h) and the exact RMSE of one chain by (variant, role, η) where the target is Gaussian.
+    `predicted` has the predictions by (variant, role, η) where the target is Gaussian.
     """
 
     experiment: Experiment
@@ -311,7 +350,7 @@ class Varied:
     truth: float
     reference: Callable[[PaperProblem], Expectation]
     bootstrap: Bootstrap
-    predicted: Mapping[tuple[str, str, float], tuple[float, float]]
+    predicted: Predicted
 
     @property
     def etas(self) -> tuple[float, ...]:
@@ -352,7 +391,7 @@ class Varied:
         """For each step size, the ratios of each case."""
         for k, eta in enumerate(self.etas):
             if about == "exact":
-                exact = [[self.predicted[v.name, role, eta][1] for role in ("nonreversible", rival)] for v in cases]
+                exact = [[self._exact(v, role, eta)["rmse"] for role in ("nonreversible", rival)] for v in cases]
                 ratios = [np.array([ours / theirs]) for ours, theirs in exact]
                 yield [(ratio, ratio, ratio) for ratio in ratios]
             else:
@@ -365,7 +404,11 @@ class Varied:
             return averages - self.reference(variant.problem).mean
         if about == "paper":
             return averages - np.nanmean(self._averages(variant, role, self.etas[-1]), axis=0)
-        return averages - (self.predicted[variant.name, role, eta][0] if variant.problem.gaussian else self.truth)
+        known = self._exact(variant, role, eta)["expectation"] if variant.problem.gaussian else self.truth
+        return averages - known
+
+    def _exact(self, variant: Experiment, role: str, eta: float) -> Mapping[str, Any]:
+        return self.predicted[variant.name, role, eta]["observables"][variant.problem.primary]
 
     def _averages(self, variant: Experiment, role: str, eta: float) -> np.ndarray:
         piece = self.pieces[variant.name, role, eta]

@@ -54,6 +54,11 @@ class PaperProblem(abc.ABC):
     def formulas(self) -> Mapping[str, str]:
         """U, h, oracle and reference as text."""
 
+    @property
+    def predicted(self) -> tuple[str, ...]:
+        """The observables that are predicted."""
+        return (self.primary,) if self.even is None else (self.primary, self.even)
+
     @functools.cached_property
     def gaussian(self) -> bool:
         """Whether exact finite-step errors are known: the target is Gaussian."""

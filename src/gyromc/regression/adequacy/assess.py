@@ -337,7 +337,7 @@ def smooth(x: np.ndarray, y: np.ndarray, grid: np.ndarray) -> np.ndarray:
     """A local line through (x, y) at each point of a grid, over the nearest 40 % of the rows, near ones weighted more."""
     away = np.abs(x - grid[:, None])
     reach = np.partition(away, int(NEAR * (x.size - 1)), axis=1)[:, int(NEAR * (x.size - 1))]
-    w = np.clip(1 - (away / np.maximum(reach, 1e-300)[:, None]) ** 3, 0.0, None) ** 3
+    w = (1 - np.minimum(away / np.maximum(reach, 1e-300)[:, None], 1.0) ** 3) ** 3
     total = np.maximum(w.sum(axis=1), 1e-300)
     center, level = (w @ x) / total, (w @ y) / total
     variance = np.sum(w * (x - center[:, None]) ** 2, axis=1) / total
