@@ -36,7 +36,26 @@ def target():
 
 @pytest.fixture(scope="module")
 def tuned(target):
-    return gm.tune(target, gnp.observables(target, squares=True), gradients=4000)
+    return gnp.tune(target, gradients=4000)
+
+
+def test_a_plan_is_the_tuned_one_with_the_fields_that_were_given(target, tuned):
+    plan = gnp.plan(target, gradients=4000, step_size=tuned.plan.eta / 2, dtype="float64")
+    assert list(plan.observables) == list(tuned.plan.observables) == ["m", "m^2"]
+    assert plan.eta == tuned.plan.eta / 2
+    assert plan.dtype == "float64"
+    assert plan.num_chains == tuned.plan.num_chains
+    with pytest.raises(TypeError, match="step"):
+        gnp.plan(target, step=0.1)
+
+
+def test_a_summary_is_what_a_result_prints(target, tuned):
+    found = gm.expect(target, gradients=5000, progress=False)
+    assert gnp.summary(found) is found
+    of_run = gnp.summary(gm.run(tuned.plan, progress=False))
+    assert abs(of_run.mean["m"] - MEAN) < 5 * of_run["m"].total_error + 1e-9
+    with pytest.raises(gm.InvalidInput, match="is needed: got int"):
+        gnp.summary(3)
 
 
 def test_the_run_has_the_error_that_is_expected_and_the_exact_mean(tuned):
@@ -53,7 +72,7 @@ def test_a_control_variate_is_anchored_at_the_mode_and_counts_by_its_rows():
     exposure = rng.uniform(0.5, 2.0, 40)
     counts = rng.poisson(1.5 * exposure)
     target = gnp.target(rates, exposure, counts)
-    tuned = gm.tune(target, gnp.observables(target), oracle=gm.oracles.ControlVariate(8), gradients=1000)
+    tuned = gnp.tune(target, squares=False, batch_size=8, gradients=1000)
     assert tuned.gradients == pytest.approx(1000, rel=0.02)  # 16 of 40 rows each: 2500 steps
     assert tuned.plan.gradients == pytest.approx(2500, rel=0.02)
     anchor = np.log((2 + counts.sum()) / (1 + exposure.sum()))

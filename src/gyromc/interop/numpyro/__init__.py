@@ -1,7 +1,7 @@
 """NumPyro models as targets.
 
-Input: a NumPyro model and its arguments. Output: a target over the unconstrained sites (`target`), observables by site, and
-results by site name (`draws`, `predictive`). Needs the extra `numpyro`, which is imported with this module only.
+Input: a NumPyro model and its arguments. Output: a target over the unconstrained sites (`target`), a plan for it (`plan`), and
+results by site name (`summary`, `draws`, `predictive`). Needs the extra `numpyro`, which is imported with this module only.
 """
 
 from gyromc.extras import needs
@@ -11,13 +11,16 @@ with needs("numpyro", "`gyromc.interop.numpyro`"):
 
 from gyromc.interop.numpyro.posterior import NumPyroPosterior as Posterior
 from gyromc.interop.numpyro.posterior import SubsampledPosterior, target
-from gyromc.interop.numpyro.results import draws, observables, predictive
+from gyromc.interop.numpyro.results import draws, observables, plan, predictive, summary, tune
 
 __all__ = [
     "Posterior",
     "SubsampledPosterior",
     "draws",
     "observables",
+    "plan",
     "predictive",
+    "summary",
     "target",
+    "tune",
 ]

@@ -1,9 +1,10 @@
-"""Results by site of a NumPyro model: observables, draws and posterior predictive data.
+"""Results by site of a NumPyro model: observables, plans with them, tables, draws and posterior predictive data.
 
 Input: the posterior of a model, or what `gyromc.expect` or `gyromc.run` returned for it. Output: values by site name, in
 constrained space.
 """
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,10 +16,13 @@ from numpyro import handlers
 from numpyro.infer import Predictive
 
 from gyromc.checks import require, whole
+from gyromc.errors import GyromcWarning
 from gyromc.interop.models import Sites, element_name
 from gyromc.interop.numpyro.posterior import NumPyroPosterior
 from gyromc.interop.numpyro.reading import DrivePlates, on_device
 from gyromc.observables import Observable
+from gyromc.oracles import ControlVariate
+from gyromc.plan import FIELDS, Plan
 from gyromc.posterior import Posterior as Found
 from gyromc.precision import private
 from gyromc.results import Run
@@ -91,6 +95,78 @@ def observables(
             for index in np.ndindex(target.structure.shapes[site]):
                 found[element_name(site, index) + POWERS[power]] = SiteElement(site, index, power, *how)
     return found
+
+
+def tune(
+    target: NumPyroPosterior,
+    sites: Sequence[str] | None = None,
+    *,
+    squares: bool = True,
+    batch_size: int | None = None,
+    **budget: Any,
+) -> Any:
+    """`gyromc.tune` with the model's sites as observables.
+
+    **Arguments:**
+
+    - `target`, `sites`, `squares`: as for `observables`.
+    - `batch_size`: rows of the subsampled plate per gradient, by a control variate anchored at the mode.
+    - `budget`: the other arguments of `gyromc.tune`: `gradients`, `error` or `seconds`, `oracle`, `num_chains`, `seed`.
+
+    **Returns:** a `gyromc.tuning.tuned.Tuned`: the plan, what was tried, and the errors to expect by site.
+    """
+    # imported when used: `gyromc.expect` needs no tuner
+    from gyromc.tuning.tune import tune as tune_any
+
+    if batch_size is not None:
+        budget["oracle"] = ControlVariate(batch_size)
+    return tune_any(target, observables(target, sites, squares=squares), **budget)
+
+
+def plan(target: NumPyroPosterior, **asked: Any) -> Plan:
+    """A plan for a posterior, ready to run: that of `tune`, with some fields of `gyromc.Plan` as you wish.
+
+    **Arguments:**
+
+    - `target`: from `gyromc.interop.numpyro.target`.
+    - `asked`: arguments of `tune`, and fields of `gyromc.Plan` in place of what was chosen.
+
+    **Returns:** a `gyromc.Plan`; a warning says where the tuner could not know enough.
+
+    ```python
+    import numpy as np
+    import numpyro
+    from numpyro import distributions as dist
+    from gyromc.interop import numpyro as gnp
+
+    def model(y):
+        scale = numpyro.sample("scale", dist.HalfNormal(1.0))
+        numpyro.sample("y", dist.Normal(0.0, scale), obs=y)
+
+    plan = gnp.plan(gnp.target(model, np.array([0.3, -1.2])), gradients=2000)
+    assert plan.gradients <= 2020 and list(plan.observables) == ["scale", "scale^2"]
+    ```
+    """
+    fixed = {name: asked.pop(name) for name in FIELDS if name in asked and name not in ("oracle", "num_chains", "seed")}
+    found = tune(target, **asked)
+    if found.warnings:
+        warnings.warn(" ".join(found.warnings), GyromcWarning, stacklevel=2)
+    return found.plan.replace(**fixed)
+
+
+def summary(result: Found | Run) -> Any:
+    """The table of posterior means by site, with their errors, that a result prints.
+
+    **Arguments:**
+
+    - `result`: what `gyromc.expect` returned, or a run, whose estimates are returned (`gyromc.estimate`).
+    """
+    _posterior(result)
+    if isinstance(result, Found):
+        return result
+    from gyromc.estimation.estimate import estimate
+
+    return estimate(result)
 
 
 def draws(result: Run | Found, sites: Sequence[str] | None = None) -> dict[str, np.ndarray]:
