@@ -1,4 +1,4 @@
-"""The findings of one experiment: errors, predictions beside them, the claims of the paper's §6 with their verdicts; and how
+"""The findings of one experiment: errors and their predictions, the claims of the paper's §6 with their verdicts; and how
 claim (i) depends on what the paper leaves open (the data, the test row and the start).
 
 Input: the averages of one experiment and of its variants, its forecast and, for logistic regression, an independent reference
@@ -186,7 +186,7 @@ def _cell(data: Measured, role: str, k: int) -> dict[str, Any]:
 
 
 def _even(data: Measured, role: str, k: int, name: str) -> dict[str, Any]:
-    """Return the bias of the even observable over chains, beside the exact bias where that is known."""
+    """Return the bias of the even observable over chains, and the exact bias where that is known."""
     averages = data.averages(role, data.etas[k], name)
     averages = averages[np.isfinite(averages)]
     predicted = data.forecast[role]["cells"][k][name]

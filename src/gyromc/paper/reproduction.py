@@ -26,7 +26,7 @@ from gyromc.show.progress import progress as show_progress
 
 SECONDS_PER_ANALYSIS = 2.0
 SUMS = ("sampling", "sensitivity", "compiling", "predicting")
-"""Seconds inside the stage `computing`: of pieces, of variants' pieces, of their compilation, of predictions beside them."""
+"""Seconds inside the stage `computing`: of pieces, of variants' pieces, of their compilation, of predictions at the same time."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -67,7 +67,7 @@ def reproduce(
     - `progress`: show progress on standard error; when left out, only on a terminal.
     - `workers`: how many processes compute the pieces; the numbers are the same for any. Left out: the fastest on this machine,
       one for each processor, and this process alone for less than half a minute of work. With a GPU this process computes on it,
-      and processes beside it compute the predictions and the pieces whose chains are too few for a GPU.
+      and processes on the CPU compute the predictions and the pieces whose chains are too few for a GPU.
     - `sensitivity`: whether the profile `"paper"` judges claim (i) also over other data, rows and starts; a quarter of its time.
 
     **Returns:** a `Reproduction`.
