@@ -38,6 +38,7 @@ def _compiled_as_is_best_for_the_file(request):
 def _what_stays_is_not_searched_for_garbage():
     """JAX keeps what it compiled; the collector would go over all of it again and again, a tenth of the time of all tests."""
     yield
+    compiling.forget_many()
     gc.collect()
     gc.freeze()
 

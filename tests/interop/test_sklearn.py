@@ -213,8 +213,8 @@ def counts(rows=150, seed=4):
 
 def test_counts_are_those_of_the_regression():
     X, y = counts()
-    model = BayesianNegativeBinomialRegression(effort=0.1).fit(X, y)
-    direct = fit(X, y, "negative-binomial", effort=0.1)
+    model = BayesianNegativeBinomialRegression(effort=0.3).fit(X, y)
+    direct = fit(X, y, "negative-binomial", effort=0.3)
     assert np.allclose(model.coef_, [direct.mean["x0"], direct.mean["x1"]], rtol=1e-6)
     mean, sd = model.predict(X[:5], return_std=True)
     assert np.allclose(mean, direct.predict(X[:5]).mean, rtol=1e-6)
