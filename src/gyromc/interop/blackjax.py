@@ -23,7 +23,7 @@ from gyromc.extras import needs
 from gyromc.flat import ravel, unraveler
 from gyromc.operators import Operator, as_operator
 from gyromc.precision import owned, private
-from gyromc.prediction.exact.mean_square import largest_stable_step
+from gyromc.prediction.stability import largest_stable_step
 from gyromc.targets import FiniteSum, SumOverData
 
 with needs("blackjax", "`gyromc.interop.blackjax`"):
