@@ -106,13 +106,8 @@ LONGER = 1.25  # factor between step sizes that are tried on the way to the limi
 MOST_TRIED = 120
 
 
-def largest_stable_step(A: np.ndarray) -> float:
-    """sup of the η for which ρ(I - ηA) < 1; 0 when A has an eigenvalue with real part ≤ 0."""
-    return limit_of_mean(np.linalg.eigvals(A))
-
-
 def limit_of_mean(rates: np.ndarray) -> float:
-    """`largest_stable_step` from the eigenvalues of A."""
+    """sup of the η for which ρ(I - ηA) < 1, from the eigenvalues of A; 0 when one has a real part ≤ 0."""
     real = np.real(rates)
     return 0.0 if real.min() <= 0 else float(np.min(2 * real / np.abs(rates) ** 2))  # |1 - ηλ| < 1
 
