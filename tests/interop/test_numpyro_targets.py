@@ -457,14 +457,10 @@ def test_wrong_starts_oracles_and_sites_are_named(logistic):
     whole = gnp.target(normal, NUMBERS)
     with pytest.raises(gm.InvalidInput, match="sum over data"):
         gm.Plan(**{**pieces, "target": whole, "dynamics": gm.dynamics.overdamped(1)}, oracle=gm.oracles.Minibatch(2))
-    with pytest.raises(
-        gm.InvalidInput, match=r"`batch_size=2` needs a model with a subsampled plate.*Observed here: 'y'"
-    ):
-        gnp.plan(whole, batch_size=2)
     with pytest.raises(gm.InvalidInput, match=r"No site 'gamma' in the model: .* beta"):
         gnp.observables(target, ["gamma"])
     with pytest.raises(gm.InvalidInput, match=r"must be a posterior of a model: got Quadratic"):
-        gnp.plan(gm.targets.Quadratic([1.0]))
+        gnp.observables(gm.targets.Quadratic([1.0]))
 
 
 def test_numpyro_is_imported_only_when_asked_for():

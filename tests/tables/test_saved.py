@@ -75,7 +75,7 @@ def test_a_saved_model_predicts_as_the_fit_did(data, frame, family):
     model = gm.load(path)
     few = frame.iloc[[5, 3, 40]]  # alone, with other knots, means and levels
     whole, part = model.predict(data), model.predict(few)
-    # Draws are kept in single precision: one row of a product of matrices has another rounding than among many.
+    # Predictions are averaged in single precision, in an order that depends on the number of rows: 2⁻²⁴ times a few.
     np.testing.assert_allclose(part.mean, whole.mean[[5, 3, 40]], rtol=1e-6)
     np.testing.assert_allclose(part.sd, whole.sd[[5, 3, 40]], rtol=1e-5)
     assert model.about["formula"] == FORMULAS[family]

@@ -20,7 +20,7 @@ from gyromc.errors import InvalidInput
 from gyromc.oracles import Exact, Gaussian
 from gyromc.plan import Plan
 from gyromc.prediction.exact.chain import Noise, affordable, batch_noise, oracle_noise, why_not_linear
-from gyromc.prediction.exact.mean_square import MeanSquare, Steps, limit_of_mean
+from gyromc.prediction.exact.mean_square import Steps, limit_of_mean
 from gyromc.prediction.step_effects import noise_limit
 from gyromc.targets import Target
 
@@ -193,22 +193,20 @@ def stability(plan: Plan) -> Stability | None:
         noise = math.inf
     limit = min(known.limit, noise)
     drawable = eta <= noise * (1 + SETTINGS.rounding)
-    return Stability(known.squares.radius(eta), limit, known.how, rate, known.superlinear, noise, drawable)
+    return Stability(known.steps.radius(eta), limit, known.how, rate, known.superlinear, noise, drawable)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Linear:
-    """A linear chain y ← My, where it comes from, and its second moments, with noise that grows with the state if known."""
+    """A linear chain, where it comes from, and its limit."""
 
     steps: Steps
     how: Linearisation
-    squares: Steps | MeanSquare
     superlinear: bool
 
     @functools.cached_property
     def limit(self) -> float:
-        """The largest step size at which second moments stay bounded; 0 where A does not contract."""
-        return self.squares.limit()
+        return self.steps.limit()
 
 
 def _largest_step(plan: Plan) -> float:
@@ -260,9 +258,8 @@ def _chain(
     plan: Plan, K: np.ndarray, how: Linearisation, noise: Noise | None = None, superlinear: bool = False
 ) -> _Linear:
     """The linear chain where U has the Hessian K."""
-    steps = Steps(plan.scheme, plan.dynamics, augment(K, plan.augmented))
-    squares = steps if noise is None or noise.additive else MeanSquare(steps, noise)
-    return _Linear(steps, how, squares, superlinear)
+    growing = None if noise is None or noise.additive else noise
+    return _Linear(Steps(plan.scheme, plan.dynamics, augment(K, plan.augmented), growing), how, superlinear)
 
 
 def advice(plan: Plan) -> str:

@@ -16,8 +16,8 @@ from scipy import special
 from gyromc.regression.adequacy.assess import held_out_coverage
 from gyromc.regression.adequacy.laws import averaged, distribution
 from gyromc.regression.draws import Predictive
-from gyromc.regression.effects import robust_sd
 from gyromc.regression.fit import Coefficient, Fit
+from gyromc.regression.robust import robust_sd
 from gyromc.regression.scores import calibration_of_classes, calibration_of_intervals, class_scores, number_scores
 from gyromc.show.numbers import counted, duration, listed, readable
 from gyromc.show.pages import machine

@@ -6,7 +6,7 @@ constrained space, however the parameters are chosen. `target` checks that U and
 over the rows of the subsampled plate.
 
 A site theta ~ Normal(loc, scale) whose scale is sampled has a funnel for a posterior where the data say little about theta, and
-in (theta - loc)/scale a thin curved one where they say much. So every element is centred as far as the data are worth more
+in (theta - loc)/scale a thin curved one where they say much. So every element is centred as far as the data inform it more
 than the prior: c = 0 is the noise, c = 1 theta as written (Papaspiliopoulos, Roberts and Sköld 2007).
 """
 
@@ -88,10 +88,7 @@ class NumPyroPosterior(ModelPosterior):
         return _slope(NumPyroPosterior.potential, on_device(self), params)
 
     def values(self, params, names):
-        transforms = self.structure.transforms
-        # Without calling the model.
-        if all(transforms.get(name) is not None for name in names):
-            return {name: transforms[name](params[name]) for name in names}
+        # The compiler leaves out what these sites do not need, such as the likelihood.
         found = self.constrained(params)
         return {name: found[name] for name in names}
 
@@ -350,18 +347,18 @@ def _to_move(noncentre: bool | Sequence[str] | None, structure) -> tuple[str, ..
 
 
 def _centredness(found: NumPyroPosterior, start: np.ndarray) -> dict[str, Any]:
-    """For every non-centred site how far its elements are centred, 0 where the data are worth no more than the prior."""
+    """For every non-centred site how far its elements are centred, 0 where the data inform them no more than the prior."""
     chosen = {}
-    for site, worth in _worths(found, start).items():
-        surely = np.clip(worth / (1 + CENTRING.deviations * math.sqrt(2 / worth.size)) - 1, 0, None)
+    for site, ratio in _information(found, start).items():
+        surely = np.clip(ratio / (1 + CENTRING.deviations * math.sqrt(2 / ratio.size)) - 1, 0, None)
         c = surely / (1 + surely)
         c = np.where(c > CENTRING.as_written, 1.0, c)
         chosen[site] = c if np.any(c) else 0.0
     return chosen
 
 
-def _worths(found: NumPyroPosterior, start: np.ndarray) -> dict[str, np.ndarray]:
-    """What the data are worth over the prior, for every element of the non-centred sites.
+def _information(found: NumPyroPosterior, start: np.ndarray) -> dict[str, np.ndarray]:
+    """The information of the data over that of the prior, for every element of the non-centred sites.
 
     With z = (theta - loc)/scale the Hessian has 1 + scale²·I for an element, I the information of the data about it, and the
     variance that the elements suggest is scale²·mean z²: so it is (H - 1)·mean z², about 1 where all elements are equal.

@@ -9,17 +9,15 @@ d × d matrices, has radius 1. Memory is O(m²).
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from scipy import linalg, optimize
 from scipy.sparse import linalg as sparse
 
 from gyromc.dynamics import Dynamics
 from gyromc.prediction.exact.chain import Noise
-from gyromc.schemes import Scheme
+from gyromc.schemes import Scheme, step_matrices
 
 SMALL = 6  # parameters: the map is formed as a matrix
 SAME = 1e-8  # relative change of the power iteration at which it stops
@@ -40,25 +38,17 @@ def limit_of_mean(rates: np.ndarray) -> float:
     return 0.0 if real.min() <= 0 else float(np.min(2 * real / np.abs(rates) ** 2))  # |1 - ηλ| < 1
 
 
-class Eigenmodes(NamedTuple):
-    """M of one step size, and its eigenvalues and eigenvectors; the inverse of these is None where M has none, or nearly so."""
-
-    M: np.ndarray
-    values: np.ndarray
-    vectors: np.ndarray
-    inverse: np.ndarray | None
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class Steps:
     """y ← M(η)y + B(η)δ of a linear scheme on H with the Hessian P; Euler's for one that is not linear, and for balanced noise.
 
-    For Euler, M = I - ηA, and the eigenvalues of A are enough for every η.
+    For Euler, M = I - ηA, and the eigenvalues of A are enough for every η. `noise`: that of δ where it grows with the state.
     """
 
     scheme: Scheme
     dynamics: Dynamics
     P: np.ndarray
+    noise: Noise | None = None
     _last: dict = dataclasses.field(default_factory=dict)  # of the step size looked at last
 
     @property
@@ -76,103 +66,77 @@ class Steps:
         """The eigenvalues of A."""
         return np.linalg.eigvals(self.A)
 
-    @functools.cached_property
-    def _images(self) -> Callable:
-        n = self.dynamics.size
-        m = self.scheme.state_size(n)
-
-        def images(eta):
-            step = lambda y, g: self.scheme(self.dynamics, y, g, jnp.zeros(n), eta)
-            A = jax.vmap(lambda y: step(y, jnp.zeros(n)))(jnp.eye(m))
-            return A.T, jax.vmap(lambda g: step(jnp.zeros(m), g))(jnp.eye(n)).T
-
-        return jax.jit(images)
-
     def _matrices(self, step_size: float) -> tuple[np.ndarray, np.ndarray]:
         """M and B."""
         if self.euler:
             return np.eye(len(self.A)) - step_size * self.A, -step_size * (self.dynamics.D + self.dynamics.Q)
         if self._last.get("at") != step_size:
-            with jax.enable_x64(True):
-                A, B = (np.array(x, float) for x in self._images(jnp.asarray(step_size, float)))
-            A[:, : len(self.P)] += B @ self.P
-            self._last.update(at=step_size, matrices=(A, B), eigen=None)
+            step = step_matrices(self.scheme, self.dynamics, step_size)
+            self._last.update(at=step_size, matrices=(step.transition(self.P), step.B), eigen=None)
         return self._last["matrices"]
 
-    def modes(self, step_size: float) -> Eigenmodes:
-        """M and its eigenvectors."""
+    def _eigen(self, step_size: float) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """Eigenvalues and eigenvectors of M, and the inverse of these: None where M has no basis of them, or nearly so."""
         M, _ = self._matrices(step_size)
         if self._last.get("eigen") is None:
             values, vectors = np.linalg.eig(self.A if self.euler else M)
             inverse = None if np.linalg.cond(vectors) > DEFECTIVE else np.linalg.inv(vectors)
             self._last["eigen"] = values, vectors, inverse
         values, vectors, inverse = self._last["eigen"]
-        return Eigenmodes(M, 1 - step_size * values if self.euler else values, vectors, inverse)
+        return 1 - step_size * values if self.euler else values, vectors, inverse
 
-    def spread(self, step_size: float, d: int) -> np.ndarray:
-        """B_θ."""
-        return self._matrices(step_size)[1][:, :d]
-
-    def radius(self, step_size: float) -> float:
+    def _of_mean(self, step_size: float) -> float:
         """ρ(M)²."""
         values = 1 - step_size * self.rates if self.euler else np.linalg.eigvals(self._matrices(step_size)[0])
         return float(np.max(np.abs(values)) ** 2)
 
-    def limit(self) -> float:
-        """The step size up to which ρ(M) < 1: for others than Euler tried in growing steps from his, then by bisection."""
-        low = limit_of_mean(self.rates)
-        if self.euler:
-            return low
-        for _ in range(MOST_TRIED):
-            if low == 0 or self.radius(low) < 1:
-                break
-            low /= 2
-        if low == 0:
-            return 0.0
-        for _ in range(MOST_TRIED):
-            if self.radius(LONGER * low) >= 1:
-                return _root(lambda eta: np.log(self.radius(eta)), low, LONGER * low)
-            low *= LONGER
-        return float("inf")
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class MeanSquare:
-    """Second moments of a linear chain whose noise grows with the state."""
-
-    steps: Steps
-    noise: Noise
-    _last: dict = dataclasses.field(default_factory=dict)  # where the next power iteration begins
-
     def radius(self, step_size: float) -> float:
         """The factor by which second moments change per step: stable below 1."""
-        least = self.steps.radius(step_size) + 1e-14
-        if self._gain(step_size, least * (1 + 1e-9)) <= 1:
+        least = self._of_mean(step_size)
+        if self.noise is None:
+            return least
+        least = (least + 1e-14) * (1 + 1e-9)
+        if self._gain(step_size, least) <= 1:
             return least
         most = 2 * least
         while self._gain(step_size, most) > 1:
             most *= 2
-        rest = lambda r: 1 / self._gain(step_size, r) - 1
-        return _root(rest, least * (1 + 1e-9), most)
+        return _root(lambda r: 1 / self._gain(step_size, r) - 1, least, most)
 
     def limit(self) -> float:
-        """The largest step size at which second moments stay bounded."""
-        mean = self.steps.limit()
-        if mean == 0 or self._gain(mean * (1 - 1e-9), 1.0) <= 1:
+        """The largest step size at which second moments stay bounded; 0 where A does not contract."""
+        mean = self._limit_of_mean()
+        if self.noise is None or mean == 0 or self._gain(mean * (1 - 1e-9), 1.0) <= 1:
             return mean
         low = mean / 2
         while self._gain(low, 1.0) > 1:
             low /= 2
         return _root(lambda eta: 1 / self._gain(eta, 1.0) - 1, low, min(2 * low, mean * (1 - 1e-9)))
 
+    def _limit_of_mean(self) -> float:
+        """The step size up to which ρ(M) < 1: for others than Euler tried in growing steps from his, then by bisection."""
+        low = limit_of_mean(self.rates)
+        if self.euler or low == 0:
+            return low
+        for _ in range(MOST_TRIED):
+            if self._of_mean(low) < 1:
+                break
+            low /= 2
+        for _ in range(MOST_TRIED):
+            if self._of_mean(LONGER * low) >= 1:
+                return _root(lambda eta: np.log(self._of_mean(eta)), low, LONGER * low)
+            low *= LONGER
+        return float("inf")
+
     def _gain(self, step_size: float, r: float) -> float:
         """The radius of (r - Φ₀)⁻¹Φ₁."""
+        assert self.noise is not None
         d = len(self.noise.constant)
         apply = functools.partial(self._apply, step_size, r)
         if d <= SMALL:
             columns = [apply(E).ravel() for E in np.eye(d * d).reshape(-1, d, d)]
             return float(np.max(np.abs(np.linalg.eigvals(np.array(columns)))))
-        Y, before = self._last.get("Y", np.eye(d)), 0.0
+        Y, before = self._last.get("Y", np.eye(d)), 0.0  # where the last power iteration ended
         for _ in range(MOST_TURNS):
             Y = apply(Y)
             size = float(np.linalg.norm(Y))
@@ -188,13 +152,14 @@ class MeanSquare:
         return float(np.abs(sparse.eigs(map_, 1, v0=Y.ravel(), return_eigenvectors=False)[0]))
 
     def _apply(self, step_size: float, r: float, Y: np.ndarray) -> np.ndarray:
-        spread, modes = self.steps.spread(step_size, len(Y)), self.steps.modes(step_size)
+        assert self.noise is not None
+        (M, B), (m, V, inverse) = self._matrices(step_size), self._eigen(step_size)
+        spread = B[:, : len(Y)]  # B_θ
         added = spread @ self.noise.growth((Y + Y.T) / 2) @ spread.T  # T1
-        if modes.inverse is None:
-            M = modes.M / np.sqrt(r)
-            return linalg.solve_discrete_lyapunov(M, added / r, method="bilinear")[: len(Y), : len(Y)]
-        V, m = modes.vectors, modes.values
-        inner = (modes.inverse @ added @ modes.inverse.conj().T) / (r - m[:, None] * m.conj())
+        if inverse is None:
+            solved = linalg.solve_discrete_lyapunov(M / np.sqrt(r), added / r, method="bilinear")
+            return solved[: len(Y), : len(Y)]
+        inner = (inverse @ added @ inverse.conj().T) / (r - m[:, None] * m.conj())
         return (V @ inner @ V.conj().T).real[: len(Y), : len(Y)]
 
 
