@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from scipy import special
 
 from real.files import fetch
 
@@ -97,7 +96,6 @@ def nuts(case: Mixed, frame: pd.DataFrame) -> dict[str, tuple[float, float, floa
     index, levels = pd.factorize(frame[case.group])
     two = len(np.unique(x)) == 2
     unit, y_unit = (np.ptp(x) / 2 if two else x.std()), y.std()
-    fisher = np.sqrt(special.polygamma(1, 2.0) / 2)  # of Fisher's z under LKJ(2)
     k, count = 1 + case.slopes, len(levels)
 
     def model():
@@ -108,7 +106,7 @@ def nuts(case: Mixed, frame: pd.DataFrame) -> dict[str, tuple[float, float, floa
         z = numpyro.sample("z", dist.Normal(0, 1).expand([count, k]).to_event(2))
         t = mid + slope * (x - x.mean()) + (tau[0] * z[:, 0])[index]
         if case.slopes:
-            r = jnp.tanh(numpyro.sample("fisher", dist.Normal(0, fisher)))
+            r = 2 * numpyro.sample("half", dist.Beta(2, 2)) - 1  # LKJ(2)
             t = t + (tau[1] * (r * z[:, 0] + jnp.sqrt(1 - r**2) * z[:, 1]))[index] * x
         numpyro.sample("y", dist.Normal(t, sigma), obs=y)
 
@@ -127,6 +125,6 @@ def nuts(case: Mixed, frame: pd.DataFrame) -> dict[str, tuple[float, float, floa
     }
     if case.slopes:
         found[f"sd({case.column}|{case.group})"] = draws["tau"][..., 1]
-        found[f"cor(intercept,{case.column}|{case.group})"] = np.tanh(draws["fisher"])
+        found[f"cor(intercept,{case.column}|{case.group})"] = 2 * draws["half"] - 1
     errors = {name: v.std() / np.sqrt(effective_sample_size(v)) for name, v in found.items()}
     return {name: (float(v.mean()), float(errors[name]), float(v.std())) for name, v in found.items()}

@@ -7,7 +7,7 @@ import pytest
 from scipy import optimize, special, stats
 
 import gyromc as gm
-from gyromc.regression.fit import GroupTerm, Prior, fit
+from gyromc.regression.fit import GroupTerm, fit
 from gyromc.regression.marginal import Marginal
 from gyromc.regression.problem import read
 from gyromc.regression.standardised import standardise
@@ -434,9 +434,7 @@ def test_offsets_are_known_parts():
 def test_narrow_priors_decide(family):
     x = column()
     y = np.random.default_rng(3).poisson(np.exp(1 + 0.2 * x)).astype(float)
-    found = fit(
-        x[:, None], y, family, names=["dose"], priors={"dose": Prior(1e-3, location=0.7), "intercept": (2.0, 1e-3)}
-    )
+    found = fit(x[:, None], y, family, names=["dose"], priors={"dose": "normal(0.7, 0.001)", "intercept": (2.0, 1e-3)})
     assert found["dose"].mean == pytest.approx(0.7, abs=0.004)
     assert found["dose"].sd == pytest.approx(1e-3, rel=0.1)
     assert found["intercept"].mean == pytest.approx(2.0, abs=0.004)
@@ -455,7 +453,7 @@ def test_narrow_priors_decide(family):
         ({"family": "ordinal", "y": [0, 0, 0]}, "at least two classes"),
         ({"weights": [1, 1]}, "`weights` must have one entry per row"),
         ({"weights": [1, -1, 1]}, "`weights` must not be negative"),
-        ({"priors": {"x9": 1.0}}, "no column or group 'x9'"),
+        ({"priors": {"x9": 1.0}}, "no parameter 'x9'"),
         ({"priors": {"x0": 0.0}}, "must be positive"),
         ({"family": "softmax", "y": [0, 1, 2], "offset": [0, 0, 0]}, "not available for the family softmax"),
         ({"groups": [3]}, "values of `GroupTerm`"),

@@ -66,6 +66,10 @@ class Type(enum.Enum):
     )
     LIKELIHOOD = "a table with a `kind` of likelihood", _refer("likelihood")
     GROUPS = "an array of tables with Z, index, num_levels and scale", {"type": "array", "items": _refer("group")}
+    PRIORS = (
+        'a prior as "normal(0, 1)", or a table or an array of such texts',
+        {"anyOf": [{"type": "string"}, {"type": "array"}, {"type": "object"}]},
+    )
     WEIGHTING = "uniform or step_size", {"enum": list(WEIGHTINGS)}
     PRECISION = "float32 or float64", {"enum": ["float32", "float64"]}
 
@@ -90,6 +94,7 @@ _BY_TYPE = {
     Type.OBSERVABLES: "observables",
     Type.LIKELIHOOD: "likelihood",
     Type.GROUPS: "groups",
+    Type.PRIORS: "priors correlations",
     Type.WEIGHTING: "weighting",
     Type.PRECISION: "dtype",
 }
