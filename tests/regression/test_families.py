@@ -295,7 +295,8 @@ def test_the_evidence_of_a_linear_model_with_groups():
         rho = np.tanh(np.sqrt(special.polygamma(1, 2.0) / 2) * p[3])
         S = np.array([[sd[0] ** 2, rho * sd[0] * sd[1]], [rho * sd[0] * sd[1], sd[1] ** 2]])
         C = sigma**2 * np.eye(ROWS) + 6.25 * Z @ Z.T + (Z @ S @ Z.T) * (index[:, None] == index)
-        exact.append(stats.multivariate_normal(np.zeros(ROWS), C).logpdf(y) - 0.5 * p @ p)
+        prior = 2 * np.log(1 - rho**2) - 0.5 * p[:3] @ p[:3]  # LKJ(2), by Fisher's z
+        exact.append(stats.multivariate_normal(np.zeros(ROWS), C).logpdf(y) + prior)
     found = Marginal(target).log_densities(phi)
     np.testing.assert_allclose(found - found[0], np.array(exact) - exact[0], atol=1e-8)
 
