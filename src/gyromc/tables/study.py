@@ -279,8 +279,11 @@ def _findings(request: Request, prepared: Prepared, watch: Watch) -> tuple[dict[
 def _judged(request: Request, prepared: Prepared, watch: Watch) -> tuple[Any, dict[str, Any] | None, float]:
     """The fit to the rows that are not held out, what it says about the others, and its seconds; a fit that fails is left out."""
     train, test, y = prepared.train, prepared.test, prepared.y
+    # Rows without weight, not fewer rows: what is compiled for so many rows serves the fit to all of them.
+    weights = np.ones(len(y)) if prepared.rows.weights is None else prepared.rows.weights.copy()
+    weights[test] = 0.0
     try:
-        found, seconds = _fit(request, prepared, prepared.rows.take(train), y[train], watch)
+        found, seconds = _fit(request, prepared, dataclasses.replace(prepared.rows, weights=weights), y, watch)
     except (InvalidInput, DivergenceError) as error:
         prepared.notes.append(f"predictions were not judged on held-out rows: the fit to the others failed ({error})")
         watch.warn(prepared.notes[-1])

@@ -47,13 +47,23 @@ def _either(of_numpy: Callable, of_jax: Callable) -> Callable:
     return lambda t: of_numpy(t) if library(t) is np else of_jax(t)
 
 
-# 1/(1 + e⁻ᵗ), its logarithm, log Γ, log Φ.
+# 1/(1 + e⁻ᵗ), log Γ, log Φ.
 sigmoid = _either(scipy.special.expit, jax.nn.sigmoid)
-log_sigmoid = _either(scipy.special.log_expit, jax.nn.log_sigmoid)
 log_gamma = _either(scipy.special.gammaln, jax.scipy.special.gammaln)
 log_ndtr = _either(scipy.special.log_ndtr, jax.scipy.special.log_ndtr)
 # Φ makes a uniform variable on (0, 1) of a standard normal one.
 uniform = _either(scipy.special.ndtr, jax.scipy.special.ndtr)
+
+
+def softplus(t):
+    """log(1 + eᵗ), in a third of the time of `logaddexp` with its derivative; `where`, unlike `abs`, is smooth at 0."""
+    numpy, up = library(t), t >= 0
+    return numpy.where(up, t, 0.0) + numpy.log1p(numpy.exp(numpy.where(up, -t, t)))
+
+
+def log_sigmoid(t):
+    """log 1/(1 + e⁻ᵗ)."""
+    return -softplus(-t)
 
 
 def exponential(u):

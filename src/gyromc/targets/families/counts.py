@@ -23,6 +23,7 @@ from gyromc.targets.likelihoods import (
     quick_sigmoid,
     rising,
     sigmoid,
+    softplus,
     uniform,
 )
 
@@ -160,7 +161,7 @@ class Binomial(_OfTrials):
     )
 
     def loss(self, t, y, *given):
-        return given[0] * library(t).logaddexp(0.0, t) - y * t
+        return given[0] * softplus(t) - y * t
 
     def variance(self, mean, *given):
         return mean * (1 - mean / given[0])
