@@ -24,14 +24,19 @@ def test_a_right_model_is_rarely_called_wrong(family):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings(
+    "ignore::gyromc.GyromcWarning"
+)  # of few rows in groups some fits say that their draws are poor
 @pytest.mark.parametrize("n", [40, 150])
 @pytest.mark.parametrize("family", [*EVERY, *GROUPED])
 def test_at_most_one_right_model_in_twenty_is_called_wrong(family, n):
-    wrong, p = alarms(family, 200, n)
-    print(f"{family}, {n} rows: {wrong} of 200 called wrong")
-    assert wrong <= 10
+    """Groups are fitted by two longer fits for each of the simulations: there are fewer of them."""
+    count = 60 if family in GROUPED else 200
+    wrong, p = alarms(family, count, n)
+    print(f"{family}, {n} rows: {wrong} of {count} called wrong")
+    assert wrong <= count / 20
     for aspect, values in p.items():  # each by itself: P(p < 0.05) ≤ 0.05, within four errors, for some fifty tests
-        assert np.mean(np.array(values) < 0.05) < 0.05 + 4 * np.sqrt(0.05 * 0.95 / 200), aspect
+        assert np.mean(np.array(values) < 0.05) < 0.05 + 4 * np.sqrt(0.05 * 0.95 / count), aspect
 
 
 def verdicts(found):
