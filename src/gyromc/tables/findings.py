@@ -43,7 +43,8 @@ def model_words(prepared: Prepared, prior_scale: float, noise_scale: float | Non
     categories = any(feature.kind == "categorical" for feature in prepared.encoding.features)
     levels = "; that of a category is against its column's reference" if categories else ""
     if noise_scale is not None:
-        noise = f"The noise has the standard deviation {noise_scale:.4g} (posterior mean); its uncertainty counts everywhere."
+        size = readable(noise_scale, 4)
+        noise = f"The noise has the standard deviation {size} (posterior mean); its uncertainty counts everywhere."
     return {
         "name": response.model,
         "title": f"{words.title}{title}",
