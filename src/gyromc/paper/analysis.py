@@ -365,7 +365,8 @@ def sensitivity(
         pair = ("nonreversible", rival)
         if about == "exact":
             ours, theirs = (exact(v, role, etas[k], "rmse") for role in pair)
-            return (np.array([ours / theirs]),) * 3
+            ratio = np.array([ours / theirs])
+            return ratio, ratio, ratio
         ours, theirs = (errors(v, role, etas[k], about) for role in pair)
         return rmse_ratio(ours, theirs, bootstrap, k)
 
