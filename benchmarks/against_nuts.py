@@ -68,13 +68,22 @@ def predicted_bias(plan: gm.Plan, run: gm.Run) -> dict:
     return found
 
 
+def tuned_plan(target, observables: dict, num_steps: int, num_chains: int, rows: int | None = None) -> gm.Plan:
+    """The plan that `gm.tune` chooses for so many steps; `rows`: of a mini-batch with a control variate."""
+    oracle = None if rows is None else gm.oracles.ControlVariate(rows)
+    share = 1.0 if oracle is None else oracle.evaluations(target) / target.num_data
+    budget = {"gradients": num_steps * num_chains * share, "num_chains": num_chains}
+    return gm.tune(target, observables, oracle=oracle, **budget).plan.replace(num_steps=num_steps)
+
+
 def gyromc_run(plan: gm.Plan) -> tuple[dict, gm.Run]:
     """Mean and standard error of each element; gradients and seconds."""
     began = time.perf_counter()
     run = gm.run(plan, thin=50)
-    table = gnp.summary(run)
+    means = {name: row for name, row in run.items() if not name.endswith("^2")}
+    sd = {name: np.sqrt(run.mean[f"{name}^2"] - row.mean**2) for name, row in means.items()}
     return {
-        "rows": {name: {"mean": row.mean, "error": row.std_error, "sd": row.sd} for name, row in table.items()},
+        "rows": {name: {"mean": row.mean, "error": row.std_error, "sd": sd[name]} for name, row in means.items()},
         "step_size": plan.step_size,
         "gradients": float(run.gradient_evaluations),
         "data_terms": float(run.gradient_evaluations) * plan.oracle.evaluations(plan.target),
@@ -87,7 +96,7 @@ def compare(name: str, example: Example, num_steps: int, num_chains: int, draws:
     """One model: gyromc at two step sizes, NUTS, and how far apart they are in posterior standard deviations and in errors."""
     began = time.perf_counter()
     target = gnp.target(example.model, *example.args, **example.kwargs)
-    plan = gnp.plan(target, batch_size=example.rows, num_steps=num_steps, num_chains=num_chains)
+    plan = tuned_plan(target, gnp.observables(target, squares=True), num_steps, num_chains, example.rows)
     prepared = time.perf_counter() - began
     coarse, _ = gyromc_run(plan)
     halved = plan.replace(step_size=plan.step_size / 2, num_steps=2 * num_steps, burn_in=2 * plan.burn_in, seed=1)

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gyromc.engines.together import SharedCheckpoints
 
 import gyromc as gm
 from gyromc.engines import loop
@@ -37,7 +36,7 @@ def plan_of(draws: int) -> gm.Plan:
     )
 
 
-class Counting(SharedCheckpoints):
+class Counting(checkpoints.Checkpoints):
     """Checkpoints whose time and bytes are added up."""
 
     seconds_spent, written = 0.0, 0
@@ -52,9 +51,9 @@ class Counting(SharedCheckpoints):
 
 def draws(total: int = DRAWS) -> list[dict[str, Any]]:
     """Rows: the number of checkpoints, and seconds and bytes with pieces and without."""
-    rows, usual = [], (checkpoints.PIECE, loop.SharedCheckpoints)
+    rows, usual = [], (checkpoints.PIECE, loop.Checkpoints)
     try:
-        loop.SharedCheckpoints = Counting  # type: ignore[misc]
+        loop.Checkpoints = Counting  # type: ignore[misc]
         for count in COUNTS:
             row: dict[str, Any] = {"draws": total, "checkpoints": count}
             for name, size in (("in_pieces", usual[0]), ("all_again", 2**62)):
@@ -66,7 +65,7 @@ def draws(total: int = DRAWS) -> list[dict[str, Any]]:
             rows.append(row)
             print(json.dumps(row), flush=True)
     finally:
-        checkpoints.PIECE, loop.SharedCheckpoints = usual  # type: ignore[misc]
+        checkpoints.PIECE, loop.Checkpoints = usual  # type: ignore[misc]
     return rows
 
 

@@ -46,7 +46,8 @@ def start_coefficients(space: Space) -> Figure:
     return space["model"].plot()
 
 
-def numpyro_posterior(space: Space) -> Figure:
+def posterior(space: Space) -> Figure:
+    """What `found.plot()` draws of the page's posterior."""
     return space["found"].plot()
 
 
@@ -184,7 +185,8 @@ def race_in_seconds(space: Space) -> Figure:
 
 DRAWN: dict[str, tuple[str, Callable[[Space], Figure]]] = {
     "start-coefficients.png": ("tutorials/start-here.md", start_coefficients),
-    "numpyro-posterior.png": ("numpyro.md", numpyro_posterior),
+    "expect-posterior.png": ("expect.md", posterior),
+    "numpyro-posterior.png": ("numpyro.md", posterior),
     "jax-model.svg": ("tutorials/own-jax-model.md", jax_model),
     "network-band.svg": ("networks.md", network_band),
     "error-bars.svg": ("intervals.md", error_bars),
@@ -216,11 +218,17 @@ def photograph() -> None:
     from support.browsing import CHROMIUM, FLAGS
 
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder), sync_playwright() as playwright:
-        run_commands("gyromc fit example:heart --target disease --out heart\n")
+        run_commands("gyromc fit example:heart --target disease\n")
+        (report,) = Path(folder).rglob("report.html")
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
-        page = browser.new_page(viewport={"width": 1000, "height": 1130})
-        page.goto(Path(folder, "heart", "report.html").as_uri())
-        page.screenshot(path=str(FIGURES / REPORT))
+        page = browser.new_page(viewport={"width": 720, "height": 1400}, device_scale_factor=1.4)
+        page.goto(report.as_uri())
+        # Down to the end of the first figure.
+        end = page.locator("figcaption").first.bounding_box()
+        assert end is not None
+        page.screenshot(
+            path=str(FIGURES / REPORT), clip={"x": 0, "y": 0, "width": 720, "height": end["y"] + end["height"] + 12}
+        )
         browser.close()
 
 

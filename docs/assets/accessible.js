@@ -1,5 +1,6 @@
 // The theme makes a landmark without a name of every copy button, lists with the same name, and tables that no key can scroll.
 // Here each has a name of its own, and a table that scrolls can have the focus. The theme adds them late: hence the observer.
+// A figure of several panels is marked as wide, so that on a narrow screen it scrolls.
 let count = 0;
 const names = new Map(); // of lists, by name: the first one that has it
 const mend = () => {
@@ -17,5 +18,14 @@ const mend = () => {
     box.tabIndex = 0;
   });
 };
+const widen = (image) => {
+  if (image.naturalWidth < 1.7 * image.naturalHeight || image.parentElement.tagName !== "P") return;
+  image.parentElement.classList.add("wide-figure");
+  image.parentElement.tabIndex = 0;
+};
+document.querySelectorAll(".md-typeset p > img:only-child").forEach((image) => {
+  if (image.complete) widen(image);
+  else image.addEventListener("load", () => widen(image));
+});
 mend();
 new MutationObserver(mend).observe(document.body, { childList: true, subtree: true });

@@ -218,16 +218,18 @@ def test_a_device_that_holds_more_of_a_batch_than_it_sums_at_once_sums_all(drawn
     spread = ChainMesh(read_mesh({"chains": 1}), 1)
     first = dataclasses.replace(held, rows=tuple(rows[: held.share + 1] for rows in held.rows))
     with jax.enable_x64(True):
-        pieces = SimpleTarget(jax.tree.map(jax.numpy.asarray, first))
-        each = lambda p, t, i: p.target.batch_gradient(t, i)
+        pieces = SimpleTarget(jax.tree.map(jax.numpy.asarray, first), spread)
+        each = lambda p, *own: jax.vmap(p.target.batch_gradient)(*own)
         found = on_devices_of(
-            each, spread, pieces, (jax.numpy.asarray(theta), jax.numpy.asarray(index)), (P(), P()), P()
+            each, pieces, (jax.numpy.asarray(theta)[None], jax.numpy.asarray(index)[None]), P("chains")
         )
-        np.testing.assert_allclose(found, target.batch_gradient(theta, index), rtol=1e-13)
+        np.testing.assert_allclose(found[0], target.batch_gradient(theta, index), rtol=1e-13)
 
 
 class SimpleTarget(eqx.Module):
     target: object
+    spread: object = eqx.field(static=True)
+    parts: None = None
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -210,11 +210,11 @@ def test_many_rows_are_computed_in_blocks_with_the_same_result(monkeypatch, coun
     """Blocks of 8, with a smaller one left at 43 rows: U, its derivatives and the Hessian of the data are those of all rows."""
     x, y = RNG.normal(size=(count, 2)), RNG.normal(size=count)
     plain = gnp.target(rows_of_groups, x, y, noncentre=False)
-    target = gnp.target(rows_of_groups, x, y, rows=3, noncentre=False)
-    at = RNG.normal(size=(3, 3))
     monkeypatch.setattr(posterior, "BLOCK", 8)
     monkeypatch.setattr(posterior, "WHOLE", 16)
-    jax.clear_caches()
+    target = gnp.target(rows_of_groups, x, y, rows=3, noncentre=False)
+    assert isinstance(target, posterior.BlockedPosterior)
+    at = RNG.normal(size=(3, 3))
     np.testing.assert_allclose(target.potentials(at), plain.potentials(at), rtol=1e-12)
     np.testing.assert_allclose(target.gradients(at), plain.gradients(at), rtol=1e-10)
     if count % 8 == 0:  # the derivatives are those of the same sum
@@ -457,14 +457,10 @@ def test_wrong_starts_oracles_and_sites_are_named(logistic):
     whole = gnp.target(normal, NUMBERS)
     with pytest.raises(gm.InvalidInput, match="sum over data"):
         gm.Plan(**{**pieces, "target": whole, "dynamics": gm.dynamics.overdamped(1)}, oracle=gm.oracles.Minibatch(2))
-    with pytest.raises(
-        gm.InvalidInput, match=r"`batch_size=2` needs a model with a subsampled plate.*Observed here: 'y'"
-    ):
-        gnp.plan(whole, batch_size=2)
     with pytest.raises(gm.InvalidInput, match=r"No site 'gamma' in the model: .* beta"):
         gnp.observables(target, ["gamma"])
     with pytest.raises(gm.InvalidInput, match=r"must be a posterior of a model: got Quadratic"):
-        gnp.plan(gm.targets.Quadratic([1.0]))
+        gnp.observables(gm.targets.Quadratic([1.0]))
 
 
 def test_numpyro_is_imported_only_when_asked_for():

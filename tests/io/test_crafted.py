@@ -17,6 +17,7 @@ import gyromc as gm
 from gyromc.io.codec import Codec, Packed, check_fields
 from gyromc.io.plans import CLASSES
 from gyromc.results import EngineState
+from support.layers import ROOT
 from support.survivors import PLANS, start_and_kill
 
 JUNK = [
@@ -208,6 +209,103 @@ def test_a_state_of_other_shapes_never_reaches_a_compiled_loop(name, made, tmp_p
         path = rewritten(made("run"), tmp_path / "crafted.gyromc", lambda members, new=changed: members.update(new))
         with pytest.raises(gm.InvalidInput):
             gm.load(path).continue_(3)
+
+
+def a_scan_run(path):
+    plan = PLANS["following anchors"]()
+    gm.run(plan, "scan", thin=50, progress=False).save(path)
+
+
+NUMBERS = {
+    "not a number": lambda x: np.where(np.arange(x.size).reshape(x.shape) == 0, np.nan, x.astype(float)).astype(
+        x.dtype
+    ),
+    "negative": lambda x: (-1 - x.astype(float)).astype(x.dtype),
+    "other order": lambda x: x[::-1],
+    "zeros": np.zeros_like,
+}
+"""Other numbers in arrays of the right shape and type."""
+
+
+def crafted_state(source, path, seed):
+    """A saved run with one to three things in the state of its chains changed: other arrays, entries, or none."""
+    rng = random.Random(seed)
+
+    def change(members):
+        content = json.loads(members["content.json"])
+        run = dict(content["pairs"])["run"]["pairs"]
+        state = next(entry for key, entry in run if key == "state")
+        for _ in range(rng.randint(1, 3)):
+            at = rng.choice(list(places(state["fields"]))[1:])
+            entry = state["fields"]
+            for key in at:
+                entry = entry[key]
+            if isinstance(entry, dict) and "array" in entry and rng.random() < 0.8:
+                name, ways = f"{entry['array']}.npy", {**ARRAYS, **NUMBERS}
+                with np.errstate(all="ignore"):
+                    members[name] = npy(ways[rng.choice(list(ways))](np.load(io.BytesIO(members[name]))))
+            else:
+                with contextlib.suppress(LookupError, TypeError):  # the place went with an earlier change
+                    replaced(state["fields"], at, copy.deepcopy(rng.choice(JUNK)), remove=rng.random() < 0.25)
+        members["content.json"] = json.dumps(content).encode()
+
+    return rewritten(source, path, change)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("make", [a_run, a_scan_run], ids=["lanes", "scan"])
+@pytest.mark.parametrize(
+    "seeds", [range(20), pytest.param(range(20, 220), marks=pytest.mark.slow)], ids=["few", "many"]
+)
+def test_a_crafted_state_gives_a_sentence_or_works(make, seeds, tmp_path):
+    make(tmp_path / "made.gyromc")
+    refused = 0
+    for seed in seeds:
+        path = crafted_state(tmp_path / "made.gyromc", tmp_path / "crafted.gyromc", seed)
+        try:
+            run = gm.load(path)
+            used_run(run)
+            assert str(gm.estimate(run, bias=None))
+        except (gm.InvalidInput, gm.DivergenceError):
+            refused += 1
+    assert refused > len(seeds) / 3
+
+
+@pytest.fixture(scope="module")
+def one_experiment():
+    """The results of a reproduction, of its smallest experiment."""
+    content = json.loads((ROOT / "docs" / "reproduction" / "results.json").read_text())
+    smallest = min(content["experiments"], key=lambda name: len(json.dumps(content["experiments"][name])))
+    return {**content, "experiments": {smallest: content["experiments"][smallest]}}
+
+
+@pytest.mark.parametrize(
+    "seeds", [range(20), pytest.param(range(20, 220), marks=pytest.mark.slow)], ids=["few", "many"]
+)
+def test_crafted_results_give_a_sentence_or_a_report(seeds, one_experiment, tmp_path):
+    from gyromc.paper.report import RESULTS
+    from support.commands import gyromc
+
+    refused = 0
+    for seed in seeds:
+        rng, content = random.Random(seed), copy.deepcopy(one_experiment)
+        depth = rng.randint(1, 5)
+        at = rng.choice([at for at in places(content) if len(at) == depth])
+        replaced(content, at, copy.deepcopy(rng.choice(JUNK)), remove=rng.random() < 0.25)
+        RESULTS.save({name: content[name] for name in content if name != "sha256"}, tmp_path)
+        options = ["--markdown"] if seed % 3 else []
+        done = gyromc("report", tmp_path, *options)
+        assert done.returncode in (0, 2), (seed, done)
+        assert "Traceback" not in done.stderr
+        refused += done.returncode == 2
+    assert refused >= len(seeds) / 10
+
+
+def test_results_nested_too_deeply_are_refused(tmp_path):
+    from support.commands import refused
+
+    (tmp_path / "results.json").write_text('{"schema": ' + "[" * 100_000 + "]" * 100_000 + "}")
+    assert "cannot be read" in refused("report", tmp_path)
 
 
 def test_fields_are_checked_against_their_annotations():

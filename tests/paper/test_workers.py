@@ -17,13 +17,13 @@ from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.io.plans import SentPlan
 from gyromc.paper import cache as module
 from gyromc.paper import reproduce
-from gyromc.paper.cache import Cache, Job, Obtained, Piece, fingerprint, obtain
+from gyromc.paper.cache import Cache, Job, fingerprint, obtain
 from gyromc.paper.catalogue import PROFILES, select
-from gyromc.paper.computation import Computation, Work, cells, compute, prepares
+from gyromc.paper.computation import Computation, cells, compute, piece_jobs, prepares
 from gyromc.paper.workers import Here, Processes, WorkerTask
 from gyromc.show.progress import Progress
 from support import chores
-from support.profiles import FAMILIES, TINY, VARIED, execute
+from support.profiles import FAMILIES, TINY, VARIED
 
 FEWER = dataclasses.replace(
     VARIED.sensitivity, num_chains=dict.fromkeys(FAMILIES, 24), num_step_sizes=TINY.num_step_sizes
@@ -44,18 +44,18 @@ def test_two_processes_compute_what_one_does(tmp_path):
     profile = dataclasses.replace(SMALL, num_step_sizes=one, sensitivity=VARIED.sensitivity)
     for workers in (1, 2):
         work = Computation(few, profile, Cache(tmp_path / f"{workers}"), "scan", workers=workers)
-        made.append((work.outcome(Progress()), work.exact_errors(few[0])))
-    (one, errors), (two, others) = made
+        made.append(work.outcome(Progress()))
+    one, two = made
     assert (one.computed, one.reused) == (two.computed, two.reused) == (6, 0)
-    assert errors == others
-    assert len(errors) == 4
+    assert one.predicted == two.predicted
+    assert len(one.predicted) == 6  # two dynamics of the experiment and of two variants
     assert list(one.pieces) == list(two.pieces)
     for at, piece in one.pieces.items():
         np.testing.assert_array_equal(piece.averages, two.pieces[at].averages)
     stored = [{path.name: path for path in (tmp_path / name).iterdir()} for name in ("1", "2")]
     assert stored[0].keys() == stored[1].keys()
     for name, path in stored[0].items():
-        assert name.endswith(".npz") or path.read_bytes() == stored[1][name].read_bytes()
+        assert not name.startswith("prediction") or path.read_bytes() == stored[1][name].read_bytes()
 
 
 @pytest.mark.slow
@@ -77,29 +77,6 @@ def test_a_plan_that_is_sent_arrives_with_the_same_content(name):
         np.testing.assert_array_equal(arrived.dynamics.Q, cell.plan.dynamics.Q)
     with pytest.raises(InvalidInput, match=r"another one\. Install the same version"):
         compute(SentPlan(cell.plan), "scan", "0" * 32, lambda share: None)
-
-
-@pytest.mark.parametrize("name", ["nld-quadratic"])
-def test_a_piece_with_fewer_chains_is_the_first_chains_of_another(tmp_path, name):
-    """Engine `lanes`: the bits of a run of its own. With a failed chain in the larger piece, it is computed."""
-    large, small = (cells(select([name]), profile)[0] for profile in (SMALL, FEWER))
-    small = dataclasses.replace(small, role="smaller")
-    found = execute([small, large], Cache(tmp_path), "lanes")
-    assert found.computed == 1
-    alone = Piece.of(engines.run(small.plan, "lanes"))
-    np.testing.assert_array_equal(found.pieces[small.index].averages, alone.averages)
-    assert found.pieces[large.index].averages.shape[0] == 70
-    work = Work([small, large], "lanes")
-    failed = dataclasses.replace(found.pieces[large.index], failures=("chain 3",))
-    again = work.failed(Obtained({work.jobs[0].key: failed}, frozenset()))
-    assert [job.key for job in again] == [fingerprint(small.plan, "lanes")]
-    assert len(Work([small, large], "scan").jobs) == 2  # `scan` may round otherwise with fewer chains
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["hfhr-nonquadratic", "linear-gaul", "logistic-hfhr"])
-def test_the_same_for_every_kind_of_problem(tmp_path, name):
-    test_a_piece_with_fewer_chains_is_the_first_chains_of_another(tmp_path, name)
 
 
 def _job(key="ab" * 16, function=chores.square, arguments=(3,)):
@@ -145,7 +122,7 @@ def test_another_process_that_computes_for_the_cache_is_waited_for(tmp_path, cap
         thread.join()
         assert results[0].values == {key: 9}
         assert results[0].computed == (frozenset() if finishes else {key})
-        (tmp_path / f"{key}.json").unlink()
+        cache.path(key).unlink()
 
 
 def test_an_error_names_the_piece_and_nothing_finished_is_lost(tmp_path):
@@ -164,7 +141,7 @@ def test_where_pieces_are_computed(tmp_path, monkeypatch):
     long = Computation(few, dataclasses.replace(PROFILES["paper"], sensitivity=None), cache, "scan")
     assert isinstance(long.place, Processes)
     assert long.place.workers * long.place.threads <= 4
-    for job in long.work.jobs:
+    for job in long.pieces.values():
         cache.path(job.key).touch()
     done = Computation(few, dataclasses.replace(PROFILES["paper"], sensitivity=None), cache, "scan")
     assert isinstance(done.place, Here)
@@ -181,8 +158,9 @@ def test_a_killed_worker_and_ctrl_c(tmp_path, sigint):
     running = subprocess.Popen([*command, "--out", str(tmp_path)], stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 200
     killed = False
-    while len(list((tmp_path / "cache").glob("*.npz"))) < 3 and time.monotonic() < deadline:
-        children = subprocess.run(["pgrep", "-P", str(running.pid)], capture_output=True, text=True).stdout.split()
+    while len(list((tmp_path / "cache").glob("[!p]*.gyromc"))) < 3 and time.monotonic() < deadline:
+        search = ["pgrep", "-P", str(running.pid), "-f", "spawn_main"]
+        children = subprocess.run(search, capture_output=True, text=True).stdout.split()
         if len(children) == 2 and not killed:
             subprocess.run(["kill", "-9", children[0]], check=True)
             killed = True
@@ -192,15 +170,15 @@ def test_a_killed_worker_and_ctrl_c(tmp_path, sigint):
     assert killed
     assert running.returncode == 130
     assert "The same command goes on from there" in said
-    assert "A worker process ended (by SIGKILL)" in said
-    assert len(list((tmp_path / "cache").glob("*.npz"))) >= 3
-    assert not list((tmp_path / "cache").glob(".*.npz.*"))
+    assert "A worker process ended" in said
+    assert len(list((tmp_path / "cache").glob("[!p]*.gyromc"))) >= 3
+    assert not list((tmp_path / "cache").glob(".*.gyromc.*"))
 
 
 def test_programs_are_compiled_by_threads_once_each(tmp_path):
     """As on a GPU: plans that differ in step size, seed or data have one program, and a task waits for its own."""
     todo = [*cells(select(["hfhr-quadratic", "linear-nld"]), TINY), *cells(select(["linear-nld"], seed=3), TINY)]
-    tasks, made = [job.task for job in Work(todo, "scan").jobs], []
+    tasks, made = [job.task for job in {job.key: job for job in piece_jobs(todo, "scan").values()}.values()], []
     names = [prepares(task)[0] for task in tasks]
     assert len(set(names)) == 5  # three dynamics on one problem and two on the other
     prepares(tasks[0])[1]()

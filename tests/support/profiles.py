@@ -4,7 +4,7 @@ import dataclasses
 
 from gyromc.paper.cache import obtain
 from gyromc.paper.catalogue import Profile
-from gyromc.paper.computation import Work
+from gyromc.paper.computation import Outcome, piece_jobs
 from gyromc.paper.workers import Here
 from gyromc.show.progress import Progress
 
@@ -23,7 +23,8 @@ VARIED = dataclasses.replace(
 
 
 def execute(todo, cache, engine="auto", fresh=False):
-    """Compute the cells that are not in the cache, or all of them; their pieces."""
-    work = Work(todo, engine, fresh)
-    found = obtain(work.jobs, cache, Here(), Progress())
-    return work.outcome(found, obtain(work.failed(found), cache, Here(), Progress()))
+    """Compute the cells that are not in the cache, or all of them: the pieces, and how many were computed and reused."""
+    jobs = piece_jobs(todo, engine, fresh)
+    found = obtain(jobs.values(), cache, Here(), Progress())
+    pieces = {at: found.values[job.key] for at, job in jobs.items()}
+    return Outcome(pieces, {}, len(found.computed), len(found.values) - len(found.computed), ())

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from gyromc.errors import InvalidInput
-from gyromc.regression.effects import robust_sd
 from gyromc.regression.fit import GroupTerm, fit
+from gyromc.regression.robust import robust_sd
 from gyromc.tables.datatable import read_table
 from gyromc.tables.preparation import prepare
 from gyromc.tables.priors import asked_priors

@@ -35,7 +35,7 @@ def frame():
             "z": z,
             "a": a,
             "t": rng.uniform(1, 3, ROWS),
-            "code": rng.integers(1, 4, ROWS),
+            "code": rng.integers(1, 9, ROWS),
             "when": pd.date_range("2024-01-05", periods=ROWS).strftime("%Y-%m-%d"),
             "y": x + (a == "v") + np.sin(z) + 0.3 * rng.standard_normal(ROWS),
             "k": np.where(x + rng.standard_normal(ROWS) > 0, "yes", "no"),
@@ -56,7 +56,7 @@ def fitted(data, **options):
     folder = data.parent / options.get("family", "target")
     path = folder.with_suffix(".gyromc")
     if not path.exists():
-        study(Request(data=str(data), predict=str(data), save=str(path), out=str(folder), effort="0.3", **options))
+        study(Request(data=str(data), predict=str(data), save=str(path), out=str(folder), effort="1", **options))
     with (folder / "predictions.csv").open() as file:
         return list(csv.reader(file)), path
 
@@ -75,8 +75,9 @@ def test_a_saved_model_predicts_as_the_fit_did(data, frame, family):
     model = gm.load(path)
     few = frame.iloc[[5, 3, 40]]  # alone, with other knots, means and levels
     whole, part = model.predict(data), model.predict(few)
-    np.testing.assert_allclose(part.mean, whole.mean[[5, 3, 40]], rtol=1e-12)
-    np.testing.assert_allclose(part.sd, whole.sd[[5, 3, 40]], rtol=1e-9)
+    # Predictions are averaged in single precision, in an order that depends on the number of rows: 2⁻²⁴ times a few.
+    np.testing.assert_allclose(part.mean, whole.mean[[5, 3, 40]], rtol=1e-6)
+    np.testing.assert_allclose(part.sd, whole.sd[[5, 3, 40]], rtol=1e-5)
     assert model.about["formula"] == FORMULAS[family]
     assert model.about["rows"] == ROWS
     assert str(frame["x"].iloc[0]) not in path.read_bytes().decode("latin-1")  # no data in the file

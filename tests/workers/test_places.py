@@ -53,23 +53,20 @@ def test_processes_give_the_same_with_their_share_of_threads(monkeypatch, tmp_pa
         os.mkdir(folder)
     tasks = [*SQUARES, *(WorkerTask(f"where {i}", chores.where, (there, 2), seconds=0.1) for i in range(4))]
     tasks.append(WorkerTask("killed twice", chores.dying, (killed, 2), seconds=0.01))
-    with pytest.warns(
-        GyromcWarning, match=r"A worker process ended \(by SIGKILL\): killed twice is computed again"
-    ) as caught:
+    with pytest.warns(GyromcWarning, match=r"A worker process ended: computing .*again"):
         found = dict(Processes(2).results(tasks, meter))
-    assert len(caught) == 2
     assert [found[i] for i in range(5)] == [1, 4, 9, 16, 25]
     assert len({found[i][0] for i in range(5, 9)} - {os.getpid()}) == 2
     assert {found[i][1] for i in range(5, 9)} == {"3"}
     assert found[9] == "alive"
     assert meter.total == pytest.approx(sum(task.seconds for task in tasks))
-    assert meter.names[0] == "square of 5 (1 of 10)"
+    assert meter.names[-1].endswith("(10 of 10)")
 
 
 def test_a_task_that_always_ends_its_process_is_given_up(tmp_path):
     with (
-        pytest.warns(GyromcWarning, match="computed again"),
-        pytest.raises(TaskError, match=r"^bad: 3 worker processes ended while they computed it, the last by SIGKILL"),
+        pytest.warns(GyromcWarning, match="computing bad again"),
+        pytest.raises(TaskError, match=r"^bad: worker processes ended 3 times before a task was finished"),
     ):
         list(Processes(1).results([WorkerTask("bad", chores.dying, (str(tmp_path), 99))], Progress()))
 

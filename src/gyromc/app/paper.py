@@ -94,11 +94,12 @@ def report(
     from gyromc.paper import report
 
     results = report.RESULTS.load(Path(directory))
-    if markdown:
-        print(report.markdown(results), end="")
-        return
-    place = report.drawing_place(len(results["experiments"]))
-    path = report.write_report(results, Path(directory), place=place)
+    with report.RESULTS.using(Path(directory)):
+        if markdown:
+            print(report.markdown(results), end="")
+            return
+        place = report.drawing_place(len(results["experiments"]))
+        path = report.write_report(results, Path(directory), place=place)
     answer(json, {"report": str(path.resolve())}, path=path)
 
 

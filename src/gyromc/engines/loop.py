@@ -12,7 +12,7 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
@@ -25,11 +25,13 @@ from gyromc.engines.failures import DensityCheck, explanation, failures_of
 from gyromc.engines.meshes import read_mesh
 from gyromc.errors import DivergenceError, GyromcWarning
 from gyromc.flat import shaped
+from gyromc.io.checkpoints import Checkpoints
+from gyromc.io.multiprocess import heard, require_same, same_start
 from gyromc.machine import free_memory, require_memory
 from gyromc.model import check_gradient
 from gyromc.plan import Plan
 from gyromc.results import EngineState, Run, RunOptions
-from gyromc.show.interruption import Interruption, delayed, interruptible, unhurried
+from gyromc.show.interruption import delayed, interruptible, unhurried
 from gyromc.show.numbers import duration
 from gyromc.show.progress import Progress, say
 from gyromc.show.progress import progress as show_progress
@@ -105,9 +107,6 @@ def row_bytes(plan: Plan) -> int:
     """One state of every chain."""
     return plan.num_chains * plan.dim * np.dtype(plan.dtype).itemsize
 
-
-if TYPE_CHECKING:
-    from gyromc.engines.multiprocess import SharedCheckpoints
 
 __all__ = ["resume", "run"]
 
@@ -191,11 +190,11 @@ def run(
     )
     options = _options(plan, engine, progress, on_divergence, thin, sane_range, mesh)
     if processes.count() > 1:
-        _multiprocess().require_same(plan, options)
+        require_same(plan, options)
     if checkpoint is None:
         return _execute(plan, None, options)
     stored = (checkpoint, plan, options, every, keep)
-    with delayed() as ended, _multiprocess().SharedCheckpoints(*stored, ended) as checkpoints:
+    with delayed() as ended, Checkpoints(*stored, ended) as checkpoints:
         found = checkpoints.newest()
         before = None if found is None else dataclasses.replace(found, resume=resume)
         return _execute(plan if before is None else before.plan, before, options, checkpoints)
@@ -210,7 +209,7 @@ def resume(plan: Plan, before: Run, mesh: Any = None) -> Run:
     choose(plan, options.engine, options.mesh)
     check_length(plan)
     if processes.count() > 1:
-        _multiprocess().require_same(plan, options, before.state.step)
+        require_same(plan, options, before.state.step)
     return _execute(plan, before, options)
 
 
@@ -241,9 +240,7 @@ def _options(plan: Plan, engine, progress, on_divergence, thin, sane_range, mesh
     )
 
 
-def _execute(
-    plan: Plan, before: Run | None, options: RunOptions, checkpoints: "SharedCheckpoints | None" = None
-) -> Run:
+def _execute(plan: Plan, before: Run | None, options: RunOptions, checkpoints: Checkpoints | None = None) -> Run:
     """Make the steps that `before`, if any, still lacks, and return all that is known then."""
     written = _written(plan)
     require(
@@ -251,7 +248,7 @@ def _execute(
     )
     began = time.perf_counter()
     if processes.count() > 1:
-        plan = _multiprocess().same_start(plan)
+        plan = same_start(plan)
     if processes.index() > 0:
         options = dataclasses.replace(options, progress=False)  # process 0 speaks for all
     least = least_seconds(plan, before.state.step if before else 0)
@@ -278,7 +275,7 @@ def _execute(
             progress = stack.enter_context(show_progress(loop.total, wanted, plan.dynamics.name, state.step))
         result = lambda: _result(loop, before, options, time.perf_counter() - began, compile_time)
         signals, stopped = (interrupted, None if checkpoints is None else checkpoints.ended), (False, False)
-        while loop.step < loop.total and not any(stopped := _heard(*signals)):
+        while loop.step < loop.total and not any(stopped := heard(*signals)):
             progress.advance(loop.chunk(None if checkpoints is None else checkpoints.steps))
             if loop.step == loop.total:
                 loop.check_density()
@@ -313,18 +310,6 @@ def _warn(run: Run, options: RunOptions) -> None:
         )
     if run.failures:  # otherwise raised above
         warnings.warn(explanation(run.plan, run.failures, options), GyromcWarning, stacklevel=4)
-
-
-def _multiprocess() -> Any:
-    """What several processes must do alike, and checkpoints: imported when a run has either."""
-    from gyromc.engines import multiprocess
-
-    return multiprocess
-
-
-def _heard(*signals: Interruption | None) -> tuple[bool, ...]:
-    """Whether each of the signals came, to any of the processes."""
-    return _multiprocess().heard(*signals) if processes.count() > 1 else tuple(bool(signal) for signal in signals)
 
 
 def _written(plan: Plan) -> str:

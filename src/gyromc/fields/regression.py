@@ -29,6 +29,7 @@ class RegressionSettings:
     - `caution`: factor of every standard error. A run states hundreds, each uncertain by 13 % with 32 chains, and coefficients
       from the same states make them a little too small: on fresh seeds mean z² was 1.0 to 1.7 for posteriors with 1000
       functions, and 3 of 7,000 estimates were off by more than 4 errors, the worst by 5.2.
+    - `together`: rows of every chain that are added to the normal equations at once; one by one, memory is the limit.
     - `ridge`: added to the diagonal of the standardised normal equations, for columns that are nearly equal.
     - `rows_per_function`: that a group needs at least in the rows for its coefficients; with fewer they are mostly noise.
     - `draws_per_function`: the same for the weights of draws.
@@ -44,6 +45,7 @@ class RegressionSettings:
     folds: int = 4
     segments: int = 8
     caution: float = 1.2
+    together: int = 25
     ridge: float = 1e-7
     rows_per_function: float = 1.5
     draws_per_function: int = 8
@@ -175,6 +177,7 @@ class FieldRegression:
     def __init__(self, fields: Fields, num_chains: int, center: Float[np.ndarray, " k"], block: int = 1):
         self.fields, self.center, self.block = fields, np.asarray(center, float), block
         self.states = self.rows = 0
+        self.pending: list[tuple[np.ndarray, np.ndarray]] = []
         p, k = fields.count, len(self.center)
         self.fold = np.arange(num_chains) % SETTINGS.folds
         self.moments = np.zeros((SETTINGS.folds, p, p))
@@ -195,20 +198,34 @@ class FieldRegression:
         steps, chains, d = theta.shape
         rows = steps // self.block
         h = values - self.center
-        averaged = lambda x: x.reshape(rows, self.block, *x.shape[1:]).mean(axis=1) if self.block > 1 else x
-        functions = self.fields(theta.reshape(-1, d), gradient.reshape(-1, d)).reshape(steps, chains, self.fields.count)
-        self._append(Segment(steps, functions.sum(axis=0), h.sum(axis=0)))
+        # a row for each function: in this order sums over states run along memory
+        f = self.fields(theta.reshape(-1, d), gradient.reshape(-1, d)).T.reshape(
+            self.fields.count, rows, self.block, chains
+        )
+        f, h_rows = f.mean(axis=2), h.reshape(rows, self.block, chains, -1).mean(axis=1)
+        self._append(Segment(steps, self.block * f.sum(axis=1).T, h.sum(axis=0)))
         self.squares += np.einsum("tck,tck->k", h, h)
         self.fourths += np.einsum("tck,tck->k", h**2, h**2)
-        f, h = averaged(functions), averaged(h)
-        for fold in range(SETTINGS.folds):
-            mine = self.fold == fold
-            x, y = (part[:, mine].reshape(rows * mine.sum(), part.shape[-1]) for part in (f, h))
-            self.moments[fold] += x.T @ x
-            self.products[fold] += x.T @ y
-            self.row_squares[fold] += np.einsum("nk,nk->k", y, y)
         self.states += steps
         self.rows += rows * chains
+        self.pending.append((f, h_rows))
+        if sum(part.shape[1] for part, _ in self.pending) >= SETTINGS.together:
+            self._accumulate()
+
+    def _accumulate(self) -> None:
+        """Add the rows that wait to the normal equations."""
+        if not self.pending:
+            return
+        f = np.concatenate([part for part, _ in self.pending], axis=1)
+        h = np.concatenate([part for _, part in self.pending])
+        self.pending = []
+        for fold in range(SETTINGS.folds):
+            mine = self.fold == fold
+            x = f[:, :, mine].reshape(len(f), len(h) * mine.sum())
+            y = h[:, mine].reshape(x.shape[1], h.shape[2])
+            self.moments[fold] += x @ x.T
+            self.products[fold] += x @ y
+            self.row_squares[fold] += np.einsum("nk,nk->k", y, y)
 
     def _append(self, new: Segment) -> None:
         """Add states to the last segment, or a segment where that one is full; twice as long ones when there are many."""
@@ -232,6 +249,7 @@ class FieldRegression:
 
     def sharpened(self) -> Sharpened:
         """The corrected averages of all chains so far."""
+        self._accumulate()
         sd = self.sd()
         lengths = np.array([one.states for one in self.segments])
         functions, plain = (

@@ -18,11 +18,13 @@ from typing import Any
 
 import numpy as np
 
+from gyromc import processes
 from gyromc.checks import read_path, require, shown, whole
 from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.flat import shaped
-from gyromc.io.archive import Archive, digest, read_archive, write_archive
+from gyromc.io.archive import digest, read_archive, write_archive
 from gyromc.io.codec import Codec, check_fields, known_classes
+from gyromc.io.multiprocess import NUMBERS, on_first_process, sent
 from gyromc.io.plans import CLASSES, changed_versions, check_run, description, differences, prepared, remember, versions
 from gyromc.plan import Plan
 from gyromc.results import Run, RunOptions
@@ -39,8 +41,6 @@ DRAWS_NAME = re.compile(r"draws-(\d{15})-(\d{15})\.gyromc")
 LEFT = re.compile(r"\.(step|draws)-.*\.gyromc\.")
 """The names of unfinished files, which a process left that was killed while it wrote."""
 UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
-NUMBERS = ("engine", "thin", "sane_range")
-"""The options that the numbers of a run depend on."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,7 +118,11 @@ def _from(kept: Sequence[np.ndarray], first: int) -> np.ndarray:
 
 
 class Checkpoints:
-    """The checkpoints of one run; a context that keeps other processes off its directory. `ended`: whether a signal came."""
+    """The checkpoints of one run; a context that keeps other processes off its directory. `ended`: whether a signal came.
+
+    Of several processes that compute the run together, process 0 reads and writes for all: the directory need not be on a shared
+    disk.
+    """
 
     def __init__(
         self,
@@ -144,13 +148,17 @@ class Checkpoints:
         self._computed: dict[str, Any] | None = None
         # The files of draws that the checkpoints that were read or written refer to.
         self._referred: dict[Path, tuple[DrawsFile, ...]] = {}
-        self._lock = contextlib.ExitStack()
+        self._held = contextlib.ExitStack()
 
     def __enter__(self) -> "Checkpoints":
+        on_first_process(self._lock)
+        return self
+
+    def _lock(self) -> None:
         require_writable(self.directory)
-        free = self._lock.enter_context(locked(self.directory))
+        free = self._held.enter_context(locked(self.directory))
         if free is False:
-            self._lock.close()
+            self._held.close()
             raise InvalidInput(
                 f"Another process saves checkpoints to {self.directory}. Wait for it, or pass another directory."
             )
@@ -159,16 +167,30 @@ class Checkpoints:
         for path in self.directory.iterdir():
             if LEFT.match(path.name):
                 path.unlink(missing_ok=True)
-        return self
 
     def __exit__(self, *raised: Any) -> None:
-        self._lock.close()
+        self._held.close()
 
     def newest(self) -> Run | None:
         """The newest checkpoint that is not damaged, as a partial run; None in an empty directory.
 
         `InvalidInput` where all are damaged, or the newest is of another plan; nothing is changed then.
         """
+        found = on_first_process(self._newest)
+        if processes.count() == 1:
+            return found
+        content = None
+        if found is not None:
+            content = {name: getattr(found, name) for name in ("state", "failures")}
+            content |= {"times": (found.wall_time, found.compile_time), "draws": self.read_draws}
+            content |= {"prepared": prepared(found.plan, functions=False)}
+        content = sent(content)
+        if processes.index() == 0 or content is None:
+            return found
+        self.last = content["state"].step
+        return self._run(content, content["draws"])
+
+    def _newest(self) -> Run | None:
         files, reasons = self._files(), {}
         for path in reversed(files):
             try:
@@ -178,7 +200,7 @@ class Checkpoints:
             except (InvalidInput, OSError) as error:
                 reasons[path] = str(error)
                 continue
-            self._set_aside(reasons, path)
+            _set_aside(reasons, path)
             self.saved, self.last, self.pieces.stored = time.monotonic(), found.state.step, self._referred[path]
             return found
         require(
@@ -192,10 +214,15 @@ class Checkpoints:
         """Whether it is time for the next one."""
         if self.steps is not None:
             return step % self.steps == 0
-        return self.seconds is not None and time.monotonic() - self.saved >= self.seconds
+        return processes.agree(self.seconds is not None and time.monotonic() - self.saved >= self.seconds)
 
     def save(self, run: Run, kept: list[np.ndarray]) -> None:
         """Write a checkpoint and remove the oldest; where that fails a warning says so, and the run goes on."""
+        if processes.index() == 0:
+            self._save(run, kept)
+        self.last = processes.agree(self.last)
+
+    def _save(self, run: Run, kept: list[np.ndarray]) -> None:
         path = self.directory / f"step-{run.state.step:015d}.gyromc"
         try:
             if self._computed is None:
@@ -227,31 +254,20 @@ class Checkpoints:
         self.saved = time.monotonic()
 
     def _remove_unused(self) -> None:
-        """Remove the files of draws that no checkpoint refers to; none while one cannot be read: it may need any of them."""
-        files = self._files()
-        for path in set(files) - set(self._referred):
-            try:
-                self._note(path)
-            except (InvalidInput, OSError):
-                return
-        self._referred = {path: self._referred[path] for path in files}
-        self.pieces.keep_only({piece.name for pieces in self._referred.values() for piece in pieces})
+        """Remove the files of draws that no checkpoint refers to; none while there is one that was not read: it may need any."""
+        self._referred = {path: pieces for path, pieces in self._referred.items() if path.exists()}
+        if set(self._files()) <= set(self._referred):
+            self.pieces.keep_only({piece.name for pieces in self._referred.values() for piece in pieces})
 
-    def _note(self, path: Path) -> tuple[Archive, dict[str, Any]]:
-        """The archive of a checkpoint and its content, after noting the files of draws that it refers to."""
+    def _read(self, path: Path) -> Run:
+        """The checkpoint of a file as a run of this plan; `_OtherPlan` where it belongs to another one."""
         archive = read_archive(path)
         require(archive.kind == KIND, f"{path} holds {archive.kind!r}, not a checkpoint.")
         with archive.reading("start anew"):
             content = CODEC.unpack(archive)
             if not all(isinstance(piece, DrawsFile) for piece in content["draws"]):
                 raise ValueError("its list of files of draws holds something else")
-            self._referred[path] = tuple(content["draws"])
-        return archive, content
-
-    def _read(self, path: Path) -> Run:
-        """The checkpoint of a file as a run of this plan; `_OtherPlan` where it belongs to another one."""
-        archive, content = self._note(path)
-        with archive.reading("start anew"):
+            pieces = self._referred[path] = tuple(content["draws"])
             changed = differences(content["description"], self.description)
             other = changed_versions(content["versions"])
         if changed:
@@ -267,7 +283,7 @@ class Checkpoints:
                 GyromcWarning,
                 stacklevel=5,
             )
-        self.read_draws = self.pieces.read(self._referred[path]) if self._referred[path] else None
+        self.read_draws = self.pieces.read(pieces) if pieces else None
         with archive.reading("start anew"):
             return self._run(content, self.read_draws)
 
@@ -296,17 +312,18 @@ class Checkpoints:
         check_run(run)
         return run
 
-    def _set_aside(self, reasons: dict[Path, str], used: Path) -> None:
-        """Rename damaged checkpoints, so that they are not read again, and say which one is used."""
-        for path, reason in reasons.items():
-            with contextlib.suppress(OSError):
-                path.rename(path.with_suffix(".damaged"))
-            warnings.warn(
-                f"{reason} {path.name} is now named {path.with_suffix('.damaged').name}, and the run goes on from "
-                f"{used.name}.",
-                GyromcWarning,
-                stacklevel=4,
-            )
+
+def _set_aside(reasons: dict[Path, str], used: Path) -> None:
+    """Rename damaged checkpoints, so that they are not read again, and say which one is used."""
+    for path, reason in reasons.items():
+        with contextlib.suppress(OSError):
+            path.rename(path.with_suffix(".damaged"))
+        warnings.warn(
+            f"{reason} {path.name} is now named {path.with_suffix('.damaged').name}, and the run goes on from "
+            f"{used.name}.",
+            GyromcWarning,
+            stacklevel=4,
+        )
 
 
 class _OtherPlan(Exception):

@@ -30,75 +30,82 @@ def _refer(name: str) -> dict[str, str]:
     return {"$ref": f"#/$defs/{name}"}
 
 
+def _any_of(*schemas: dict[str, Any]) -> dict[str, Any]:
+    return {"anyOf": list(schemas)}
+
+
 class Type(enum.Enum):
-    """What may stand in a file: the words of messages, and the JSON Schema."""
+    """What may stand in a file: the words of messages, the JSON Schema, and the arguments that it stands for by their name."""
 
     NUMBER = "a number", {"type": "number"}
-    WHOLE = "a whole number", {"type": "integer"}
+    WHOLE = "a whole number", {"type": "integer"}, "dim"
     FLAG = "true or false", {"type": "boolean"}
     TEXT = "a text", {"type": "string"}
-    FILE = "the path of a file, from the folder of the plan file on", {"type": "string"}
+    FILE = "the path of a file, from the folder of the plan file on", {"type": "string"}, "X_file y_file"
     NUMBERS = 'a number, an array of numbers, or {npy = "file.npy"}', _refer("numbers")
-    FUNCTION = 'a function as "module:function"', _refer("function")
-    PARAMETERS = "numbers, or a table of them", _refer("parameters")
-    STEP_SIZE = 'a number, or a schedule as "module:function"', {"anyOf": [{"type": "number"}, _refer("function")]}
+    FUNCTION = 'a function as "module:function"', _refer("function"), "slope"
+    PARAMETERS = "numbers, or a table of them", _refer("parameters"), "data center"
+    STEP_SIZE = (
+        'a number, or a schedule as "module:function"',
+        _any_of({"type": "number"}, _refer("function")),
+        "step_size",
+    )
     START = (
         'numbers, a table of them, or a function as "module:function"',
-        {"anyOf": [_refer("parameters"), _refer("function")]},
+        _any_of(_refer("parameters"), _refer("function")),
+        "start",
     )
-    OPERATOR = "numbers, or a table with a `kind`", {"anyOf": [_refer("numbers"), _refer("operator")]}
+    OPERATOR = (
+        "numbers, or a table with a `kind`",
+        _any_of(_refer("numbers"), _refer("operator")),
+        "J K C D Q S preconditioner",
+    )
     CURVATURE = (
         'numbers, a table with a `kind`, "diagonal" or "matrix-free"',
-        {"anyOf": [_refer("numbers"), _refer("operator"), {"enum": ["diagonal", "matrix-free"]}]},
+        _any_of(_refer("numbers"), _refer("operator"), {"enum": ["diagonal", "matrix-free"]}),
+        "curvature",
     )
     SCHEME = (
         "the name of a scheme, or a table with a `kind`",
-        {"anyOf": [{"enum": list(schemes.SCHEMES)}, _refer("scheme")]},
+        _any_of({"enum": list(schemes.SCHEMES)}, _refer("scheme")),
+        "scheme",
     )
-    TARGET = "a table with a `kind` of target", _refer("target")
-    DYNAMICS = "a table with a `kind` of dynamics", _refer("dynamics")
-    ORACLE = "a table with a `kind` of oracle", _refer("oracle")
-    COORDINATES = "a table with a `kind` of coordinates", _refer("coordinates")
+    TARGET = "a table with a `kind` of target", _refer("target"), "target"
+    DYNAMICS = "a table with a `kind` of dynamics", _refer("dynamics"), "dynamics"
+    ORACLE = "a table with a `kind` of oracle", _refer("oracle"), "oracle"
+    COORDINATES = "a table with a `kind` of coordinates", _refer("coordinates"), "coordinates"
     OBSERVABLE = "a table with a `kind` of observable", _refer("observable")
     OBSERVABLES = (
         "a table of observables, by name",
         {"type": "object", "minProperties": 1, "additionalProperties": _refer("observable")},
+        "observables",
     )
-    LIKELIHOOD = "a table with a `kind` of likelihood", _refer("likelihood")
-    GROUPS = "an array of tables with Z, index, num_levels and scale", {"type": "array", "items": _refer("group")}
+    LIKELIHOOD = "a table with a `kind` of likelihood", _refer("likelihood"), "likelihood"
+    GROUPS = (
+        "an array of tables with Z, index, num_levels and scale",
+        {"type": "array", "items": _refer("group")},
+        "groups",
+    )
     PRIORS = (
         'a prior as "normal(0, 1)", or a table or an array of such texts',
         {"anyOf": [{"type": "string"}, {"type": "array"}, {"type": "object"}]},
+        "priors correlations",
     )
-    WEIGHTING = "uniform or step_size", {"enum": list(WEIGHTINGS)}
-    PRECISION = "float32 or float64", {"enum": ["float32", "float64"]}
+    WEIGHTING = "uniform or step_size", {"type": "string", "enum": list(WEIGHTINGS)}, "weighting"
+    PRECISION = "float32 or float64", {"type": "string", "enum": ["float32", "float64"]}, "dtype"
 
-    def __init__(self, words: str, schema: dict[str, Any]):
-        self.words, self.schema = words, schema
+    def __init__(self, words: str, schema: dict[str, Any], names: str = ""):
+        self.words, self.schema, self.names = words, schema, names.split()
+
+    @property
+    def plain(self) -> type | tuple[type, ...] | None:
+        """The type of a value that stands for itself; None for tables, functions and arrays."""
+        return IN_PYTHON.get(self.schema.get("type", ""))
 
 
-_BY_TYPE = {
-    Type.WHOLE: "dim",
-    Type.FILE: "X_file y_file",
-    Type.FUNCTION: "slope",
-    Type.PARAMETERS: "data center",
-    Type.STEP_SIZE: "step_size",
-    Type.START: "start",
-    Type.OPERATOR: "J K C D Q S preconditioner",
-    Type.CURVATURE: "curvature",
-    Type.SCHEME: "scheme",
-    Type.TARGET: "target",
-    Type.DYNAMICS: "dynamics",
-    Type.ORACLE: "oracle",
-    Type.COORDINATES: "coordinates",
-    Type.OBSERVABLES: "observables",
-    Type.LIKELIHOOD: "likelihood",
-    Type.GROUPS: "groups",
-    Type.PRIORS: "priors correlations",
-    Type.WEIGHTING: "weighting",
-    Type.PRECISION: "dtype",
-}
-NAMED = {name: wanted for wanted, names in _BY_TYPE.items() for name in names.split()}
+IN_PYTHON: dict[str, type | tuple[type, ...]] = {"number": (int, float), "integer": int, "boolean": bool, "string": str}
+"""The plain types of JSON Schema."""
+NAMED = {name: wanted for wanted in Type for name in wanted.names}
 """What may stand for arguments of these names, wherever they are."""
 PLAIN = {int: Type.WHOLE, float: Type.NUMBER, bool: Type.FLAG, str: Type.TEXT, Callable: Type.FUNCTION}
 """What may stand for arguments with these annotations; for all others numbers."""

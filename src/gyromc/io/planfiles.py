@@ -26,15 +26,6 @@ from gyromc.oracles import ControlVariate, Exact, Oracle
 from gyromc.plan import Plan
 from gyromc.schemes.balanced import Balanced
 
-PLAIN: dict[Type, type | tuple[type, ...]] = {
-    Type.NUMBER: (int, float),
-    Type.WHOLE: int,
-    Type.FLAG: bool,
-    Type.TEXT: str,
-    Type.FILE: str,
-    Type.WEIGHTING: str,
-    Type.PRECISION: str,
-}
 NUMERIC = (Type.NUMBERS, Type.PARAMETERS, Type.STEP_SIZE, Type.START, Type.OPERATOR, Type.CURVATURE)
 COUNTED = ("overdamped", "hfhr", "rotations")
 """Dynamics whose `dim` is the target's unless the file gives another."""
@@ -139,7 +130,7 @@ class _Reader:
 
     def value(self, wanted: Type, given: Any, path: tuple) -> Any:
         """What stands for an argument of this type."""
-        if wanted in PLAIN:
+        if wanted.plain is not None:
             return self.plain(wanted, given, path)
         if wanted is Type.FUNCTION or (wanted in (Type.STEP_SIZE, Type.START) and isinstance(given, str)):
             return self.function(wanted, given, path)
@@ -160,7 +151,7 @@ class _Reader:
         """A number, a text or a truth value; 1.0 is a whole number, as in JSON Schema."""
         if wanted is Type.WHOLE and isinstance(given, float) and given.is_integer():
             given = int(given)
-        right = isinstance(given, PLAIN[wanted]) and (wanted is Type.FLAG or not isinstance(given, bool))
+        right = isinstance(given, wanted.plain) and (wanted is Type.FLAG or not isinstance(given, bool))
         self.right(right, wanted, given, path)
         return self.file(given, path) if wanted is Type.FILE else given
 

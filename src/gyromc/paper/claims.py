@@ -13,6 +13,7 @@ import enum
 import functools
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from scipy import special
@@ -76,23 +77,8 @@ def slope(step_sizes, values: np.ndarray) -> np.ndarray | float:
     return float(result) if np.ndim(result) == 0 else result
 
 
-@dataclasses.dataclass(frozen=True)
-class Normality:
-    """Two tests of normality, and the line through the Q-Q plot with 95 % intervals."""
-
-    num: int
-    ks_statistic: float
-    ks_p: float
-    ad_statistic: float
-    ad_p: float
-    slope: float
-    slope_interval: tuple[float, float]
-    intercept: float
-    intercept_interval: tuple[float, float]
-
-
-def normality(z: np.ndarray) -> Normality:
-    """Test normalised errors against N(0, 1).
+def normality(z: np.ndarray) -> dict[str, Any]:
+    """Test normalised errors against N(0, 1); and the line through the Q-Q plot with 95 % intervals.
 
     Kolmogorov-Smirnov against N(0, 1) detects a wrong location, scale or shape; Anderson-Darling, with mean and variance
     estimated, only a wrong shape.
@@ -106,17 +92,17 @@ def normality(z: np.ndarray) -> Normality:
     statistic, p = anderson_darling(z)
     slope, intercept = map(float, np.polyfit(normal_scores(n), z, 1))
     half_slope, half_mean = float(1.96 * z.std() / math.sqrt(2 * n)), float(1.96 * z.std() / math.sqrt(n))
-    return Normality(
-        num=n,
-        ks_statistic=float(ks.statistic),
-        ks_p=float(ks.pvalue),
-        ad_statistic=statistic,
-        ad_p=p,
-        slope=slope,
-        slope_interval=(slope - half_slope, slope + half_slope),
-        intercept=intercept,
-        intercept_interval=(intercept - half_mean, intercept + half_mean),
-    )
+    return {
+        "num": n,
+        "ks_statistic": float(ks.statistic),
+        "ks_p": float(ks.pvalue),
+        "ad_statistic": statistic,
+        "ad_p": p,
+        "slope": slope,
+        "slope_interval": (slope - half_slope, slope + half_slope),
+        "intercept": intercept,
+        "intercept_interval": (intercept - half_mean, intercept + half_mean),
+    }
 
 
 def normal_scores(n: int) -> np.ndarray:
@@ -239,15 +225,67 @@ def judged_at(claim: Claim, step_sizes: Sequence[float], published: Sequence[flo
     return dataclasses.replace(claim, verdict=decided(claim.verdict), items=items, step_sizes=tuple(step_sizes))
 
 
-def _claim(
-    key: str, statement: str, source: str, relation: str, level: str, reach: Reach,
-    items: Sequence[Item], distances: Sequence[float],
-) -> Claim:  # fmt: skip
-    """A claim holds when every item does. The item with the worst verdict decides; of several the one furthest from holding."""
+STATEMENTS = {
+    "smaller-error": (
+        "At every step size the non-reversible RMSE is below that of {rival}{about}.",
+        "RMSE ratio < 1",
+        "95 %, paired bootstrap, simultaneous over step sizes",
+        Reach.EVERY,
+    ),
+    "asymptotic": (
+        "RMSE/√(ηV) tends to 1 as η decreases.",
+        f"→ 1 within {RATIO_TOLERANCE:g}",
+        "95 %, bootstrap, at the smallest η",
+        Reach.LIMIT,
+    ),
+    "slope": (
+        "The log-log slope of the RMSE tends to ½.",
+        f"→ ½ within {SLOPE_TOLERANCE:g}",
+        "95 %, bootstrap, over the {count} smallest η",
+        Reach.LIMIT,
+    ),
+    "normality": (
+        "At the smallest step size the errors divided by {by} are standard normal.",
+        f"p > 0.01, Q-Q line within {QQ_TOLERANCE:g} of y = x",
+        "Q-Q slope, 95 %; {test}",
+        Reach.LIMIT,
+    ),
+    "exact": (
+        "RMSE equals the exact finite-step prediction in all {count} cells (χ² = {chi2:.1f} on {count}, p = {p:.2g}).",
+        f"|z| ≤ {MAX_Z:g}",
+        "largest |z| = {largest:.2f}, {where}",
+        Reach.CELLS,
+    ),
+    "even-bias": (
+        "The bias of the even observable {name}, hidden from odd ones by symmetry, equals its exact prediction.",
+        f"|z| ≤ {MAX_Z:g}",
+        "largest |z| = {largest:.2f}, {where}",
+        Reach.CELLS,
+    ),
+}
+"""By kind of claim: the statement, the relation that decides it, how its interval is made, and what it speaks about."""
+
+
+def _claim(kind: str, source: str, judged: Sequence[tuple[Item, float]], key: str | None = None, **words: Any) -> Claim:
+    """A claim holds when every item does. The item with the worst verdict decides; of several the one furthest from holding.
+
+    `judged` are the items with their distance from holding.
+    """
     order = list(Judgement)
-    worst = items[max(range(len(items)), key=lambda i: (-order.index(items[i].verdict), distances[i]))]
-    decided = worst.value, worst.interval, level, worst.verdict
-    return Claim(key, statement, source, relation, *decided, tuple(items), reach)
+    worst, _ = max(judged, key=lambda pair: (-order.index(pair[0].verdict), pair[1]))
+    statement, relation, level, reach = STATEMENTS[kind]
+    return Claim(
+        key=key or kind,
+        statement=statement.format(**words),
+        source=source,
+        relation=relation,
+        value=worst.value,
+        interval=worst.interval,
+        level=level.format(**words),
+        verdict=worst.verdict,
+        items=tuple(item for item, _ in judged),
+        reach=reach,
+    )
 
 
 def _limit(
@@ -277,23 +315,14 @@ def smaller_error(
 ) -> Claim:  # fmt: skip
     """(i) At every η the RMSE is below the baseline's: paired bootstrap intervals, simultaneous over the step sizes."""
     level = 1 - 0.05 / len(etas)
-    items = []
+    judged = []
     for k, eta in enumerate(etas):
         ours, theirs = errors["nonreversible"][k], errors[baseline][k]
-        ratio, *bounds = map(float, rmse_ratio(ours, theirs, bootstrap, k, level))
-        verdict = CONFIRMED if bounds[1] < 1 else REFUTED if bounds[0] > 1 else UNRESOLVED
-        items.append(Item(f"η = {eta:g}", ratio, (bounds[0], bounds[1]), verdict))
-    name = "plain SGLD" if baseline == "sgld" else "the reversible baseline"
-    return _claim(
-        key,
-        f"At every step size the non-reversible RMSE is below that of {name}{about}.",
-        source,
-        "RMSE ratio < 1",
-        "95 %, paired bootstrap, simultaneous over step sizes",
-        Reach.EVERY,
-        items,
-        [item.value for item in items],
-    )
+        ratio, low, high = map(float, rmse_ratio(ours, theirs, bootstrap, k, level))
+        verdict = CONFIRMED if high < 1 else REFUTED if low > 1 else UNRESOLVED
+        judged.append((Item(f"η = {eta:g}", ratio, (low, high), verdict), ratio))
+    rival = "plain SGLD" if baseline == "sgld" else "the reversible baseline"
+    return _claim("smaller-error", source, judged, key, rival=rival, about=about)
 
 
 def asymptotic(
@@ -301,51 +330,16 @@ def asymptotic(
     source: str, exact_rmse: Mapping[str, Sequence[float]],
 ) -> Claim:  # fmt: skip
     """(ii) RMSE/√(ηV) → 1."""
-    items = []
+    judged = []
     for role, V in variances.items():
         ratios = [float(np.sqrt(np.nanmean(e**2) / (eta * V))) for e, eta in zip(errors[role], etas, strict=True)]
         bounds = interval(bootstrap.rmse(errors[role][-1], len(etas) - 1) / np.sqrt(etas[-1] * V))
         earlier = ratios[-2] if len(ratios) > 1 else None
         predicted = exact_rmse[role][-1] / math.sqrt(etas[-1] * V) if role in exact_rmse else None
         at, before = f"{role}, η = {etas[-1]:g}", "at the step size before"
-        items.append(_limit(at, ratios[-1], bounds, 1.0, RATIO_TOLERANCE, earlier, before, predicted))
-    return _claim(
-        "asymptotic",
-        "RMSE/√(ηV) tends to 1 as η decreases.",
-        source,
-        f"→ 1 within {RATIO_TOLERANCE:g}",
-        "95 %, bootstrap, at the smallest η",
-        Reach.LIMIT,
-        items,
-        [abs(item.value - 1) for item in items],
-    )
-
-
-def _compared(z_scores: Cells, values: Cells) -> list[Item]:
-    """One item by (role, η): a value, confirmed where it is within `MAX_Z` standard errors of its exact prediction."""
-    return [
-        Item(f"{at[0]}, η = {at[1]:g}", values[at], None, CONFIRMED if abs(z) <= MAX_Z else REFUTED, f"z = {z:+.2f}")
-        for at, z in z_scores.items()
-    ]
-
-
-def exact(z_scores: Cells, ratios: Cells) -> Claim:
-    """RMSE equals the exact finite-step prediction at every η, within `MAX_Z` standard errors."""
-    items = _compared(z_scores, ratios)
-    worst = max(z_scores, key=lambda at: abs(z_scores[at]))
-    chi2 = float(np.sum(np.square(list(z_scores.values()))))
-    p = float(special.chdtrc(len(z_scores), chi2))
-    return _claim(
-        "exact",
-        f"RMSE equals the exact finite-step prediction in all {len(items)} cells "
-        f"(χ² = {chi2:.1f} on {len(items)}, p = {p:.2g}).",
-        "beyond",
-        f"|z| ≤ {MAX_Z:g}",
-        f"largest |z| = {abs(z_scores[worst]):.2f}, {worst[0]} at η = {worst[1]:g}",
-        Reach.CELLS,
-        items,
-        [abs(z) for z in z_scores.values()],
-    )
+        item = _limit(at, ratios[-1], bounds, 1.0, RATIO_TOLERANCE, earlier, before, predicted)
+        judged.append((item, abs(item.value - 1)))
+    return _claim("asymptotic", source, judged)
 
 
 def half_slope(
@@ -354,64 +348,44 @@ def half_slope(
     """(iii) The log-log slope of the RMSE tends to ½, judged over the smallest step sizes."""
     last = range(max(0, len(etas) - SLOPE_POINTS), len(etas))
     small = [etas[k] for k in last]
-    items = []
+    judged = []
     for role, series in errors.items():
-        values = np.array([np.sqrt(np.nanmean(series[k] ** 2)) for k in last])
+        values = np.array([np.sqrt(np.nanmean(e**2)) for e in series])
         resampled = np.stack([bootstrap.rmse(series[k], k) for k in last], axis=1)
         bounds = interval(np.asarray(slope(small, resampled)))
-        first = np.array([np.sqrt(np.nanmean(e**2)) for e in series[:2]])
-        earlier = float(slope(etas[:2], first)) if len(etas) > 2 else None
-        value = float(slope(small, values))
-        predicted = float(slope(small, np.array([exact_rmse[role][k] for k in last]))) if role in exact_rmse else None
-        before = "over the two largest step sizes"
-        items.append(_limit(role, value, bounds, 0.5, SLOPE_TOLERANCE, earlier, before, predicted))
-    return _claim(
-        "slope",
-        "The log-log slope of the RMSE tends to ½.",
-        source,
-        f"→ ½ within {SLOPE_TOLERANCE:g}",
-        f"95 %, bootstrap, over the {len(small)} smallest η",
-        Reach.LIMIT,
-        items,
-        [abs(item.value - 0.5) for item in items],
-    )
+        earlier = float(slope(etas[:2], values[:2])) if len(etas) > 2 else None
+        predicted = float(slope(small, np.array(exact_rmse[role])[last])) if role in exact_rmse else None
+        value, before = float(slope(small, values[last])), "over the two largest step sizes"
+        item = _limit(role, value, bounds, 0.5, SLOPE_TOLERANCE, earlier, before, predicted)
+        judged.append((item, abs(item.value - 0.5)))
+    return _claim("slope", source, judged, count=len(small))
 
 
-def normal_errors(found: Mapping[str, Normality], key: str, source: str, by: str, scale_known: bool) -> Claim:
-    """(iv) Normalised errors are standard normal, by tests and by the line through the Q-Q plot."""
-    items = []
-    p_values = [n.ks_p if scale_known else n.ad_p for n in found.values()]
-    for (role, n), p in zip(found.items(), p_values, strict=True):
-        near = max(abs(x - 1) for x in n.slope_interval) <= QQ_TOLERANCE
-        near &= max(abs(x) for x in n.intercept_interval) <= QQ_TOLERANCE
+def normal_errors(found: Mapping[str, Mapping[str, Any]], key: str, source: str, by: str, scale_known: bool) -> Claim:
+    """(iv) Normalised errors are standard normal, by the tests of `normality` and by the line through the Q-Q plot."""
+    judged = []
+    for role, n in found.items():
+        p, (low, high) = n["ks_p" if scale_known else "ad_p"], n["intercept_interval"]
+        near = max(abs(x) for x in (n["slope_interval"][0] - 1, n["slope_interval"][1] - 1, low, high)) <= QQ_TOLERANCE
         verdict = REFUTED if p < 1e-3 else CONFIRMED if p > 1e-2 and near else UNRESOLVED
-        note = (
-            f"KS p = {n.ks_p:.3g}, AD p = {n.ad_p:.3g}, intercept {n.intercept:+.3f} "
-            f"[{n.intercept_interval[0]:+.3f}, {n.intercept_interval[1]:+.3f}]"
-        )
-        items.append(Item(role, n.slope, n.slope_interval, verdict, note))
+        tests = f"KS p = {n['ks_p']:.3g}, AD p = {n['ad_p']:.3g}"
+        note = f"{tests}, intercept {n['intercept']:+.3f} [{low:+.3f}, {high:+.3f}]"
+        judged.append((Item(role, n["slope"], n["slope_interval"], verdict, note), -p))
     test = "Kolmogorov-Smirnov against N(0, 1)" if scale_known else "Anderson-Darling, location and scale estimated"
-    return _claim(
-        key,
-        f"At the smallest step size the errors divided by {by} are standard normal.",
-        source,
-        f"p > 0.01, Q-Q line within {QQ_TOLERANCE:g} of y = x",
-        f"Q-Q slope, 95 %; {test}",
-        Reach.LIMIT,
-        items,
-        [-p for p in p_values],
-    )
+    return _claim("normality", source, judged, key, by=by, test=test)
 
 
-def even_bias(z_scores: Cells, biases: Cells, name: str) -> Claim:
-    """The discretisation bias of the even observable equals its exact prediction."""
-    return _claim(
-        "even-bias",
-        f"The bias of the even observable {name}, hidden from odd ones by symmetry, equals its exact prediction.",
-        "beyond",
-        f"|z| ≤ {MAX_Z:g}",
-        f"largest |z| = {max(map(abs, z_scores.values())):.2f}",
-        Reach.CELLS,
-        _compared(z_scores, biases),
-        [abs(z) for z in z_scores.values()],
-    )
+def exact(z_scores: Cells, values: Cells, kind: str = "exact", name: str = "") -> Claim:
+    """A value equals its exact prediction in every cell, within `MAX_Z` standard errors: the RMSE, or the bias of `name`."""
+    judged = [
+        (Item(f"{role}, η = {eta:g}", values[role, eta], None, _within(z), f"z = {z:+.2f}"), abs(z))
+        for (role, eta), z in z_scores.items()
+    ]
+    worst, largest = max(judged, key=lambda pair: pair[1])
+    chi2 = float(np.sum(np.square(list(z_scores.values()))))
+    words = {"count": len(judged), "chi2": chi2, "p": float(special.chdtrc(len(judged), chi2)), "name": name}
+    return _claim(kind, "beyond", judged, largest=largest, where=worst.where, **words)
+
+
+def _within(z: float) -> Judgement:
+    return CONFIRMED if abs(z) <= MAX_Z else REFUTED

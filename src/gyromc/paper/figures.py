@@ -5,13 +5,12 @@ Colours are distinguishable for colour-blind readers; each dynamics has its own 
 """
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from gyromc.paper.catalogue import ROLE_NAMES
@@ -51,31 +50,38 @@ def panels(name: str, found: dict[str, Any]) -> Iterator[Panel]:
             yield panel
 
 
-def _axes(title: str):
+def _axes(title: str, ylabel: str, etas: Sequence[float] | None = None, xlabel: str = "step size η"):
+    """A figure with its axes; `etas` are the ticks of a logarithmic axis."""
     figure = Figure(figsize=SIZE)
     ax = figure.add_subplot()
-    ax.set_title(title, loc="left")
+    ax.set(title=title, xlabel=xlabel, ylabel=ylabel)
+    if etas is not None:
+        ax.set_xscale("log", base=2)
+        ax.set_xticks(etas)
+        ax.xaxis.set_minor_locator(NullLocator())
+        ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:.3g}".replace("0.", ".", 1)))
+        ax.margins(x=0.08)
     return figure, ax
 
 
-def _step_size_axis(ax, etas) -> None:
-    ax.set_xscale("log", base=2)
-    ax.set_xlabel("step size η")
-    ax.set_xticks(etas)
-    ax.xaxis.set_minor_locator(NullLocator())
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:.3g}".replace("0.", ".", 1)))
-    ax.margins(x=0.08)
-
-
-def _ratio_axes(ax, etas) -> None:
+def _ratio_axes(title: str, etas: Sequence[float]):
+    """Axes for ratios of RMSEs."""
+    figure, ax = _axes(title, "RMSE ratio (below 1: non-reversible wins)", etas)
     ax.axhline(1, color="#333333", linewidth=0.8)
     ax.set_yscale("log", base=2)
     ax.yaxis.set_major_locator(FixedLocator(RATIO_TICKS))
     ax.yaxis.set_minor_locator(NullLocator())
     ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:.3g}"))
-    _step_size_axis(ax, etas)
-    ax.set_ylabel("RMSE ratio (below 1: non-reversible wins)")
-    _legend_below(ax)
+    return figure, ax
+
+
+def _columns(ax, etas: Sequence[float], values: Sequence[np.ndarray], place: float, jitter: float, **style: Any):
+    """Draw a column of points at every step size, `place` away from it; yield where its points are."""
+    rng, label = np.random.default_rng(0), style.pop("label")
+    for k, (eta, column) in enumerate(zip(etas, values, strict=True)):
+        x = eta * 2 ** (place + rng.uniform(-jitter, jitter, len(column)))
+        ax.plot(x, column, linewidth=0, label=label if k == 0 else None, **style)
+        yield x, column
 
 
 def _error_bars(ax, etas, values, bars, role: str) -> None:
@@ -84,27 +90,24 @@ def _error_bars(ax, etas, values, bars, role: str) -> None:
 
 
 def _rmse_panel(name: str, found: dict[str, Any]) -> Panel:
-    figure, ax = _axes(f"{name}: RMSE against step size")
     etas, own = found["step_sizes"], "rows" in found
+    figure, ax = _axes(f"{name}: RMSE against step size", "RMSE of a time average", etas)
     key = "paper_rmse" if own else "rmse"
     rows, ends = [], []
     for role, cells in found["cells"].items():
         values = np.array([c[key] for c in cells])
         low, high = np.array([c[f"{key}_interval"] for c in cells]).T
-        bars = np.maximum([values - low, high - values], 0)
-        _error_bars(ax, etas, values, bars, role)
+        _error_bars(ax, etas, values, np.maximum([values - low, high - values], 0), role)
         _theory_lines(ax, etas, cells, role, own)
         rows += [_rmse_row(role, c, key) for c in cells]
         last = f"{values[-1]:.3g} at η = {etas[-1]:g}"
         ends.append(f"{ROLE_NAMES[role]} {values[0]:.3g} at η = {etas[0]:g} and {last}")
     ax.set_yscale("log")
-    _step_size_axis(ax, etas)
     ax.yaxis.set_major_locator(LogLocator(10, subs=(1, 2, 5)))
     ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:.3g}"))
     ax.yaxis.set_minor_formatter(NullFormatter())
-    ax.set_ylabel("RMSE of a time average")
     _slope_guide(ax, etas)
-    _legend(ax, found, own)
+    _legend(ax)
     alt = f"Log-log plot of RMSE against step size for {name}. RMSE: {'; '.join(ends)}."
     return Panel(name, "rmse", figure, alt, _rmse_caption(found, own), RMSE_COLUMNS, rows)
 
@@ -120,14 +123,19 @@ def _rmse_row(role: str, c: dict[str, Any], key: str) -> tuple:
 
 def _theory_lines(ax, etas, cells, role: str, own: bool) -> None:
     """Draw the asymptotic line √(ηV), the exact finite-step curve, and for logistic runs the independent reference."""
-    style = {"color": COLOURS[role], "zorder": 2}
-    asymptotic = [c["asymptotic_rmse"] for c in cells]
-    if None not in asymptotic:
-        ax.plot(etas, asymptotic, linestyle=(0, (2, 2)), linewidth=0.9, alpha=0.8, **style)
-    if cells[0]["z"] is not None:
-        ax.plot(etas, [c["predicted"]["rmse"] for c in cells], linestyle=LINES[role], linewidth=1.1, **style)
-    if own:
-        ax.plot(etas, [c["rmse"] for c in cells], MARKERS[role], markerfacecolor="none", markersize=8, **style)
+    asymptotic, exact = ([c["asymptotic_rmse"] for c in cells], [c["predicted"]["rmse"] for c in cells])
+    dotted, open_circles = {"linestyle": (0, (2, 2)), "linewidth": 0.9}, {"markerfacecolor": "none", "markersize": 8}
+    lines: list[tuple[bool, Any, str, dict[str, Any]]] = [
+        (None not in asymptotic, asymptotic, "√(ηV), theory", {**dotted, "alpha": 0.8}),
+        (cells[0]["z"] is not None, exact, "exact, finite η", {"linestyle": LINES[role], "linewidth": 1.1}),
+        (own, [c["rmse"] for c in cells], "independent reference", {"marker": MARKERS[role], "linestyle": "", **open_circles}),
+    ]  # fmt: skip
+    for present, values, label, style in lines:
+        if present:
+            ax.plot(etas, values, color=COLOURS[role], zorder=2, **style)
+            if role == "nonreversible":
+                # In black, since it stands for all dynamics.
+                ax.plot([], [], color="#333333", label=label, **style)
 
 
 def _slope_guide(ax, etas) -> None:
@@ -142,25 +150,9 @@ def _slope_guide(ax, etas) -> None:
     ax.annotate("slope ½", (x[0], base), fontsize=7, **place)
 
 
-def _legend(ax, found: dict[str, Any], own: bool) -> None:
-    handles, labels = ax.get_legend_handles_labels()
-    first = found["cells"]["nonreversible"][0]
-    lines: list[tuple[bool, str, dict[str, Any]]] = [
-        (first["asymptotic_rmse"] is not None, "√(ηV), theory", {"linestyle": (0, (2, 2)), "linewidth": 0.9}),
-        (first["z"] is not None, "exact, finite η", {"linewidth": 1.1}),
-        (own, "independent reference", {"marker": "o", "markerfacecolor": "none", "markersize": 8, "linestyle": ""}),
-    ]
-    for present, label, style in lines:
-        if present:
-            handles.append(Line2D([], [], color="#333333", **style))
-            labels.append(label)
-    _legend_below(ax, handles, labels)
-
-
-def _legend_below(ax, handles=None, labels=None) -> None:
+def _legend(ax) -> None:
     """Put the legend below the axes, where it hides no point."""
-    if handles is None:
-        handles, labels = ax.get_legend_handles_labels()
+    handles, labels = ax.get_legend_handles_labels()
     columns = 2 if len(handles) in (2, 4) else 3
     ax.figure.legend(handles, labels, loc="outside lower center", ncols=columns, handlelength=1.6, columnspacing=1.2)
 
@@ -177,8 +169,9 @@ def _rmse_caption(found: dict[str, Any], own: bool) -> str:
 
 
 def _qq_panel(name: str, found: dict[str, Any]) -> Panel:
-    figure, ax = _axes(f"{name}: normal Q-Q at η = {found['step_sizes'][-1]:g}")
     rows, summary, by = [], [], found["qq"]["nonreversible"]["paper"]["by"]
+    title, ylabel = f"{name}: normal Q-Q at η = {found['step_sizes'][-1]:g}", f"error / {by.removeprefix('the ')}"
+    figure, ax = _axes(title, ylabel, xlabel="standard normal quantile")
     for role in ("reversible", "nonreversible"):
         q = found["qq"][role]
         z = (np.array(q["averages"]) - q["paper"]["center"]) / q["paper"]["scale"]
@@ -194,9 +187,7 @@ def _qq_panel(name: str, found: dict[str, Any]) -> Panel:
         )  # fmt: skip
         rows += [(role, float(s), float(v)) for s, v in zip(scores, z, strict=True)]
         summary.append(f"{ROLE_NAMES[role]}: slope {q['paper']['slope']:.3f}, intercept {q['paper']['intercept']:+.3f}")
-    ax.set_xlabel("standard normal quantile")
-    ax.set_ylabel(f"error / {by.removeprefix('the ')}")
-    _legend_below(ax)
+    _legend(ax)
     alt = f"Normal Q-Q plot of normalised errors for {name}. Line through the points, {'; '.join(summary)}."
     caption = f"Errors divided by {by}; the grey band holds all points of a normal sample with probability 95 %."
     return Panel(name, "qq", figure, alt, caption, ("dynamics", "normal_quantile", "normalised_error"), rows)
@@ -213,7 +204,7 @@ def _thinned(n: int, middle: int = 120, tail: int = 30) -> np.ndarray:
 def _bias_panel(name: str, found: dict[str, Any]) -> Panel:
     """Draw the bias of the even observable against η."""
     even, etas = found["formulas"]["even observable"], found["step_sizes"]
-    figure, ax = _axes(f"{name}: bias of {even}")
+    figure, ax = _axes(f"{name}: bias of {even}", f"mean of {even} less its expectation", etas)
     ax.axhline(0, color="#333333", linewidth=0.8)
     rows, summary = [], []
     for role, cells in found["cells"].items():
@@ -227,9 +218,7 @@ def _bias_panel(name: str, found: dict[str, Any]) -> Panel:
             ax.plot(etas, predicted, linestyle=LINES[role], color=COLOURS[role], linewidth=1.1)
         rows += [(role, eta, float(b), float(s), p) for eta, b, s, p in zip(etas, bias, se, predicted, strict=True)]
         summary.append(f"{ROLE_NAMES[role]} {bias[0]:+.3g} at η = {etas[0]:g}")
-    _step_size_axis(ax, etas)
-    ax.set_ylabel(f"mean of {even} less its expectation")
-    _legend_below(ax)
+    _legend(ax)
     known = found["cells"]["nonreversible"][0]["even"]["predicted_bias"] is not None
     caption = "An even observable shows the O(η) bias that odd ones hide; bars are 95 % intervals"
     caption += ", lines predictions." if known else "."
@@ -240,20 +229,19 @@ def _bias_panel(name: str, found: dict[str, Any]) -> Panel:
 
 def _rows_panel(name: str, found: dict[str, Any]) -> Panel:
     """Draw RMSE ratios over all test rows, one column of points per step size, the chosen row marked."""
-    figure, ax = _axes(f"{name}: RMSE ratio at every test row")
-    etas, chosen = found["step_sizes"], found["reference"]["chosen"]
+    etas, chosen, table = found["step_sizes"], found["reference"]["chosen"], found["rows"]
+    figure, ax = _ratio_axes(f"{name}: RMSE ratio at every test row", etas)
     rivals = [role for role in found["roles"] if role != "nonreversible"]
-    rows, rng = [], np.random.default_rng(0)
+    rows = []
     for j, rival in enumerate(rivals):
-        for k, eta in enumerate(etas):
-            ratio = np.array(found["rows"]["nonreversible"]["rmse"][k]) / np.array(found["rows"][rival]["rmse"][k])
-            x = eta * 2 ** (0.28 * (j - (len(rivals) - 1) / 2) + rng.uniform(-0.09, 0.09, ratio.size))
-            label = f"against {ROLE_NAMES[rival].removesuffix(' baseline')}" if k == 0 else None
-            ax.plot(x, ratio, MARKERS[rival], color=COLOURS[rival], markersize=3, alpha=0.6, linewidth=0, label=label)
+        ratios = np.array(table["nonreversible"]["rmse"]) / np.array(table[rival]["rmse"])
+        style = {"marker": MARKERS[rival], "color": COLOURS[rival], "markersize": 3, "alpha": 0.6}
+        style["label"] = f"against {ROLE_NAMES[rival].removesuffix(' baseline')}"
+        for k, (x, ratio) in enumerate(_columns(ax, etas, list(ratios), 0.28 * _place(j, rivals), 0.09, **style)):
             label = "chosen row" if j == k == 0 else None
             ax.plot(x[chosen], ratio[chosen], "*", color="black", markersize=8, label=label)
-            rows += [(rival, eta, i, float(r)) for i, r in enumerate(ratio)]
-    _ratio_axes(ax, etas)
+            rows += [(rival, etas[k], i, float(r)) for i, r in enumerate(ratio)]
+    _legend(ax)
     share = found["wins"][rivals[0]]["rmse"]
     summary = ", ".join(f"{100 * s:.0f} % at η = {eta:g}" for eta, s in zip(etas, share, strict=True))
     alt = f"RMSE ratios over all test rows for {name}. The non-reversible sampler beats its baseline in {summary} of the rows."
@@ -261,33 +249,35 @@ def _rows_panel(name: str, found: dict[str, Any]) -> Panel:
     return Panel(name, "rows", figure, alt, caption, ("against", "step_size", "test_row", "rmse_ratio"), rows)
 
 
+def _place(j: int, among: Sequence[Any]) -> float:
+    """How far the j-th of several columns lies from the middle."""
+    return j - (len(among) - 1) / 2
+
+
 def _sensitivity_panel(name: str, found: dict[str, Any]) -> Panel:
     """Draw the RMSE ratios to the baseline over all variants, a column of points for each start and step size."""
-    figure, ax = _axes(f"{name}: RMSE ratio over data and starts")
-    study, rng = found["sensitivity"], np.random.default_rng(0)
+    study = found["sensitivity"]
+    etas = study["step_sizes"]
+    figure, ax = _ratio_axes(f"{name}: RMSE ratio over data and starts", etas)
     groups = [g for g in study["groups"] if g["against"] == "reversible"]
     measured = [g for g in groups if g["about"] == groups[0]["about"]]
-    for j, group in enumerate(measured):
-        colour, marker = START_STYLES[j % len(START_STYLES)]
-        for k, (eta, ratios) in enumerate(zip(study["step_sizes"], group["ratios"], strict=True)):
-            at = eta * 2 ** (0.36 * (j - (len(measured) - 1) / 2))
-            x = at * 2 ** rng.uniform(-0.11, 0.11, len(ratios))
-            size, alpha = (2, 0.35) if len(ratios) > 50 else (4, 0.7)
-            label = f"start {group['start']:g}" if k == 0 else None
-            ax.plot(x, ratios, marker, color=colour, markersize=size, alpha=alpha, label=label, linewidth=0)
-            label = "median" if j == k == 0 else None
-            ax.plot([at * 2**-0.14, at * 2**0.14], [np.median(ratios)] * 2, color="black", linewidth=1.4, label=label)
     exact = [g for g in groups if g["about"] == "exact"]
+    for j, group in enumerate(measured):
+        (colour, marker), place = START_STYLES[j % len(START_STYLES)], 0.36 * _place(j, measured)
+        size, alpha = (2, 0.35) if group["cases"] > 50 else (4, 0.7)
+        style = {"marker": marker, "color": colour, "markersize": size, "alpha": alpha}
+        style["label"] = f"start {group['start']:g}"
+        for k, (_, ratios) in enumerate(_columns(ax, etas, group["ratios"], place, 0.11, **style)):
+            ends = [etas[k] * 2 ** (place + half) for half in (-0.14, 0.14)]
+            label = "median" if j == k == 0 else None
+            ax.plot(ends, [np.median(ratios)] * 2, color="black", linewidth=1.4, label=label)
     for j, group in enumerate(exact):
-        for k, (eta, ratios) in enumerate(zip(study["step_sizes"], group["ratios"], strict=True)):
-            at = eta * 2 ** (0.36 * (j - (len(exact) - 1) / 2))
-            label = "exact prediction" if j == k == 0 else None
-            ax.plot([at] * len(ratios), ratios, "_", color="#555555", markersize=9, linewidth=0, label=label)
-    _ratio_axes(ax, study["step_sizes"])
-    shares = ", ".join(
-        f"{sum(g['cells'][k]['below'] for g in measured)} of {sum(g['cases'] for g in measured)} at η = {eta:g}"
-        for k, eta in enumerate(study["step_sizes"])
-    )
+        style = {"marker": "_", "color": "#555555", "markersize": 9, "label": None if j else "exact prediction"}
+        list(_columns(ax, etas, group["ratios"], 0.36 * _place(j, exact), 0.0, **style))
+    _legend(ax)
+    below = [sum(g["cells"][k]["below"] for g in measured) for k in range(len(etas))]
+    cases = sum(g["cases"] for g in measured)
+    shares = ", ".join(f"{count} of {cases} at η = {eta:g}" for count, eta in zip(below, etas, strict=True))
     alt = f"RMSE ratios to the reversible baseline for {name} over other data and starts. Below 1: {shares}."
     caption = (
         f"Ratio of RMSEs to the baseline, one point per case, {study['num_chains']} chains each; the bar is the median."
@@ -295,7 +285,7 @@ def _sensitivity_panel(name: str, found: dict[str, Any]) -> Panel:
     rows = [
         (g["about"], g["start"], eta, i, ratio)
         for g in groups
-        for eta, ratios in zip(study["step_sizes"], g["ratios"], strict=True)
+        for eta, ratios in zip(etas, g["ratios"], strict=True)
         for i, ratio in enumerate(ratios)
     ]
     columns = ("about", "start", "step_size", "case", "rmse_ratio")

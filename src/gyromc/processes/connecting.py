@@ -29,52 +29,29 @@ LONGEST = 2**16
 class Link:
     """A connection to another process, over which lines of JSON go: `index` and `place` of the other one."""
 
-    def __init__(self, connection: socket.socket, index: int = 0, place: str = ""):
-        self.connection, self.index, self.place = connection, index, place
-        self.buffer = b""
+    def __init__(self, connection: socket.socket):
+        self.connection, self.lines = connection, connection.makefile("rb")
+        self.index, self.place = 0, ""
         # The status with which the other one said that it ends.
         self.left: int | None = None
         self.heard = time.monotonic()
         with contextlib.suppress(OSError):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
-    def send(self, **content: Any) -> bool:
-        """Send a line; returns whether that worked."""
-        try:
+    def send(self, **content: Any) -> None:
+        """Send a line; the other end may be closed."""
+        with contextlib.suppress(OSError):
             self.connection.sendall(json.dumps(content).encode() + b"\n")
-        except OSError:
-            return False
-        return True
 
-    def receive(self) -> list[dict[str, Any]] | None:
-        """The lines that came by now, None at the end of the connection; `ValueError` for what is no line of ours."""
+    def line(self, seconds: float | None) -> dict[str, Any] | None:
+        """The next line; None where none comes in this time, at the end of the connection, and for what is no line of ours."""
         try:
-            data = self.connection.recv(LONGEST)
-        except (TimeoutError, BlockingIOError):
-            return []
-        except OSError:
-            return None
-        if not data:
+            self.connection.settimeout(seconds)
+            found = json.loads(self.lines.readline(LONGEST))
+        except (OSError, ValueError):
             return None
         self.heard = time.monotonic()
-        *lines, self.buffer = (self.buffer + data).split(b"\n")
-        found = [json.loads(line) for line in lines]
-        if len(self.buffer) > LONGEST or not all(isinstance(line, dict) for line in found):
-            raise ValueError("not a line of gyromc")
-        return found
-
-    def line(self, seconds: float) -> dict[str, Any] | None:
-        """The next line, within a time; None where none comes."""
-        end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0:
-            self.connection.settimeout(left)
-            try:
-                found = self.receive()
-            except ValueError:
-                return None
-            if found is None or found:
-                return found[0] if found else None
-        return None
+        return found if isinstance(found, dict) else None
 
     def alive(self) -> bool:
         """Whether the other end is still open."""
@@ -198,14 +175,14 @@ def _join(address: tuple[str, int], own: dict[str, Any], timeout: float) -> Link
     end, answered, reason = time.monotonic() + timeout, False, ""
     while (left := end - time.monotonic()) > 0:
         try:
-            link = Link(socket.create_connection(address, timeout=left), 0)
+            link = Link(socket.create_connection(address, timeout=left))
         except OSError as error:
             reason = str(error)
             time.sleep(min(PAUSE, left))
             continue
         answered = True
         link.send(**own)
-        answer = link.line(end - time.monotonic() + HELLO)
+        answer = link.line(left + HELLO)
         if answer is not None and "error" in answer:
             raise InvalidInput(str(answer["error"]))
         if answer is not None and answer.get("ok"):

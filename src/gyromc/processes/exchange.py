@@ -19,12 +19,8 @@ WAIT = 24 * 3600
 """Seconds for the others, which may compile or save; whether they live is watched apart."""
 SMALL = 2**15
 """Bytes of an array that goes through the store, which is quicker for few."""
-MOST_PENDING = 64
-"""Values of process 0 that the others need not have read yet."""
 # Every exchange has its own key.
 _calls = itertools.count()
-# Keys that can be deleted when all processes have met again.
-_pending: list[str] = []
 
 
 def count() -> int:
@@ -45,20 +41,7 @@ def agree(value: Any) -> Any:
     assert agree(3) == 3
     ```
     """
-    client = _client()
-    if client is None:
-        return value
-    if len(_pending) == MOST_PENDING:
-        # All have read the values before.
-        _exchanged(client, b"")
-    key = f"gyromc/{next(_calls)}"
-    _pending.append(key)
-    if index() == 0:
-        data = _encoded(value)
-        client.key_value_set_bytes(key, b"." + data)
-        return _decoded(data)
-    with waiting():
-        return _decoded(client.blocking_key_value_get_bytes(key, WAIT * 1000)[1:])
+    return value if _client() is None else everyone(value)[0]
 
 
 def everyone(value: Any) -> list[Any]:
@@ -127,7 +110,8 @@ def _client() -> Any:
 
 def _exchanged(client: Any, data: bytes) -> list[bytes]:
     """What every process gave to this call of it."""
-    place = f"gyromc/{next(_calls)}/"
+    number = next(_calls)
+    place = f"gyromc/{number}/"
     # An empty value would not be stored.
     client.key_value_set_bytes(f"{place}{index()}", b"." + data)
     with waiting():
@@ -135,9 +119,7 @@ def _exchanged(client: Any, data: bytes) -> list[bytes]:
     found = dict(client.key_value_dir_get_bytes(place))
     # What was exchanged before has been read by all, or they would not be here.
     if index() == 0:
-        for key in _pending:
-            client.key_value_delete(key)
-    _pending[:] = [place]
+        client.key_value_delete(f"gyromc/{number - 1}/")
     return [found[f"{place}{i}"][1:] for i in range(count())]
 
 

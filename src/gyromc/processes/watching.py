@@ -1,4 +1,4 @@
-"""No process waits for one that is gone: a thread in each watches the others and ends its process with a message.
+"""No process waits for one that is gone: threads in each watch the others and end their process with a message.
 
 The connections from the start stay open. Where one closes without a word, the process at its other end was killed; where
 nothing comes for long, its machine or the network failed. Process 0 tells the others. All end with status `LOST`, or with
@@ -9,7 +9,6 @@ import atexit
 import contextlib
 import ctypes
 import os
-import selectors
 import signal
 import sys
 import threading
@@ -40,6 +39,8 @@ def watch(links: list[Link], index: int, silence: float) -> None:
     """Watch the other processes from now on; `silence`: seconds without a sign of life after which one is lost."""
     global _watch
     _watch = _Watch(links, index, silence)
+    for link in links:
+        threading.Thread(target=_watch.listen, args=(link,), name="gyromc-listen", daemon=True).start()
     threading.Thread(target=_watch.run, name="gyromc-watch", daemon=True).start()
     atexit.register(_watch.finish)
     sys.excepthook = _watch.fail
@@ -76,11 +77,10 @@ def waiting():
 
 
 class _Watch:
-    """The thread that watches the other processes; `links` has process 0, or on process 0 all the others."""
+    """The threads that watch the other processes; `links` has process 0, or on process 0 all the others."""
 
     def __init__(self, links: list[Link], index: int, silence: float):
         self.links, self.index, self.silence = links, index, silence
-        self.selector = selectors.DefaultSelector()
         self.sending, self.last = threading.Lock(), threading.Lock()
         # Since when this process waits for all the others.
         self.waiting: float | None = None
@@ -90,16 +90,12 @@ class _Watch:
         self.leaving = False
         self.done = threading.Event()
         for link in links:
-            link.connection.settimeout(None)
             link.heard = time.monotonic()
-            self.selector.register(link.connection, selectors.EVENT_READ, link)
 
     def run(self) -> None:
         """Look after the others until all have said that they are done."""
         beat = 0.0
-        while not self.done.is_set():
-            for key, _ in self.selector.select(BEAT / 4):
-                self._read(key.data)
+        while not self.done.wait(BEAT / 8):
             now = time.monotonic()
             if now >= beat:
                 beat = now + BEAT
@@ -167,17 +163,9 @@ class _Watch:
             time.sleep(GRACE / 2)
         os._exit(status)
 
-    def _read(self, link: Link) -> None:
-        try:
-            lines = link.receive()
-        except ValueError:
-            lines = None
-        if lines is None:
-            self.selector.unregister(link.connection)
-            if link.left is None:
-                self._lost(link, "ended without a word: it was killed, or its machine failed")
-            return
-        for line in lines:
+    def listen(self, link: Link) -> None:
+        """Take what another process says until its connection closes."""
+        while (line := link.line(None)) is not None:
             if "lost" in line:
                 self.end(str(line["lost"]), REFUSED if line.get("status") == REFUSED else LOST)
             if "left" in line:
@@ -185,6 +173,8 @@ class _Watch:
                 if link.left != 0 and self.ending is None:
                     text = f"process {link.index} ({link.place}) ended with status {link.left}: see its message"
                     self.ending = time.monotonic() + GRACE, text, REFUSED if link.left == REFUSED else LOST
+        if link.left is None:
+            self._lost(link, "ended without a word: it was killed, or its machine failed")
 
     def _lost(self, link: Link, how: str) -> NoReturn:
         self.end(f"process {link.index} ({link.place}) {how}")

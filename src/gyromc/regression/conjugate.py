@@ -32,6 +32,18 @@ def log_prior(log_sigma: np.ndarray, prior: Prior | None) -> np.ndarray:
     return -0.5 * (SMALLEST**2 * np.exp(-2 * log_sigma) + np.exp(2 * log_sigma) / LARGEST**2)
 
 
+def mixture_quantiles(weights: np.ndarray, means: np.ndarray, sds: np.ndarray, level: float) -> np.ndarray:
+    """Where mixtures of normal laws, parts × numbers, have a level, by bisection."""
+    reach = 40 * sds.max(axis=0)
+    low, high = means.min(axis=0) - reach, means.max(axis=0) + reach
+    away = np.where(sds > 0, sds, 1.0)
+    for _ in range(80):
+        middle = (low + high) / 2
+        above = weights @ special.ndtr((middle - means) / away) > level
+        low, high = np.where(above, low, middle), np.where(above, middle, high)
+    return (low + high) / 2
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Integrated:
     """The posterior of a linear regression, from the eigendecomposition of XᵀX.
@@ -95,16 +107,8 @@ class Integrated:
         return mean, np.sqrt(weights @ (sds**2 + (means - mean) ** 2))
 
     def quantiles(self, level: float) -> np.ndarray:
-        """The quantile of each coefficient: where the mixture of normals over σ has the level, by bisection."""
-        weights, means, sds = self._parts
-        reach = 40 * sds.max(axis=0)
-        low, high = means.min(axis=0) - reach, means.max(axis=0) + reach
-        away = np.where(sds > 0, sds, 1.0)
-        for _ in range(80):
-            middle = (low + high) / 2
-            above = weights @ special.ndtr((middle - means) / away) > level
-            low, high = np.where(above, low, middle), np.where(above, middle, high)
-        return (low + high) / 2
+        """The quantile of each coefficient."""
+        return mixture_quantiles(*self._parts, level)
 
     def sigma(self, levels: tuple[float, float]) -> tuple[float, float, float, float]:
         """Mean, standard deviation and two quantiles of σ."""

@@ -18,6 +18,7 @@ from scipy import optimize, special
 from gyromc.approx.gaussian import GaussianApproximation
 from gyromc.approx.sample import SETTINGS as SAMPLES
 from gyromc.approx.sample import effective_size, systematic, t_proposal
+from gyromc.regression.conjugate import mixture_quantiles
 from gyromc.targets.families import NormalNoise
 from gyromc.targets.mixed import MixedRegression
 
@@ -50,7 +51,8 @@ class MarginalDraws:
 
     **Attributes:**
 
-    - `mean`, `sd`, `std_error`: of the coefficients asked for, and the standard error of their means.
+    - `mean`, `sd`, `std_error`: of the coefficients asked for, and the standard error of their means; `ends`, `end_errors`:
+      quantiles of these and their standard errors, levels × coefficients.
     - `theta`: draws of equal weight, φ by systematic resampling.
     - `effective`: the effective size of the sample of φ; `share`: of the number of draws.
     """
@@ -58,6 +60,8 @@ class MarginalDraws:
     mean: np.ndarray
     sd: np.ndarray
     std_error: np.ndarray
+    ends: np.ndarray
+    end_errors: np.ndarray
     theta: np.ndarray
     effective: float
 
@@ -171,8 +175,8 @@ class Marginal:
         )  # R times
         return back[..., -1], back[..., :-1]
 
-    def sample(self, T: np.ndarray, count: int, seed: int = 0) -> MarginalDraws:
-        """The coefficients Tβ and so many draws."""
+    def sample(self, T: np.ndarray, count: int, seed: int = 0, levels: tuple[float, ...] = ()) -> MarginalDraws:
+        """The coefficients Tβ, their quantiles at some levels, and so many draws."""
         rng, p = np.random.default_rng(seed), T.shape[1]
         phi, weights = self._weighted(rng)
         picked = systematic(weights, count, rng)
@@ -186,12 +190,19 @@ class Marginal:
             noise = rng.standard_normal((len(own), self.size, 1))
             v[order[done : done + len(own)]] = mean[own] + (root[own] @ noise)[..., 0]
             done, seen = done + len(own), seen + len(part)
-        mean = weights @ np.concatenate(means)
-        away = np.concatenate(means) - mean
-        sd, error = np.sqrt(weights @ (np.concatenate(inside) + away**2)), np.sqrt(weights**2 @ away**2)
+        each, variances = np.concatenate(means), np.concatenate(inside)
+        mean, sds = weights @ each, np.sqrt(variances)
+        away = each - mean
+        sd, error = np.sqrt(weights @ (variances + away**2)), np.sqrt(weights**2 @ away**2)
+        ends, errors = np.empty((2, len(levels), len(T)))
+        for k, level in enumerate(levels):
+            ends[k] = mixture_quantiles(weights, each, sds, level)
+            z = (ends[k] - each) / sds
+            density = weights @ (np.exp(-(z**2) / 2) / (sds * np.sqrt(2 * np.pi)))
+            errors[k] = np.sqrt(weights**2 @ (special.ndtr(z) - level) ** 2) / density
         drawn = np.empty((count, self.dim))
         drawn[order] = phi[picked]
-        return MarginalDraws(mean, sd, error, self._theta(drawn, v), effective_size(weights))
+        return MarginalDraws(mean, sd, error, ends, errors, self._theta(drawn, v), effective_size(weights))
 
     def _theta(self, phi: np.ndarray, v: np.ndarray) -> np.ndarray:
         """θ from φ, coefficients and deviations."""

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from gyromc.checks import read_path, require
+from gyromc.checks import cause, read_path, require
 from gyromc.errors import InvalidInput
 from gyromc.show.interruption import unhurried
 from gyromc.show.numbers import is_number
@@ -265,7 +265,7 @@ class ResultsFile:
         require(path.is_file(), f"There is no {path}. Run `{command}` first.")
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise InvalidInput(f"{path} cannot be read ({error}). Run `{command}` again.") from error
         found = (content.get("schema"), content.get("schema_version")) if isinstance(content, dict) else (None, None)
         if found != (self.schema, self.version):
@@ -276,6 +276,19 @@ class ResultsFile:
         same = content.get("sha256") == _digest(content)
         require(same, f"{path} was changed after it was written: its checksum differs. Run `{command}` again.")
         return content
+
+    @contextlib.contextmanager
+    def using(self, directory: Path) -> Iterator[None]:
+        """Around all that is made of the content: what it raises where the content is not ours becomes an `InvalidInput`."""
+        try:
+            yield
+        except (InvalidInput, OSError, ImportError, Warning):
+            raise
+        except Exception as error:
+            raise InvalidInput(
+                f"{Path(directory) / self.name} does not hold what this gyromc writes there ({cause(error)}). Run "
+                f"`{self.command.format(directory=directory)}` again."
+            ) from error
 
 
 def _digest(content: Mapping[str, Any]) -> str:

@@ -5,6 +5,7 @@ Raised at once, the first `KeyboardInterrupt` could strike where Python drops ex
 
 import contextlib
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -19,6 +20,10 @@ AGAIN = 2.0
 _unhurried = 0
 # Whether the SIGINT that is on its way comes from the end of a block's patience.
 _by_patience = False
+
+
+class Stopped(SystemExit, KeyboardInterrupt):
+    """A `KeyboardInterrupt` that ends a program with status 130 and without a traceback, which would show a compiler's code."""
 
 
 class Interruption:
@@ -132,7 +137,9 @@ class _Press:
         if by_patience and _unhurried:
             return
         if self.found:
-            raise KeyboardInterrupt
+            # An interactive session goes on, and a program's own hook for errors hears of it.
+            own = hasattr(sys, "ps1") or sys.flags.interactive or sys.excepthook is not sys.__excepthook__
+            raise KeyboardInterrupt if own else Stopped(128 + signal.SIGINT)
         self.found.pressed = True
         if not quiet:
             say(self.message)

@@ -22,7 +22,7 @@ from gyromc.show.progress import progress as show_progress
 from gyromc.solve.minibatch import MinibatchChains
 from gyromc.solve.question import Question
 from gyromc.solve.sampling import Sampling, posterior_means, rotation_gain
-from gyromc.solve.solver import LEARNED, SETTINGS, Limits, Solver
+from gyromc.solve.solver import LEARNED, SETTINGS, End, Limits, Solver
 from gyromc.targets import Target
 
 __all__ = ["answer", "expect"]
@@ -85,13 +85,14 @@ def expect(
     began = time.perf_counter()
     error, level = positive(error, "error"), coverage(level)
     limits = Limits.read(seconds, gradients, began)
-    question = Question.read(target, observables, start)
-    coordinates = target.coordinates if coordinates is None and isinstance(target, Plan) else coordinates
-    if isinstance(coordinates, str):
-        one_of(coordinates, [LEARNED], "coordinates", " Or pass a value of `gm.coordinates`.")
-    elif coordinates is not None:
-        check_coordinates(coordinates, question.start)
+    # From here on, since a press while XLA compiles would strike in its code.
     with interruptible("stopping; what is done will be estimated") as stop, show_progress(None, progress) as shown:
+        question = Question.read(target, observables, start)
+        coordinates = target.coordinates if coordinates is None and isinstance(target, Plan) else coordinates
+        if isinstance(coordinates, str):
+            one_of(coordinates, [LEARNED], "coordinates", " Or pass a value of `gm.coordinates`.")
+        elif coordinates is not None:
+            check_coordinates(coordinates, question.start)
         chosen: Any = {"coordinates": coordinates, "rotations": flag(rotations, "rotations")}
         solver = Solver(question, error, limits, lambda: bool(stop), shown, whole(seed, "seed", least=0), **chosen)
         solver.solve()
@@ -150,8 +151,10 @@ def _warnings(solver: Solver, rows: Mapping[str, PosteriorMean], sampling: Sampl
             f"The error asked for, {solver.error:g} posterior standard deviations, is not reached for {group(list(missed))}, "
             f"at most {missed[worst]:.2g} ({worst}): {solver.end}; about {duration(took)} would be needed."
         )
-    if solver.cut_warm_up:
-        said.append(
-            "Warm-up was cut short by the time allowed: errors may be larger than stated. Allow more `seconds`."
+    if solver.cut_warm_up is not None:
+        interrupted = solver.cut_warm_up is End.INTERRUPTED
+        how, remedy = (
+            ("interrupted", "") if interrupted else ("cut short by the time allowed", " Allow more `seconds`.")
         )
+        said.append(f"Warm-up was {how}: errors may be larger than stated.{remedy}")
     return said

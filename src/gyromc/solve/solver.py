@@ -131,7 +131,7 @@ class Solver:
         self.chains = self._new_chains()
         self.sampling: Sampling | None = None
         self.end, self.warm_gradients, self.look_seconds = End.REACHED, 0, 0.0
-        self.cut_warm_up = False
+        self.cut_warm_up: End | None = None
 
     def _new_chains(self) -> LangevinChains | MinibatchChains:
         model = self.question.model
@@ -205,12 +205,10 @@ class Solver:
     def _warm_up(self, at_least: int = 0) -> None:
         target = len(self.chains.warm) + at_least
         while not (self.chains.settled and len(self.chains.warm) >= target):
-            if len(self.chains.warm) >= 2 and (ended := self._ended(self.warm_share)):
-                self.cut_warm_up = ended is not End.GRADIENTS
-                break
-            if self.stop():
-                if not self.chains.warm:
-                    raise KeyboardInterrupt
+            ended = self._ended(self.warm_share)
+            # Without a round there is nothing to estimate.
+            if ended is not None and len(self.chains.warm) >= (1 if ended is End.INTERRUPTED else 2):
+                self.cut_warm_up = None if ended is End.GRADIENTS else ended
                 break
             show = self.shown.visible and self.chains.warm and self.limits.spent > SETTINGS.show
             rough = self._rough_estimate() if show else ""

@@ -16,8 +16,8 @@ from scipy import special
 from gyromc.regression.adequacy.assess import held_out_coverage
 from gyromc.regression.adequacy.laws import averaged, distribution
 from gyromc.regression.draws import Predictive
-from gyromc.regression.effects import robust_sd
 from gyromc.regression.fit import Coefficient, Fit
+from gyromc.regression.robust import robust_sd
 from gyromc.regression.scores import calibration_of_classes, calibration_of_intervals, class_scores, number_scores
 from gyromc.show.numbers import counted, duration, listed, readable
 from gyromc.show.pages import machine
@@ -40,6 +40,8 @@ def model_words(prepared: Prepared, prior_scale: float, noise_scale: float | Non
     of_classes = ", for the difference of two classes" if family.vector else ""
     change, noise = words.of.format_map(fill), None
     title, sentence = group_words(groups)
+    categories = any(feature.kind == "categorical" for feature in prepared.encoding.features)
+    levels = "; that of a category is against its column's reference" if categories else ""
     if noise_scale is not None:
         noise = f"The noise has the standard deviation {noise_scale:.4g} (posterior mean); its uncertainty counts everywhere."
     return {
@@ -50,8 +52,7 @@ def model_words(prepared: Prepared, prior_scale: float, noise_scale: float | Non
         "positive": response.positive,
         "reason": response.reason,
         "sentence": f"{words.sentence.format_map(fill)}{sentence}",
-        "reading": f"A coefficient is the change of {change} for one unit more of its column, the others unchanged; that of a "
-        "category is against its column's reference.",
+        "reading": f"A coefficient is the change of {change} for one unit more of its column, the others unchanged{levels}.",
         "effect": words.effect.format_map(fill),
         "noise": noise,
         "noise_scale": noise_scale,
@@ -121,9 +122,9 @@ def _halves(fit: Fit) -> dict[str, Any]:
     r_hat = float(np.sqrt(np.max((half - 1) / half + between / np.maximum(within, 1e-300))))
     expected = math.sqrt((half - 1) / half + 1 / max(half - 1, 1e-9))
     text = (
-        f"first and second halves of the {chains} chains differ by at most {z[worst]:.1f} standard errors "
-        f"({label(fit.coefficients[worst])}; chance allows {limit:.1f}). R-hat is at most {r_hat:.2f}; half-chains of "
-        f"{half} independent draws should show {expected:.2f}."
+        f"in {chains} parts of the chains, first and second halves of the draws differ by at most {z[worst]:.1f} standard errors "
+        f"({label(fit.coefficients[worst])}; chance allows {limit:.1f}). R-hat is at most {r_hat:.2f}; {half} independent draws "
+        f"in each half would show {expected:.2f}."
     )
     return _check(
         "agreement of the chains", z[worst] < limit, text, "The start is still visible: pass `--effort thorough`."

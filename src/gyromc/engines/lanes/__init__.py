@@ -129,7 +129,7 @@ class LoopParts(NamedTuple):
 
 def loop_of(plan: Plan, p: Program) -> Any:
     """The loop for a program; what it does not use is not compiled."""
-    part, pairs = Part(p.part), bool(np.any(p.row_pair) or np.any(p.h_pair))
+    part, pairs = Part(p.part), bool(np.any(p.step.pair) or np.any(p.observed.pair))
     parts = LoopParts(
         gradient=part.name.lower(),
         width="p.row_width" if part >= Part.BATCH and p.row_width > LANES else "LANES",
@@ -139,12 +139,14 @@ def loop_of(plan: Plan, p: Program) -> Any:
         observing="look_later" if p.window > 0 else "look",
     )
     # Mapped rows can have a type of their own.
-    names = list(dict.fromkeys(str(np.dtype(kind)) for kind in (plan.dtype, p.rows.dtype, p.responses.dtype)))
+    names = list(
+        dict.fromkeys(str(np.dtype(kind)) for kind in (plan.dtype, p.mapped.rows.dtype, p.mapped.responses.dtype))
+    )
     users = program.user_function(plan.flat_target) if parts.slope == "users" else None
     return compiled_loop(parts, "_".join(names), users)
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=64)  # a loop takes 2.5 MB
 def compiled_loop(parts: LoopParts, precision: str, users: Any = None) -> Any:
     """`advance` with the given parts, compiled once; stored on disk unless it has a scalar function of the user's.
 
@@ -222,7 +224,7 @@ class LanesSession:
     def _workspace(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Buffers for one thread: floats; offsets of rows (padded with the empty row) and marks; sizes."""
         p, dtype = self.program, np.dtype(self.plan.dtype)
-        rows = 2 * p.m + p.d + p.draws + 1 + len(p.h_shift) + p.window * p.d
+        rows = 2 * p.m + p.d + p.draws + 1 + len(p.observed.shift) + p.window * p.d
         floats = rows * WIDTH + LANES * (2 * p.row_width + p.padded_batch)
         offsets = np.full(LANES * max(1, p.padded_batch), p.num_rows * p.row_width, np.uint32)
         if p.part == Part.MAPPED_BATCH:

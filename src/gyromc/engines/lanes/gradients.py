@@ -312,13 +312,13 @@ AHEAD = 12  # rows that are being loaded while one is copied
 
 
 class MappedRows(NamedTuple):
-    """The arrays of a program that belong to a mapped file."""
+    """What a program reads of a mapped file."""
 
-    rows: np.ndarray
-    responses: np.ndarray
-    centre: np.ndarray
-    descriptor: int = -1
-    data_offset: int = 0
+    rows: np.ndarray  # in the file's own precision: x after x; empty elsewhere
+    responses: np.ndarray  # y of these rows, of any type of number
+    centre: np.ndarray  # c of a control variate, filled with zeros
+    descriptor: int = -1  # of the file, whose rows are then read one by one; -1: they are read through the map
+    data_offset: int = 0  # where they begin in it
     in_place: bool = False
 
 
@@ -391,11 +391,11 @@ def curvature(code, slope, y):
 @kernel
 def prefetch_row(p, row):
     """Begin to load a row and its response."""
-    line = 64 // p.rows.itemsize
+    line = 64 // p.mapped.rows.itemsize
     for i in range(0, p.d, line):
-        prefetch(p.rows, row * p.d + i)
-    prefetch(p.rows, row * p.d + p.d - 1)
-    prefetch(p.responses, row)
+        prefetch(p.mapped.rows, row * p.d + i)
+    prefetch(p.mapped.rows, row * p.d + p.d - 1)
+    prefetch(p.mapped.responses, row)
 
 
 @kernel
@@ -403,29 +403,29 @@ def copy_row(p, row, scratch, at):
     """Copy one row through the map, sixteen numbers at a time; what follows the row is multiplied by zeros."""
     if row + LANES < p.num_rows:
         for i in range(0, p.d, LANES):
-            copy_lanes(scratch, at + i, p.rows, row * p.d + i)
+            copy_lanes(scratch, at + i, p.mapped.rows, row * p.d + i)
     else:  # no reading past the end of the file
         for i in range(p.d):
-            scratch[at + i] = number(p.rows, row * p.d + i)
+            scratch[at + i] = number(p.mapped.rows, row * p.d + i)
 
 
 @kernel
 def copy_rows(p, offsets, c, scratch, first, width):
     """Copy the rows that one chain has drawn, each followed by its response; rows past b stay zero."""
-    if p.descriptor < 0:
+    if p.mapped.descriptor < 0:
         for j in range(min(AHEAD, p.batch)):
             prefetch_row(p, np.int64(number(offsets, j * LANES + c)))
     for j in range(p.batch):
         row, at = np.int64(number(offsets, j * LANES + c)), first + j * width
-        if p.descriptor >= 0:
+        if p.mapped.descriptor >= 0:
             size = p.d * scratch.itemsize
-            if read_bytes(p.descriptor, scratch, at, size, p.data_offset + row * size) != size:
+            if read_bytes(p.mapped.descriptor, scratch, at, size, p.mapped.data_offset + row * size) != size:
                 scratch[at] = np.nan  # the file was cut off: the chain fails, and `check_size` says why
         else:
             if j + AHEAD < p.batch:
                 prefetch_row(p, np.int64(number(offsets, (j + AHEAD) * LANES + c)))
             copy_row(p, row, scratch, at)
-        scratch[at + p.d] = number(p.responses, row)
+        scratch[at + p.d] = number(p.mapped.responses, row)
 
 
 @kernel
@@ -437,7 +437,7 @@ def weights_of_rows(p, table, offsets, at, y, scratch, theta, weights, width, sl
     t = dot_rows(table, offsets, at, scratch, theta, width) * sign
     g = slope(p.slope_code, t, y)
     if p.uses_centre:
-        tc = dot_rows(table, offsets, at, p.centre, 0, width) * sign
+        tc = dot_rows(table, offsets, at, p.mapped.centre, 0, width) * sign
         gc = slope(p.slope_code, tc, y)
         g = g - gc
         if p.curvature_column > 0:
@@ -485,12 +485,14 @@ def in_place_batch(p, generator, source, at, w, scratch, offsets, width, slope):
     chains_to_rows(p, source, w, scratch, tile, theta, width)
     for c in range(LANES):
         for j in range(p.batch):
-            scratch[responses + j] = number(p.responses, np.int64(number(offsets, j * LANES + c)))
+            scratch[responses + j] = number(p.mapped.responses, np.int64(number(offsets, j * LANES + c)))
         for j in range(0, padded, LANES):
             prefetch_later(p, offsets, c, j + LANES)
             y, at_theta = load(scratch, responses + j), theta + c * width
-            weights_of_rows(p, p.rows, offsets, places + j * LANES + c, y, scratch, at_theta, weights + j, width, slope)
+            weights_of_rows(
+                p, p.mapped.rows, offsets, places + j * LANES + c, y, scratch, at_theta, weights + j, width, slope
+            )
         for j in range(p.batch, padded):  # no rows
             scratch[weights + j] = 0.0
-        sum_rows(p, p.rows, offsets, places + c, scratch, weights, theta + c * width, width)
+        sum_rows(p, p.mapped.rows, offsets, places + c, scratch, weights, theta + c * width, width)
     rows_to_chains(p, source, at, w, scratch, tile, theta, width)

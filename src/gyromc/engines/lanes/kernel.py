@@ -19,7 +19,7 @@ import numpy as np
 
 from gyromc.engines.lanes import functions
 from gyromc.engines.lanes.functions import logistic, normal_pair, softplus, tanh
-from gyromc.engines.lanes.gradients import kernel, load_generator, store_generator
+from gyromc.engines.lanes.gradients import MappedRows, kernel, load_generator, store_generator
 from gyromc.engines.lanes.vectors import (
     LANES,
     WIDTH,
@@ -37,33 +37,41 @@ from gyromc.engines.lanes.vectors import (
 )
 
 
+class Sparse(NamedTuple):
+    """A matrix by rows of nonzero entries, and what is added to its product."""
+
+    start: np.ndarray  # int64: where rows begin
+    pair: np.ndarray  # int64: 1 for a row that is computed with the next, whose columns are the same
+    column: np.ndarray  # int64: offset of the source's row
+    entry: np.ndarray
+    shift: np.ndarray
+
+
+class Terms(NamedTuple):
+    """The terms of the increments of all observables, in their order; none without a martingale."""
+
+    start: np.ndarray  # int64: where the terms of an observable's increment begin
+    noise: np.ndarray  # int64: offset of u among the products
+    state: np.ndarray  # int64: offset of v
+    cross: np.ndarray  # of u·v
+    square: np.ndarray  # of u²
+    linear: np.ndarray  # of u
+    constant: np.ndarray  # of an increment
+
+
 class Program(NamedTuple):
-    """What one step reads. Arrays have the run's precision unless noted; matrices are stored by rows of nonzero entries."""
+    """What one step reads. Arrays have the run's precision unless noted."""
 
     n: int  # entries of z
     d: int  # entries of θ
     m: int  # entries of y: z, and the scheme's memory
     draws: int  # standard normals of a step
-    row_start: np.ndarray  # int64: where the rows of [B E L] begin
-    row_pair: np.ndarray  # int64: 1 for a row that is computed with the next, whose columns are the same
-    column: np.ndarray  # int64: offset of the source's row
-    entry: np.ndarray
-    shift: np.ndarray
-    h_start: np.ndarray  # int64: the same for the observables' directions and the rows of `increments`
-    h_pair: np.ndarray  # int64
-    h_column: np.ndarray  # int64
-    h_entry: np.ndarray
-    h_shift: np.ndarray  # zeros
+    step: Sparse  # [B E L]
+    observed: Sparse  # the observables' directions and the rows of `increments`, with no shift
     profile: np.ndarray  # int64: index into PROFILES
     window: int  # steps whose θ is kept until their observables are added together; 0: none
     columns: int  # sums of a chain: the observables', then those of their increments, if any
-    term_start: np.ndarray  # int64: where the terms of an observable's increment begin
-    term_noise: np.ndarray  # int64: offset of u among the products
-    term_state: np.ndarray  # int64: offset of v
-    term_cross: np.ndarray  # of u·v
-    term_square: np.ndarray  # of u²
-    term_linear: np.ndarray  # of u
-    constant: np.ndarray  # of an increment
+    terms: Terms
     weight: float
     burn_in: int
     thin: int
@@ -81,11 +89,7 @@ class Program(NamedTuple):
     batch: int
     padded_batch: int
     replace: bool  # whether a batch may hold a row twice
-    rows: np.ndarray  # of a mapped file, in its own precision: x after x; empty elsewhere
-    responses: np.ndarray  # y of these rows, of any type of number
-    descriptor: int  # of the file of `rows`, which are then read one by one; -1: they are read through the map
-    data_offset: int  # where they begin in it
-    centre: np.ndarray  # c of a control variate over mapped rows, filled with zeros
+    mapped: MappedRows
 
 
 class Chains(NamedTuple):
@@ -138,44 +142,45 @@ def state_size(p, source, w):
 
 
 @kernel
-def one_row(source, column, entry, first, last, initial, out, at):
-    """initial + Σ_j M_ij source_j for one row of a sparse matrix M, with entries first … last, and a block of chains."""
-    total = zero_block(source) + initial
+def one_row(source, M, i, out):
+    """shift + Σ_j M_ij source_j for row i of a sparse matrix M and a block of chains."""
+    total = zero_block(source) + number(M.shift, i)
+    for e in range(number(M.start, i), number(M.start, i + 1)):
+        total = fma(load_block(source, number(M.column, e)), number(M.entry, e), total)
+    store(out, i * WIDTH, total)
+
+
+@kernel
+def two_rows(source, M, i, out):
+    """The same for rows i and i + 1, with entries in the same columns: the source is read once for both."""
+    first, last = number(M.start, i), number(M.start, i + 1)
+    one, other = zero_block(source) + number(M.shift, i), zero_block(source) + number(M.shift, i + 1)
+    count = last - first
     for e in range(first, last):
-        total = fma(load_block(source, number(column, e)), number(entry, e), total)
-    store(out, at, total)
+        x = load_block(source, number(M.column, e))
+        one = fma(x, number(M.entry, e), one)
+        other = fma(x, number(M.entry, e + count), other)
+    store(out, i * WIDTH, one)
+    store(out, (i + 1) * WIDTH, other)
 
 
 @kernel
-def two_rows(source, column, entry, first, last, initial, second, out, at):
-    """The same for two rows with entries in the same columns: the source is read once for both."""
-    one, other, count = zero_block(source) + initial, zero_block(source) + second, last - first
-    for e in range(first, last):
-        x = load_block(source, number(column, e))
-        one = fma(x, number(entry, e), one)
-        other = fma(x, number(entry, e + count), other)
-    store(out, at, one)
-    store(out, at + WIDTH, other)
+def multiply_rows(source, M, out):
+    """out = shift + M source for a sparse matrix M and a block of chains."""
+    for i in range(M.shift.size):
+        one_row(source, M, i, out)
 
 
 @kernel
-def multiply_rows(source, start, pair, column, entry, initial, out):
-    """out = initial + M source for a sparse matrix M and a block of chains."""
-    for i in range(initial.size):
-        one_row(source, column, entry, number(start, i), number(start, i + 1), number(initial, i), out, i * WIDTH)
-
-
-@kernel
-def multiply_pairs(source, start, pair, column, entry, initial, out):
-    """The same; `pair` marks a row computed with the next."""
+def multiply_pairs(source, M, out):
+    """The same; `M.pair` marks a row computed with the next."""
     i = 0
-    while i < initial.size:
-        first, last, at = number(start, i), number(start, i + 1), i * WIDTH
-        if number(pair, i) > 0:
-            two_rows(source, column, entry, first, last, number(initial, i), number(initial, i + 1), out, at)
+    while i < M.shift.size:
+        if number(M.pair, i) > 0:
+            two_rows(source, M, i, out)
             i += 2
         else:
-            one_row(source, column, entry, first, last, number(initial, i), out, at)
+            one_row(source, M, i, out)
             i += 1
 
 
@@ -196,11 +201,12 @@ def observe(p, products, sums, at, counted, sizes):
 @kernel
 def add_increments(p, products, sums, at):
     """Add weight · ψ to the sums of the martingales: ψ = Σ_t u_t (cross_t v_t - square_t u_t + linear_t) - constant."""
-    for q in range(p.constant.size):
-        total = zero_block(products) - number(p.constant, q)
-        for t in range(number(p.term_start, q), number(p.term_start, q + 1)):
-            u, v = load_block(products, number(p.term_noise, t)), load_block(products, number(p.term_state, t))
-            rest = fma(v, number(p.term_cross, t), number(p.term_linear, t) - u * number(p.term_square, t))
+    terms = p.terms
+    for q in range(terms.constant.size):
+        total = zero_block(products) - number(terms.constant, q)
+        for t in range(number(terms.start, q), number(terms.start, q + 1)):
+            u, v = load_block(products, number(terms.noise, t)), load_block(products, number(terms.state, t))
+            rest = fma(v, number(terms.cross, t), number(terms.linear, t) - u * number(terms.square, t))
             total = fma(u, rest, total)  # T9
         place = at + (p.profile.size + q) * WIDTH
         store(sums, place, fma(widened(total), p.weight, load_block(sums, place)))
@@ -214,12 +220,14 @@ def no_increments(p, products, sums, at):
 @kernel
 def add_probabilities(p, q, history, begin, end, sums, at):
     """Add weight · h(z) of a logistic observable at the kept steps begin … end - 1; its sums stay in registers meanwhile."""
-    first, last = number(p.h_start, q), number(p.h_start, q + 1)
+    directions = p.observed
+    first, last = number(directions.start, q), number(directions.start, q + 1)
     total = load_block(sums, at)
     for j in range(begin, end):
         t = zero_block(history)
         for e in range(first, last):
-            t = fma(load_block(history, j * p.d * WIDTH + number(p.h_column, e)), number(p.h_entry, e), t)
+            place = j * p.d * WIDTH + number(directions.column, e)
+            t = fma(load_block(history, place), number(directions.entry, e), t)
         total = fma(widened(logistic(t)), p.weight, total)  # E4
     store(sums, at, total)
 
@@ -245,7 +253,7 @@ def look_later(p, c, block, k, first, last, source, products, history, sizes, mu
 def look(p, c, block, k, first, last, source, products, history, sizes, multiply, increments):
     """End step k - 1 with its increments, and add the observables at step k, if it is not the last, to the sums."""
     at = block * p.columns * WIDTH
-    multiply(source, p.h_start, p.h_pair, p.h_column, p.h_entry, p.h_shift, products)
+    multiply(source, p.observed, products)
     if k > first and k > p.burn_in:
         increments(p, products, c.sums, at)
     if k < last:
@@ -282,7 +290,7 @@ def draw_normals(p, generator, source, first, spare, step):
 @kernel
 def move(p, source, moved, multiply):
     """z ← z + shift + [B E L] (y, s, ξ); the memory ← shift + [B E L] (y, s, ξ)."""
-    multiply(source, p.row_start, p.row_pair, p.column, p.entry, p.shift, moved)
+    multiply(source, p.step, moved)
     for at in range(0, p.n * WIDTH, LANES):
         store(source, at, load(source, at) + load(moved, at))  # E3
     for at in range(p.n * WIDTH, p.m * WIDTH, LANES):
@@ -316,7 +324,7 @@ def advance(p, c, task, workspace, gradient, width, slope, multiply, increments,
     """
     first_block, last_block, num_blocks, step, num_steps, first_slot = task
     floats, words, sizes = workspace
-    m, d, rows, last = p.m, p.d, p.h_shift.size, step + num_steps
+    m, d, rows, last = p.m, p.d, p.observed.shift.size, step + num_steps
     source, floats = floats[: (m + d + p.draws + 1) * WIDTH], floats[(m + d + p.draws + 1) * WIDTH :]
     moved, floats = floats[: m * WIDTH], floats[m * WIDTH :]
     products, floats = floats[: rows * WIDTH], floats[rows * WIDTH :]

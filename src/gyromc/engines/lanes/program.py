@@ -24,7 +24,7 @@ from gyromc.dynamics import augment
 from gyromc.engines import suitability
 from gyromc.engines.lanes import gradients
 from gyromc.engines.lanes.gradients import Part, mapped_rows, no_rows
-from gyromc.engines.lanes.kernel import Program
+from gyromc.engines.lanes.kernel import Program, Sparse, Terms
 from gyromc.engines.lanes.vectors import LANES, WIDTH
 from gyromc.engines.lowering import anchor_of, at_center, linear_step
 from gyromc.engines.suitability import PROFILES
@@ -210,8 +210,8 @@ def step_matrix(plan: Plan, f: Form) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate(parts, axis=1), shift
 
 
-def sparse_rows(matrix: np.ndarray, dtype) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """A matrix by its nonzero entries: (where rows begin, rows computed with the next, offsets of columns in a block, entries).
+def sparse_rows(matrix: np.ndarray, shift: np.ndarray, dtype) -> Sparse:
+    """A matrix by its nonzero entries.
 
     Two neighbours with almost the same columns are computed together; both then store the columns of either.
     """
@@ -224,7 +224,8 @@ def sparse_rows(matrix: np.ndarray, dtype) -> tuple[np.ndarray, np.ndarray, np.n
         i += 1
     rows, columns = np.nonzero(stored)
     start = np.concatenate([[0], np.cumsum(np.count_nonzero(stored, axis=1))])
-    return start.astype(np.int64), pair, columns.astype(np.int64) * WIDTH, matrix[rows, columns].astype(dtype)
+    column, entry = columns.astype(np.int64) * WIDTH, matrix[rows, columns].astype(dtype)
+    return Sparse(start.astype(np.int64), pair, column, entry, shift.astype(dtype))
 
 
 def _form_and_table(plan: Plan, dtype: np.dtype) -> tuple[Form, np.ndarray]:
@@ -247,25 +248,18 @@ def compile_program(plan: Plan, bound: float, thin: int | None) -> Program:
     ridges = [h for h in plan.observables.values() if isinstance(h, Ridge)]
     row_width, m, d = f.table.shape[1], plan.state_size, plan.dim
     mapped = mapped_rows(plan, row_width) if f.part is Part.MAPPED_BATCH else no_rows(dtype)
-    step_rows, observed_rows = sparse_rows(matrix, dtype), sparse_rows(psi.rows, dtype)
     word = f"int{8 * dtype.itemsize}"
     return Program(
         n=plan.dynamics.size,
         d=d,
         m=m,
         draws=matrix.shape[1] - m - d,
-        **dict(zip(("row_start", "row_pair", "column", "entry"), step_rows, strict=True)),
-        shift=shift.astype(dtype),
-        **dict(zip(("h_start", "h_pair", "h_column", "h_entry"), observed_rows, strict=True)),
-        h_shift=np.zeros(len(psi.rows), dtype),
+        step=sparse_rows(matrix, shift, dtype),
+        observed=sparse_rows(psi.rows, np.zeros(len(psi.rows)), dtype),
         profile=np.array([PROFILES.index(h.profile) for h in ridges], np.int64),
         window=_window(plan, ridges),
-        columns=len(plan.observables) + len(psi.constant),
-        term_start=psi.start.astype(np.int64),
-        term_noise=psi.noise.astype(np.int64) * WIDTH,
-        term_state=psi.state.astype(np.int64) * WIDTH,
-        **{f"term_{name}": getattr(psi, name).astype(dtype) for name in ("cross", "square", "linear")},
-        constant=psi.constant.astype(dtype),
+        columns=len(plan.observables) + len(psi.terms.constant),
+        terms=psi.terms,
         weight=plan.eta if plan.weighting == "step_size" else 1.0,
         burn_in=plan.burn_in,
         thin=thin or 0,
@@ -282,7 +276,7 @@ def compile_program(plan: Plan, bound: float, thin: int | None) -> Program:
         row_width=row_width,
         padded_batch=-(-f.batch // LANES) * LANES,
         replace=not isinstance(plan.oracle, Batch) or plan.oracle.replace,
-        **{name: getattr(mapped, name) for name in ("rows", "responses", "descriptor", "data_offset", "centre")},
+        mapped=mapped,
     )
 
 
@@ -307,22 +301,16 @@ NEGLIGIBLE = 1e-9  # of a row's largest entry: smaller ones are left out
 
 
 class Increments(NamedTuple):
-    """Rows over (y, s, ξ), the observables' own first, and the terms; `noise` and `state` are numbers of rows."""
+    """Rows over (y, s, ξ), the observables' own first, and the terms."""
 
     rows: np.ndarray
-    start: np.ndarray  # where an observable's terms begin
-    noise: np.ndarray
-    state: np.ndarray
-    cross: np.ndarray
-    square: np.ndarray
-    linear: np.ndarray
-    constant: np.ndarray  # one per observable
+    terms: Terms
 
 
 def observables_alone(plan: Plan) -> Increments:
     """The observables' directions as rows, and no increments."""
-    none, index = np.zeros(0), np.zeros(0, int)
-    return Increments(_directions(plan), np.zeros(1, int), index, index, none, none, none, none)
+    none, index = np.zeros(0, plan.dtype), np.zeros(0, np.int64)
+    return Increments(_directions(plan), Terms(np.zeros(1, np.int64), index, index, none, none, none, none))
 
 
 def increments(plan: Plan) -> Increments:
@@ -356,16 +344,17 @@ def _directions(plan: Plan) -> np.ndarray:
 
 def _table(plan: Plan, state: np.ndarray, noise: np.ndarray, start: np.ndarray, terms: np.ndarray) -> Increments:
     """All of it rounded to the plan's precision, with constants that fit what was rounded."""
-    rounded = lambda x: np.asarray(x).astype(plan.dtype).astype(float)
+    stored = lambda x: np.asarray(x).astype(plan.dtype)
     m, d, n = plan.state_size, plan.dim, plan.dynamics.size
     u, w = terms[:, 0].astype(int), terms[:, 1].astype(int)
-    state, noise, cross, square = map(rounded, (state, noise, terms[:, 2], terms[:, 3]))
+    state, noise, cross, square = (stored(x).astype(float) for x in (state, noise, terms[:, 2], terms[:, 3]))
     drawn = (state @ plan.step_matrices.C)[w] if len(w) else np.zeros((0, n))
     mean = cross * np.sum(noise[u] * drawn, axis=1) - square * np.sum(noise[u] ** 2, axis=1)
     each = np.add.reduceat(np.append(mean, 0.0), start[:-1]) * (np.diff(start) > 0)
     rows = np.zeros((len(state) + len(noise), m + d + n))
     rows[: len(state), :m], rows[len(state) :, m + d :] = state, noise
-    return Increments(rows, start, len(state) + u, w, cross, square, rounded(terms[:, 4]), each)
+    places = start, (len(state) + u) * WIDTH, w * WIDTH
+    return Increments(rows, Terms(*places, *map(stored, (cross, square, terms[:, 4], each))))
 
 
 class _Rows:

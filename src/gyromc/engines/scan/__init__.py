@@ -18,7 +18,7 @@ from jax.sharding import PartitionSpec as P
 
 from gyromc.dynamics import Dynamics
 from gyromc.engines.base import initial_state, keys, two_sum
-from gyromc.engines.meshes import ROWS, ChainMesh
+from gyromc.engines.meshes import ChainMesh
 from gyromc.engines.scan import sharding as in_parts
 from gyromc.engines.scan import threefry
 from gyromc.engines.scan.layout import (
@@ -31,13 +31,13 @@ from gyromc.engines.scan.layout import (
     on_mesh,
     spread_over,
 )
-from gyromc.engines.scan.sharding import ByPart, Parts, Shards, on_devices
+from gyromc.engines.scan.sharding import ByPart, Parts, on_devices
 from gyromc.engines.suitability import scan as why_not
 from gyromc.evaluation import Programs
 from gyromc.flat import Moved
 from gyromc.machine import require_memory
 from gyromc.martingale import Martingale, martingale
-from gyromc.observables import PROFILES, Observable, Ridge, ridge_of
+from gyromc.observables import PROFILES, Observable, ridge_of
 from gyromc.oracles import Batch, Oracle
 from gyromc.plan import Plan
 from gyromc.results import EngineState
@@ -47,9 +47,8 @@ from gyromc.targets import Target
 __all__ = ["Session", "cast", "initial_state", "open_session", "why_not"]
 
 BLOCK = 128
-MANY = 16  # linear observables from which on they are one matrix product
-STACKED = 256
-"""Observables, from which on all ridges of one profile are one matrix product: each on its own takes 26 ms to compile."""
+MANY = 16
+"""Observables beyond which all ridges of one profile are one matrix product: each on its own takes 26 ms to compile."""
 
 
 class Stacked(eqx.Module):
@@ -87,24 +86,21 @@ class Pieces(eqx.Module):
     def observed(self, theta):
         """The observables at rows of θ: rows × observables."""
         each = lambda h: _each_chain(lambda t: h(self.unravel(t)), theta)
-        if self.order is not None:
-            # Ridges are functions of a vector: in other coordinates, of θ = T(z).
-            rows = _each_chain(self.unravel, theta)
-            found = [h(rows) if isinstance(h, Stacked) else each(h)[:, None] for h in self.observables]
-            return jnp.concatenate(found, axis=1)[:, self.order]
-        directions = [jnp.asarray(h.direction) for h in self.observables if isinstance(h, Ridge) and h.is_linear]
-        if len(directions) == len(self.observables) > MANY:
-            return theta @ jnp.stack(directions, axis=1)
-        return jnp.stack([each(h) for h in self.observables], axis=1)
+        if self.order is None:
+            return jnp.stack([each(h) for h in self.observables], axis=1)
+        # Ridges are functions of a vector: in other coordinates, of θ = T(z).
+        rows = _each_chain(self.unravel, theta)
+        found = [h(rows) if isinstance(h, Stacked) else each(h)[:, None] for h in self.observables]
+        return jnp.concatenate(found, axis=1)[:, self.order]
 
 
 def _stacked(observables: tuple[Observable, ...]) -> tuple[tuple[Observable | Stacked, ...], np.ndarray | None]:
     """The observables as they are computed, and the place of each among them; None where none is moved."""
-    if len(observables) <= STACKED:
-        return observables, None
     found: list[Observable | Stacked] = []
     order: list[int] = []
     ridges = {i: ridge for i, h in enumerate(observables) if (ridge := ridge_of(h)) is not None}
+    if len(ridges) <= MANY:
+        return observables, None
     for profile in PROFILES:
         members = [i for i, ridge in ridges.items() if ridge.profile == profile]
         if members:
@@ -304,10 +300,8 @@ def _refresh(pieces: Pieces, carry: Carry):
     oracle: Any = pieces.oracle
 
     def anew():
-        if pieces.parts is not None:
-            return in_parts.anchors(pieces, carry.z)
-        each = lambda p, theta: _each_chain(lambda t: p.oracle.anchor_at(p.target, t), theta)
-        return _with_rows(each, pieces, carry.z[:, : pieces.dim])
+        q = pieces.dim if pieces.parts is None else pieces.parts.length
+        return on_devices(_anchors, pieces, (carry.z[..., :q],), in_parts.place(pieces))
 
     return jax.lax.cond(
         carry.step % oracle.refresh == 0, lambda: anew().astype(carry.anchors.dtype), lambda: carry.anchors
@@ -316,31 +310,44 @@ def _refresh(pieces: Pieces, carry: Carry):
 
 def moved(pieces: Pieces, y, zeta, xi, eta, anchors=None):
     """The observables at the state of every chain, and the state after one step with the given randomness."""
-    if pieces.parts is not None:
-        return in_parts.moved(pieces, y, zeta, xi, eta, anchors)
-    z = y[:, : pieces.dynamics.size]
-    theta = z[:, : pieces.dim]
-    values = pieces.observed(theta)
-    if anchors is None:
-        each = lambda p, *own: _each_chain(lambda t, s: p.oracle.gradient(p.target, t, s), *own)
-        gradient = _with_rows(each, pieces, theta, zeta)
-    else:
-        each = lambda p, *own: _each_chain(lambda t, s, a: p.oracle.anchored(a).gradient(p.target, t, s), *own)
-        gradient = _with_rows(each, pieces, theta, zeta, anchors)
-    if z.shape[1] > pieces.dim:
-        gradient = jnp.concatenate([gradient, z[:, pieces.dim :]], axis=1)  # ∇H = (∇U, r)
+    parts = pieces.parts
+    q = pieces.dim if parts is None else parts.length
+    n = pieces.dynamics.size // pieces.dim * q
+    places = P("chains"), in_parts.place(pieces)
+    values, gradient = on_devices(_values_and_gradients, pieces, (y[..., :q], zeta, anchors), places)
+    if n > q:
+        gradient = jnp.concatenate([gradient, y[..., q:n]], axis=-1)  # ∇H = (∇U, r)
     step = lambda y, g, x: pieces.scheme(pieces.dynamics, y, g, x, eta)
-    after = _each_chain(step, y, gradient, xi).astype(y.dtype)
-    return values.astype(y.dtype), after
+    if parts is None:
+        after = _each_chain(step, y, gradient, xi)
+    else:
+        after = in_parts.stepped(pieces, step, y, gradient, xi, eta)
+    return values.astype(y.dtype), after.astype(y.dtype)
 
 
-def _with_rows(each: Callable, pieces: Pieces, *arrays):
-    """each(pieces, *arrays) for all chains, by every device with its own rows where these are shared."""
-    if pieces.spread is None or not isinstance(pieces.target, Shards):
-        return each(pieces, *arrays)
-    read_ahead = lambda x: isinstance(x, tuple)
-    specs = tuple(P("chains", ROWS) if read_ahead(x) else P("chains") for x in arrays)
-    return on_devices(each, pieces.spread, pieces, arrays, specs, P("chains"))
+def _values_and_gradients(pieces: Pieces, theta, zeta, anchors):
+    """On one device: the observables of its chains and their gradients, or its part of these, chain after chain."""
+
+    def gradient(theta, s, anchor):
+        oracle: Any = pieces.oracle if anchor is None else pieces.oracle.anchored(anchor)  # type: ignore[attr-defined]
+        return oracle.gradient(pieces.target, theta, s)
+
+    if pieces.parts is None:
+        return pieces.observed(theta), _each_chain(gradient, theta, zeta, anchors)
+
+    def one(own):
+        theta, s, anchor = pieces.parts.gathered(own[0]), own[1], pieces.parts.gathered(own[2])
+        return pieces.observed(theta[None])[0], pieces.parts.own(gradient(theta, s, anchor))
+
+    return jax.lax.map(one, (theta, zeta, anchors))
+
+
+def _anchors(pieces: Pieces, theta):
+    """On one device: what the oracle keeps of an anchor at the state of its chains, or its part of that."""
+    at: Any = lambda t: pieces.oracle.anchor_at(pieces.target, t)  # type: ignore[attr-defined]
+    if pieces.parts is None:
+        return _each_chain(at, theta)
+    return jax.lax.map(lambda own: pieces.parts.own(at(pieces.parts.gathered(own))), theta)
 
 
 def _drawn(pieces: Pieces, key, first, chains: int, dtype):

@@ -26,7 +26,7 @@ from jax.sharding import PartitionSpec as P
 
 from gyromc.checks import require
 from gyromc.dynamics import Dynamics
-from gyromc.engines.meshes import ROWS, ChainMesh
+from gyromc.engines.meshes import ROWS
 from gyromc.engines.scan import threefry
 from gyromc.flat import FlatSum, ravel
 from gyromc.operators import Blocks, Diagonal, Operator, Scaled
@@ -209,19 +209,31 @@ def _added(value):
     return jax.lax.psum(value, ROWS)
 
 
-def on_devices(function: Callable, spread: ChainMesh, pieces: Any, arrays: tuple, specs: tuple, out: Any) -> Any:
-    """function(pieces, *arrays) on every device, with its own share of rows and of the arrays, as `specs` and `out` say.
+def on_devices(function: Callable, pieces: Any, arrays: tuple, places: Any) -> Any:
+    """function(pieces, *arrays); by every device with its own rows and parts where these are shared. `places`: of the results.
 
-    `pieces` has the target in its field `target`; all of it but shared rows is whole on every device.
+    All of the pieces but shared rows is whole on every device. The first of the arrays are parameters, in parts where `pieces`
+    has them, and so is what an oracle keeps; others have a row for each chain, and those that were read ahead are shared.
     """
+    if pieces.parts is None and (pieces.spread is None or not isinstance(pieces.target, Shards)):
+        return function(pieces, *arrays)
+    specs = [P("chains", ROWS) if isinstance(x, tuple) else P("chains") for x in arrays]
+    specs[::2] = [place(pieces)] * len(specs[::2])
     dynamic, static = eqx.partition(pieces, eqx.is_array)
     where = jax.tree.map(lambda _: P(), dynamic)
     if isinstance(pieces.target, Shards):
         rows = jax.tree.map(lambda _: P(ROWS), dynamic.target.rows)
         where = eqx.tree_at(lambda p: p.target.rows, where, rows) if pieces.target.rows else where
     local = lambda dynamic, *own: function(eqx.combine(dynamic, static), *own)
-    mapped = jax.shard_map(local, mesh=spread.mesh, in_specs=(where, *specs), out_specs=out, check_vma=False)
-    return mapped(dynamic, *arrays)
+    mesh = pieces.spread.mesh
+    return jax.shard_map(local, mesh=mesh, in_specs=(where, *specs), out_specs=places, check_vma=False)(
+        dynamic, *arrays
+    )
+
+
+def place(pieces: Any) -> P:
+    """Where parameters are: those of a chain on one device, or a part on each."""
+    return P("chains") if pieces.parts is None else P("chains", "parameters")
 
 
 def require_shared(target: Target, oracle: Oracle, axis: str) -> None:
@@ -233,7 +245,6 @@ def require_shared(target: Target, oracle: Oracle, axis: str) -> None:
 
 
 BY_COORDINATE = (Balanced, HfhrSplitting, LeimkuhlerMatthews, LmAb2)
-IN_PARTS = P("chains", "parameters")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -265,6 +276,14 @@ class Parts:
         x = xp.swapaxes(x.reshape(*x.shape[:-1], k, q), -2, -3)
         x = x.reshape(*x.shape[:-2], self.count * q)[..., : self.dim]
         return x.reshape(*x.shape[:-2], k * self.dim)
+
+    def gathered(self, part: Any) -> Any:
+        """All parts of a vector, from the devices that hold one each (1 × k·length); None stays None."""
+        return None if part is None else self.joined(jax.lax.all_gather(part, "parameters", tiled=True))
+
+    def own(self, whole: Any) -> Any:
+        """This device's part of a vector."""
+        return jax.lax.dynamic_index_in_dim(self.split(whole), jax.lax.axis_index("parameters"))
 
 
 class ByPart(eqx.Module):
@@ -319,64 +338,13 @@ def normal(key, chains: int, size: int, parts: Parts, dtype):
     return jnp.where(coordinate < parts.dim, drawn, 0).reshape(chains, parts.count, k * q)
 
 
-def moved(pieces: Any, y, zeta, xi, eta, kept=None):
-    """The observables at the state of every chain, and the state after one step, in parts; `kept`: the oracle's anchors."""
+def stepped(pieces: Any, step: Callable, y, gradient, xi, eta):
+    """The state after a step, in parts: each on its own device, or all together where coordinates mix."""
     parts: Parts = pieces.parts
-    q, n = parts.length, pieces.dynamics.size // parts.dim * parts.length
-    values, gradient = on_devices(
-        _values_and_gradients,
-        pieces.spread,
-        pieces,
-        (y[..., :q], zeta, kept),
-        (IN_PARTS, _place(zeta), IN_PARTS),
-        (P("chains"), IN_PARTS),
-    )
-    if n > q:
-        gradient = jnp.concatenate([gradient, y[..., q:n]], axis=-1)  # ∇H = (∇U, r)
     if pieces.by_part is None:
-        step = lambda y, g, x: pieces.scheme(pieces.dynamics, y, g, x, eta)
         after = parts.split(jax.vmap(step)(*(parts.joined(x) for x in (y, gradient, xi))))
     else:
         axes = jax.tree.map(lambda x: 0 if _is_operator(x) else None, pieces.by_part, is_leaf=_is_operator)
-        step = lambda own, y, g, x: own.scheme(own.dynamics, y, g, x, eta)
-        after = jax.vmap(jax.vmap(step, (axes, 0, 0, 0)), (None, 0, 0, 0))(pieces.by_part, y, gradient, xi)
-    after = jax.lax.with_sharding_constraint(after.astype(y.dtype), pieces.spread.sharding("chains", "parameters"))
-    return values.astype(y.dtype), after
-
-
-def anchors(pieces: Any, y):
-    """What the oracle keeps of an anchor at the state of every chain, in parts."""
-
-    def each(pieces, theta):
-        one = lambda own: _own(pieces.parts, pieces.oracle.anchor_at(pieces.target, _whole(pieces.parts, own)))
-        return jax.lax.map(one, theta)
-
-    return on_devices(each, pieces.spread, pieces, (y[..., : pieces.parts.length],), (IN_PARTS,), IN_PARTS)
-
-
-def _place(zeta: Any) -> P:
-    """Where the randomness of an oracle is: rows that were read ahead are shared."""
-    return P("chains", ("data", "parameters")) if isinstance(zeta, tuple) else P("chains")
-
-
-def _values_and_gradients(pieces: Any, theta, zeta, kept):
-    """On one device: the observables of its chains, and its part of their gradients, chain after chain."""
-
-    def one(own):
-        part, s, anchor = own
-        theta, oracle = _whole(pieces.parts, part), pieces.oracle
-        if anchor is not None:
-            oracle = oracle.anchored(_whole(pieces.parts, anchor))
-        return pieces.observed(theta[None])[0], _own(pieces.parts, oracle.gradient(pieces.target, theta, s))
-
-    return jax.lax.map(one, (theta, zeta, kept))
-
-
-def _whole(parts: Parts, part):
-    """All parts of a vector, gathered from the devices that hold one each (1 × k·length)."""
-    return parts.joined(jax.lax.all_gather(part, "parameters", tiled=True))
-
-
-def _own(parts: Parts, whole):
-    """This device's part of a vector."""
-    return jax.lax.dynamic_index_in_dim(parts.split(whole), jax.lax.axis_index("parameters"))
+        own = lambda own, y, g, x: own.scheme(own.dynamics, y, g, x, eta)
+        after = jax.vmap(jax.vmap(own, (axes, 0, 0, 0)), (None, 0, 0, 0))(pieces.by_part, y, gradient, xi)
+    return jax.lax.with_sharding_constraint(after.astype(y.dtype), pieces.spread.sharding("chains", "parameters"))

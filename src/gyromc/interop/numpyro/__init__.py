@@ -9,15 +9,13 @@ from gyromc.extras import needs
 with needs("numpyro", "`gyromc.interop.numpyro`"):
     import numpyro as _numpyro  # noqa: F401  # only to see whether it is installed
 
-from gyromc.interop.numpyro.planning import plan, tune
 from gyromc.interop.numpyro.posterior import NumPyroPosterior as Posterior
 from gyromc.interop.numpyro.posterior import SubsampledPosterior, target
-from gyromc.interop.numpyro.results import Summary, draws, observables, predictive, summary
+from gyromc.interop.numpyro.results import draws, observables, plan, predictive, summary, tune
 
 __all__ = [
     "Posterior",
     "SubsampledPosterior",
-    "Summary",
     "draws",
     "observables",
     "plan",

@@ -16,13 +16,14 @@ import numpy as np
 from gyromc import processes
 from gyromc.errors import InvalidInput
 from gyromc.io.archive import read_archive, write_archive
-from gyromc.io.checkpoints import NUMBERS, Checkpoints
 from gyromc.io.plans import PLAIN, description, differences, prepared, remember, versions
 from gyromc.plan import Plan
-from gyromc.results import Run, RunOptions
+from gyromc.results import RunOptions
 from gyromc.show.interruption import Interruption
 
 KIND = "message"
+NUMBERS = ("engine", "thin", "sane_range")
+"""The options that the numbers of a run depend on."""
 
 
 def heard(*signals: Interruption | None) -> tuple[bool, ...]:
@@ -38,49 +39,13 @@ def heard(*signals: Interruption | None) -> tuple[bool, ...]:
 def same_start(plan: Plan) -> Plan:
     """The plan with what process 0 computed for it: a mode that each finds for itself can differ in its last digits."""
     plan = plan.replace()
-    found = _sent(prepared(plan, functions=False) if processes.index() == 0 else None)
+    found = sent(prepared(plan, functions=False) if processes.index() == 0 else None)
     if processes.index() > 0:
         remember(plan, found)
     return plan
 
 
-class SharedCheckpoints(Checkpoints):
-    """Checkpoints that process 0 reads and writes, for all processes; the directory need not be on a shared disk."""
-
-    def __enter__(self) -> "SharedCheckpoints":
-        _on_first_process(lambda: super(SharedCheckpoints, self).__enter__())
-        return self
-
-    def __exit__(self, *raised: Any) -> None:
-        if processes.index() == 0:
-            super().__exit__(*raised)
-
-    def newest(self) -> Run | None:
-        found = _on_first_process(super().newest)
-        if processes.count() == 1:
-            return found
-        fields = ("state", "failures", "wall_time", "compile_time")
-        content = None
-        if found is not None:
-            content = {name: getattr(found, name) for name in fields}
-            content |= {"draws": self.read_draws, "prepared": prepared(found.plan, functions=False)}
-        content = _sent(content)
-        if processes.index() == 0 or content is None:
-            return found
-        self.last = content["state"].step
-        content["times"] = content.pop("wall_time"), content.pop("compile_time")
-        return self._run(content, content["draws"])
-
-    def due(self, step: int) -> bool:
-        return processes.agree(super().due(step))
-
-    def save(self, run: Run, kept: list[np.ndarray]) -> None:
-        if processes.index() == 0:
-            super().save(run, kept)
-        self.last = processes.agree(self.last)
-
-
-def _on_first_process(function: Any) -> Any:
+def on_first_process(function: Any) -> Any:
     """The function's value on process 0, None on the others; what it raises there is raised on all of them."""
     found, error = None, None
     if processes.index() == 0:
@@ -96,7 +61,7 @@ def _on_first_process(function: Any) -> Any:
     return found
 
 
-def _sent(content: Any) -> Any:
+def sent(content: Any) -> Any:
     """What process 0 gives, on every process, written and read as an archive."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "message.gyromc"
