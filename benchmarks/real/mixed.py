@@ -48,6 +48,7 @@ class Mixed:
 MIXED = (
     Mixed("lme4/sleepstudy", "Reaction ~ Days + (1 + Days | Subject)"),
     Mixed("lme4/sleepstudy", "Reaction ~ Days + (1 | Subject)"),
+    Mixed("pymc3:radon", "log_radon ~ floor + (1 | county)"),
     Mixed("lme4/Dyestuff", "Yield ~ 1 + (1 | Batch)"),
     Mixed("lme4/cake", "angle ~ recipe * temp + (1 | recipe:replicate)"),
     Mixed("MASS/oats", "Y ~ N + V + (1 | B) + (1 | B:V)"),

@@ -16,13 +16,23 @@ from gyromc.regression.marginal import Marginal
 from gyromc.solve.expect import expect
 from gyromc.targets.families import (
     Bernoulli,
+    Beta,
     BetaBinomial,
+    Binomial,
+    Cloglog,
+    ConwayMaxwellPoisson,
+    Exponential,
     Gamma,
+    HurdlePoisson,
+    Lognormal,
     NegativeBinomial,
     NormalNoise,
     Ordinal,
     Poisson,
+    Probit,
     StudentT,
+    Weibull,
+    ZeroInflatedPoisson,
 )
 from gyromc.targets.mixed import Group, MixedRegression
 
@@ -46,7 +56,18 @@ LIKELIHOODS = {
     "negative-binomial": NegativeBinomial(),
     "gamma": Gamma(),
     "beta-binomial": BetaBinomial(),
+    "binomial": Binomial(),
+    "probit": Probit(),
+    "cloglog": Cloglog(),
+    "lognormal": Lognormal(),
+    "beta": Beta(),
+    "zero-inflated-poisson": ZeroInflatedPoisson(),
+    "hurdle-poisson": HurdlePoisson(),
+    "conway-maxwell-poisson": ConwayMaxwellPoisson(),
+    "exponential": Exponential(),
+    "weibull": Weibull(),
 }
+KNOWN = {"trials": TRIALS, "censored": np.zeros(ROWS)}
 
 
 def design(seed=0):
@@ -56,7 +77,7 @@ def design(seed=0):
 
 def simulated(likelihood, groups, rng):
     """(target, θ): a truth drawn from the prior, and a target with data drawn from it."""
-    X, known = design(), (TRIALS,) if likelihood.known else ()
+    X, known = design(), tuple(KNOWN[name] for name in likelihood.known)
     X = X[:, 1:] if isinstance(likelihood, Ordinal) else X
     terms = (Group(X[:, :1], np.arange(ROWS) % LEVELS, LEVELS, [SCALE]),) if groups else ()
     empty = MixedRegression(X, np.ones(ROWS), likelihood, SCALE, known=known, groups=terms)
@@ -66,7 +87,7 @@ def simulated(likelihood, groups, rng):
     for group, b in zip(terms, empty.deviations(theta), strict=True):
         t = t + np.sum(group.Z * b[group.index], axis=1)
     y = likelihood.sample(rng, t, *known, *empty.given(theta))
-    y = np.maximum(y, 1e-12) if isinstance(likelihood, Gamma) else y
+    y = np.maximum(y, 1e-12) if isinstance(likelihood, Gamma | Lognormal | Exponential | Weibull) else y
     return MixedRegression(X, y, likelihood, SCALE, known=known, groups=terms), theta
 
 

@@ -7,6 +7,8 @@ from scipy import special, stats
 
 import gyromc as gm
 from gyromc.regression.fit import GroupTerm, fit
+from gyromc.regression.prior_predictive import prior_responses
+from gyromc.regression.problem import read
 from gyromc.targets import Group, MixedRegression, Prior
 from gyromc.targets.families import LIKELIHOODS, NegativeBinomial, Ordinal, StudentT
 from gyromc.targets.likelihoods import Domain
@@ -247,3 +249,21 @@ def test_targets_with_priors_are_saved_and_refuse_what_they_do_not_have(tmp_path
         Group(np.ones((3, 2)), [0, 1, 0], 2, [1, 1], priors=["gamma(2, 1)"])
     with pytest.raises(gm.InvalidInput, match="a table from names"):
         MixedRegression(np.ones((3, 1)), [0, 3, 1], StudentT(), priors=["gamma(1, 1)"])
+
+
+def test_responses_drawn_from_the_prior():
+    """Var y = s₀² + s₁²(x - x̄)² + E τ² + E σ², and rows of a level go together by E τ²; shares of classes are uniform."""
+    x, index = np.array([0.0, 1.0, 2.0, 3.0]), np.array([0, 0, 1, 1])
+    term = GroupTerm("g", ("intercept",), np.ones((4, 1)), index, ("a", "b"))
+    priors = {"intercept": "normal(5, 2)", "x0": "student_t(9, 1, 3)", "sigma": "half_normal(4)", "g": "gamma(4, 2)"}
+    about = {"names": None, "classes": None, "intercept": True, "prior_scale": 2.5, "priors": priors}
+    beside = {"groups": (term,), "offset": None, "weights": None, "trials": None}
+    y = prior_responses(read(x[:, None], [1.0, 3.0, 2.0, 7.0], "linear", **about, **beside), 200_000)
+    away = x - x.mean()
+    slope, tau = 9 * 9 / 7, stats.gamma(4, 0, 0.5).moment(2)
+    exact = 4 + slope * np.outer(away, away) + tau * (index[:, None] == index) + 16 * np.eye(4)
+    np.testing.assert_allclose(y.mean(axis=0), 5 + away, atol=4 * np.sqrt(exact.max() / len(y)))
+    np.testing.assert_allclose(np.cov(y.T), exact, atol=0.03 * exact.max())
+    about |= {"classes": ["a", "b", "c"], "priors": {"x0": 1e-6}}
+    shares = prior_responses(read(x[:, None], [0, 1, 2, 1], "ordinal", **about, **beside | {"groups": ()}), 50_000)
+    np.testing.assert_allclose([np.mean(shares == c) for c in range(3)], 1 / 3, atol=0.01)

@@ -225,6 +225,20 @@ def test_priors_are_named_once_and_need_what_they_name():
         asked("intercept=normal(0,1)", intercept=False)
 
 
+def test_the_data_beside_draws_from_the_prior(data, tmp_path):
+    path = tmp_path / "prior.png"
+    given = ["fit", str(data), "--formula", "y ~ x", "--family", "linear", "--prior-predictive"]
+    done = gyromc(*given, str(path), "--json")
+    assert done.returncode == 0, done.stderr
+    assert path.read_bytes()[:4] == b"\x89PNG"
+    found = json.loads(done.stdout)
+    assert len(found["draws"]) == 40
+    assert 0 <= found["inside"] <= 1
+    assert "draws a .png, .svg or .pdf" in gyromc(*given, "prior.gif").stderr
+    model = fit_table("y ~ x", str(data), family="linear", priors={"x": "normal(0, 1)"})
+    assert model.plot("prior").axes[0].get_title(loc="left") == "observed, and in 40 draws from the prior"
+
+
 # --- notes, dates, --explain, --robust
 
 

@@ -86,7 +86,7 @@ def fit(json: bool, **options: Any) -> None:
     from gyromc.show.progress import say
     from gyromc.tables.large import is_large, large_study, large_tables
     from gyromc.tables.report import tables
-    from gyromc.tables.study import study
+    from gyromc.tables.study import draw_prior, study
 
     request = Request(**options)
     large = is_large(request)
@@ -96,6 +96,10 @@ def fit(json: bool, **options: Any) -> None:
 
         found = explained(prepare(request), request.prior_scale)
         answer(json, found, *explanation_tables(found))
+        return
+    if request.prior_predictive is not None and not large:
+        path = Path(request.prior_predictive)
+        answer(json, draw_prior(request, path)["prior"], path=path)
         return
     try:
         directory, results = large_study(request, say) if large else study(request, say)

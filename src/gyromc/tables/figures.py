@@ -1,5 +1,6 @@
 """The figures of a fit, from fit.json: coefficients, calibration, traces, predicted and observed responses, residuals, PIT."""
 
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -39,7 +40,7 @@ def pictures(results: Results) -> list[Picture]:
 
 def drawn(kind: str, results: Results) -> Figure:
     """Draw one of the pictures as a figure."""
-    known = _drawings(results)
+    known = _drawings(results) | ({"prior": prior_picture} if "prior" in results else {})
     require(kind in known, f"There is no figure {kind!r} of this model: there are {', '.join(known)}.")
     with figure_style():
         return known[kind](results)[0]
@@ -60,6 +61,50 @@ def _drawings(results: Results) -> dict[str, Callable[[Results], Drawn]]:
         ("effects", _effects, (results.get("effects") or {}).get("curves")),
     ]
     return {kind: draw for kind, draw, there in known if there}
+
+
+def prior_picture(results: Results) -> Drawn:
+    """Draw the data beside data drawn from the prior: shares of classes, else distribution functions."""
+    found, name = results["prior"], _short(results["model"]["target"], 40)
+    draws, observed = np.array(found["draws"]), np.array(found["observed"])
+    figure, (ax,) = axes_of(SIZE, f"observed, and in {len(draws)} draws from the prior")
+    if "classes" in found:
+        places = np.arange(len(observed))
+        ax.plot(np.tile(places, (len(draws), 1)).T, draws.T, "_", color=BLUE, alpha=0.35, markersize=18)
+        ax.plot(places, observed, "o", color=ORANGE, label="observed")
+        ax.set_xticks(places, [_short(text, 14) for text in found["classes"]])
+        ax.set_xlim(-0.6, len(observed) - 0.4)
+        ax.set_ylim(-0.03, 1.25)  # the legend stands above
+        ax.set_ylabel("share of the rows")
+    else:
+        ax.plot(draws.T, found["levels"], color=BLUE, alpha=0.25, linewidth=0.8)
+        ax.plot(observed, found["levels"], color=ORANGE, linewidth=2, label="observed")
+        # Priors are wide: beyond the power of ten that holds the data, the scale is logarithmic.
+        size = 10.0 ** np.ceil(np.log10(max(float(np.abs(observed).max()), 1e-12)))
+        ax.set_xscale("symlog", linthresh=size)
+        low, high = ax.get_xlim()
+        every = max(1, math.ceil(math.log10(max(-low, high, size) / size) / 3))
+        far = [size * 10.0 ** (every * k) for k in range(4)]
+        near = [size / 2] * (every == 1)
+        ticks = [x for x in (*(-f for f in (*far, *near)), 0.0, *near, *far) if low <= x <= high]
+        ax.set_xticks(ticks, [f"{x:g}" for x in ticks])
+        ax.minorticks_off()
+        ax.set_ylabel("share of the rows below")
+    ax.set_xlabel(name)
+    ax.legend(loc="upper left" if "classes" in found else "lower right")
+    share = (
+        ""
+        if "classes" in found
+        else f" {100 * found['inside']:.0f} % of the drawn values lie in the range of the data."
+    )
+    what = f"Each blue line is a data set drawn from the prior, the orange one the data.{share}"
+    return figure, f"{name}, observed and drawn from the prior.{share}", what
+
+
+def prior_figure(results: Results) -> Figure:
+    """Draw the picture of the prior predictive law alone."""
+    with figure_style():
+        return prior_picture(results)[0]
 
 
 def axes_of(size: tuple[float, float], title: str, rows: int = 1, columns: int = 1, names: Sequence[str] = ()):

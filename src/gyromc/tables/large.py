@@ -33,6 +33,7 @@ FILES = (RESULTS.name, "coefficients.csv", REPORT)
 REFUSED = (
     "formula", "predict", "save", "draws", "missing", "categorical", "dates", "reference", "positive", "order", "weights",
     "offset", "exposure", "trials", "censored", "event", "prior", "robust", "cluster", "impute", "explain",
+    "prior_predictive",
 )  # fmt: skip
 
 

@@ -88,6 +88,10 @@ class Request:
         "Show the columns of the model, where each comes from and its prior; fit nothing.", "--explain", default=False
     )
 
+    prior_predictive: str | None = option(
+        "Draw the data beside data drawn from the prior: .png, .svg or .pdf; fit nothing.", metavar="FILE"
+    )
+
     def __post_init__(self):
         survival = re.match(
             r"\s*Surv\s*\(\s*(`[^`]+`|[\w.]+)\s*,\s*`?([^`,()]+?)`?\s*\)\s*(~.*)", self.formula or "", re.DOTALL

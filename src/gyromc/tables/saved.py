@@ -115,9 +115,11 @@ class FittedModel(Shown):
             return arviz_base.from_dict({"posterior": self.parameters()})
 
     def plot(self, kind: str = "coefficients") -> Any:
-        """Draw a Matplotlib figure: `coefficients`, `groups`, `predictive`, `residuals`, `trace`, `pit`, `calibration`, `curve`.
+        """Draw a Matplotlib figure: `coefficients`, `groups`, `predictive`, `residuals`, `trace`, `prior`, `pit`, `calibration`,
+        `curve`.
 
-        The last three are there where the model has them: numbers and counts, held-out rows, a column that wants a curve.
+        `prior` has the data beside data drawn from the prior. The last three are there where the model has them: numbers and
+        counts, held-out rows, a column that wants a curve.
         """
         with needs("fit", "A figure of a fit"):
             from gyromc.tables.figures import drawn

@@ -18,11 +18,13 @@ import numpy as np
 from gyromc.checks import flag, require, shown
 from gyromc.datasets import located
 from gyromc.errors import DivergenceError, GyromcWarning, InvalidInput
+from gyromc.extras import needs
 from gyromc.machine import release_memory
 from gyromc.regression import fit as regression
 from gyromc.regression.comparing import compare
-from gyromc.regression.problem import of_family
-from gyromc.show.files import json_text, require_output, results_folder
+from gyromc.regression.prior_predictive import prior_findings
+from gyromc.regression.problem import of_family, read
+from gyromc.show.files import json_text, require_output, results_folder, write_atomically
 from gyromc.show.interruption import Interruption, interruptible
 from gyromc.show.numbers import counted
 from gyromc.show.progress import Progress, progress
@@ -41,7 +43,8 @@ PATIENCE = 1.0  # seconds that Ctrl-C may wait for the end of a stage
 OPTIONS = tuple(
     field.name
     for field in dataclasses.fields(Request)
-    if field.name not in ("data", "target", "formula", "family", "predict", "save", "draws", "out", "explain")
+    if field.name
+    not in ("data", "target", "formula", "family", "predict", "save", "draws", "out", "explain", "prior_predictive")
 )
 
 
@@ -207,19 +210,8 @@ def chosen_family(request: Request, prepared: Prepared) -> tuple[Prepared, dict[
     if len(families) == 1:
         return _with_family(prepared, families[0], f"the only natural family for {encoding.response.name!r}"), None
     rows = prepared.rows.take(prepared.train)
-    found = compare(
-        rows.X,
-        prepared.y[prepared.train],
-        families,
-        weights=rows.weights,
-        seed=request.seed,
-        prior_scale=request.prior_scale,
-        intercept=encoding.intercept,
-        names=encoding.names,
-        classes=encoding.response.classes or None,
-        priors=prepared.priors or None,
-        **rows.beside(),
-    )
+    options = {**_options(request, prepared), "priors": prepared.priors}
+    found = compare(rows.X, prepared.y[prepared.train], families, seed=request.seed, **options, **_beside(rows))
     values = {
         "chosen": found.chosen,
         "reason": found.reason,
@@ -269,6 +261,7 @@ def _findings(request: Request, prepared: Prepared, watch: Watch) -> tuple[dict[
     if results["groups"]:
         tables["groups.csv"] = group_table(results["groups"])
     results["effects"] = effect_findings(fit, prepared)
+    results["prior"] = _prior_findings(request, prepared)
     watch.stage("checking the model")
     results["adequacy"] = adequacy(fit, prepared, held_out, request.command)
     model = FittedModel(encoding, fit.posterior, (*fit.coefficients, *fit.auxiliary), _about(request, prepared))
@@ -304,27 +297,50 @@ def _about(request: Request, prepared: Prepared) -> dict[str, Any]:
 
 
 def _fit(request: Request, prepared: Prepared, rows: DesignRows, y: np.ndarray, watch: Watch):
-    encoding = prepared.encoding
     began = time.perf_counter()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", GyromcWarning)
-        found = regression.fit(
-            rows.X,
-            y,
-            encoding.response.model,
-            prior_scale=request.prior_scale,
-            intercept=encoding.intercept,
-            names=encoding.names,
-            classes=encoding.response.classes or None,
-            effort=request.effort,
-            seed=request.seed,
-            priors=of_family(prepared.priors, encoding.response.model),
-            weights=rows.weights,
-            **rows.beside(),
-        )
+        about = {"effort": request.effort, "seed": request.seed, **_options(request, prepared), **_beside(rows)}
+        found = regression.fit(rows.X, y, prepared.encoding.response.model, **about)
     if found.partial:
         raise KeyboardInterrupt
     watch.stop.check()
     for warning in caught:
         watch.warn(str(warning.message))
     return found, time.perf_counter() - began
+
+
+def _options(request: Request, prepared: Prepared) -> dict[str, Any]:
+    """What a regression is given beside its rows."""
+    encoding = prepared.encoding
+    return {
+        "prior_scale": request.prior_scale,
+        "intercept": encoding.intercept,
+        "names": encoding.names,
+        "classes": encoding.response.classes or None,
+        "priors": of_family(prepared.priors, encoding.response.model),
+    }
+
+
+def _beside(rows: DesignRows) -> dict[str, Any]:
+    return {"weights": rows.weights, **rows.beside()}
+
+
+def _prior_findings(request: Request, prepared: Prepared) -> dict[str, Any]:
+    """Return what the picture of the prior predictive law shows."""
+    beside = {"groups": (), "offset": None, **_options(request, prepared), **_beside(prepared.rows)}
+    return prior_findings(read(prepared.rows.X, prepared.y, prepared.encoding.response.model, **beside), request.seed)
+
+
+def draw_prior(request: Request, path: Path) -> dict[str, Any]:
+    """Draw the data beside data from the prior into a file; return what it shows. Nothing is fitted."""
+    require(
+        path.suffix in (".png", ".svg", ".pdf"), f"`--prior-predictive` draws a .png, .svg or .pdf: got {path.name}."
+    )
+    require_output(str(path), "--prior-predictive", request.data)
+    prepared = prepare(request)
+    found = {"prior": _prior_findings(request, prepared), "model": {"target": prepared.encoding.response.name}}
+    with needs("fit", "A figure of a fit"):
+        from gyromc.tables.figures import prior_figure
+    write_atomically(path, lambda file: prior_figure(found).savefig(file, format=path.suffix[1:], dpi=150))
+    return found
