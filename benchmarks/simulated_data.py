@@ -27,7 +27,7 @@ from simulated.verdicts import RIGHT, WRONG, right, wrong
 ALARMS, ROWS = 200, (40, 150)
 COVERAGE = 2000
 REPEATED = 8  # data sets of a right design
-SEEDS = range(3, 6)  # of known faults; rules were changed after a run with 0, 1 and 2
+SEEDS = range(9, 12)  # of known faults; rules were changed after runs with smaller ones
 
 
 def ranks_record(family: str) -> dict:
@@ -146,7 +146,7 @@ def coverage_page(rows: dict[str, dict]) -> str:
 CASES: dict[str, tuple[list[str], Callable, Callable]] = {
     "ranks": (list(STUDIES), ranks_record, ranks_page),
     "alarms": ([f"{family}, {n}" for n in ROWS for family in (*EVERY, *GROUPED)], alarms_record, alarms_page),
-    "right": (list(RIGHT), lambda case: right(RIGHT[case], REPEATED), right_page),
+    "right": (list(RIGHT), lambda case: right(RIGHT[case], REPEATED, seed=1), right_page),
     "wrong": (list(WRONG), lambda case: wrong(WRONG[case], SEEDS), wrong_page),
     "coverage": (["12 rows, 6 columns"], coverage_record, coverage_page),
 }

@@ -97,7 +97,8 @@ def weighted_ends(values: np.ndarray, weights: np.ndarray, levels: Sequence[floa
         reach = np.minimum(REACH * error, MOST_REACH * np.minimum(p, 1 - p)) + 1 / x.size
         apart = weighted_quantiles(x, weights, p + reach) - weighted_quantiles(x, weights, p - reach)
         found.append((ends, error * apart / (2 * reach)))
-    return np.array(found).reshape(-1, 2, p.size).transpose(1, 2, 0)
+    ends, errors = np.array(found).reshape(-1, 2, p.size).transpose(1, 2, 0)
+    return ends, errors
 
 
 AT_ONCE = 2_000_000  # numbers held while predicting

@@ -253,7 +253,7 @@ def _predictions(results: Results) -> Iterator[Table]:
             for row in part["first"]
         ]
         some = f"the first {len(rows)} of {part['rows']}; all are" if part["rows"] > len(rows) else "they are"
-        names = [HEADINGS.get(name, name.replace("_", " ")) for name in part["columns"]]
+        names = [HEADINGS.get(name, str(name).replace("_", " ")) for name in part["columns"]]
         yield Table(names, rows, part["title"], [f"{some} in {part['file']}"], left=(), style="simple")
 
 
