@@ -166,7 +166,8 @@ def least_variance(W: np.ndarray, rate: float) -> Planes:
     basis, sizes, _ = np.linalg.svd(W, full_matrices=False)
     basis = basis[:, sizes > 1e-12 * sizes[0]]
     if basis.shape[1] % 2 and basis.shape[1] < len(W):  # a partner, orthogonal to all of them
-        other = np.random.default_rng(0).standard_normal(len(W))
+        other = np.zeros(len(W))
+        other[np.argmin(np.sum(basis**2, axis=1))] = 1.0
         for _ in range(2):
             other = other - basis @ (basis.T @ other)
             other /= np.linalg.norm(other)
