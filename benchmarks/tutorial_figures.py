@@ -46,7 +46,8 @@ def start_coefficients(space: Space) -> Figure:
     return space["model"].plot()
 
 
-def numpyro_posterior(space: Space) -> Figure:
+def posterior(space: Space) -> Figure:
+    """What `found.plot()` draws of the page's posterior."""
     return space["found"].plot()
 
 
@@ -184,7 +185,8 @@ def race_in_seconds(space: Space) -> Figure:
 
 DRAWN: dict[str, tuple[str, Callable[[Space], Figure]]] = {
     "start-coefficients.png": ("tutorials/start-here.md", start_coefficients),
-    "numpyro-posterior.png": ("numpyro.md", numpyro_posterior),
+    "expect-posterior.png": ("expect.md", posterior),
+    "numpyro-posterior.png": ("numpyro.md", posterior),
     "jax-model.svg": ("tutorials/own-jax-model.md", jax_model),
     "network-band.svg": ("networks.md", network_band),
     "error-bars.svg": ("intervals.md", error_bars),

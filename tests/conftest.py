@@ -29,6 +29,12 @@ def pytest_collection_modifyitems(items):
         item.add_marker(tiers.tier(item.path))
 
 
+def pytest_collection_finish():
+    """What was imported stays: a fit calls the collector at each of its stages, which would go over all of it."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _compiled_as_is_best_for_the_file(request):
     compiling.in_the_way_of(request.path, request.config.getoption("markexpr"))
@@ -38,6 +44,7 @@ def _compiled_as_is_best_for_the_file(request):
 def _what_stays_is_not_searched_for_garbage():
     """JAX keeps what it compiled; the collector would go over all of it again and again, a tenth of the time of all tests."""
     yield
+    compiling.forget_many()
     gc.collect()
     gc.freeze()
 

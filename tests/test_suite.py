@@ -98,6 +98,17 @@ def test_only_default_tests_of_listed_files_are_compiled_quickly(path, marks, qu
     assert not jax.config.values["jax_disable_most_optimizations"]
 
 
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs the memory maps of Linux")
+def test_programs_are_forgotten_where_their_memory_maps_are_many(monkeypatch):
+    forgotten = []
+    monkeypatch.setattr(jax, "clear_caches", lambda: forgotten.append(True))
+    compiling.forget_many()
+    assert not forgotten
+    monkeypatch.setattr(compiling, "MOST_MAPS", 10)
+    compiling.forget_many()
+    assert forgotten
+
+
 def test_every_test_has_one_tier_and_every_place_named_is_there(request):
     """A place that was renamed would send its tests to another tier without a word."""
     for item in request.session.items:

@@ -11,10 +11,22 @@ import jax.numpy as jnp
 import numpy as np
 
 from gyromc import rotations as best
-from gyromc.checks import cause, leaves, numbers, positive, require, shown, whole
+from gyromc.checks import leaves, numbers, positive, require, shown, whole
 from gyromc.errors import InvalidInput
 from gyromc.machine import require_memory
-from gyromc.operators import Blocks, Dense, Diagonal, Operator, Rotations, Scaled, as_operator, symmetrised
+from gyromc.operators import (
+    Blocks,
+    Dense,
+    Diagonal,
+    LowRank,
+    Operator,
+    Planes,
+    Product,
+    Rotations,
+    Scaled,
+    as_operator,
+    symmetrised,
+)
 
 __all__ = [
     "Dynamics",
@@ -276,7 +288,7 @@ def pairing(K, D=None, dim: int | None = None, count: int = 20) -> Dynamics:
 
     - `K`: the target's precision, or ∇²U at its mode: a matrix, a vector for a diagonal, or a function x ↦ Kx with `dim`.
     - `D`: the diffusion that the rotation is for: a vector, a matrix, or a `Dynamics` such as `hfhr(…)`, whose D is kept. Left
-      out: the identity.
+      out: the identity. Where K is a function, D is a vector.
     - `dim`, `count`: where K is a function, the number of parameters, and how many of the smallest eigenvalues are paired.
 
     **Returns:** a `Dynamics` with that D.
@@ -287,9 +299,9 @@ def pairing(K, D=None, dim: int | None = None, count: int = 20) -> Dynamics:
     assert abs(dyn.Q[0, 1]) == 3**0.5 and dyn.Q[2, 2] == 0
     ```
     """
-    if not callable(K) or isinstance(K, Operator):
-        return _best(*_read(K, D), "pairing", lambda reduced: best.by_pairs(reduced, best.paired_rates).dense())
-    return _by_products(K, D, dim, count, "pairing", best.paired_rates)
+    if _is_function(K):
+        return _by_products(K, D, dim, "pairing", best.slow_pairs(count, best.paired_rates))
+    return _best(*_read(K, D), "pairing", lambda reduced: best.by_pairs(reduced, best.paired_rates).dense())
 
 
 def fastest(K, D=None) -> Dynamics:
@@ -298,7 +310,7 @@ def fastest(K, D=None) -> Dynamics:
     After Lelièvre, Nier and Pavliotis (2013). It says nothing of the step-size bias, which it usually makes larger: see
     `equal_bias`.
 
-    **Arguments:** `K` and `D` as in `pairing`, matrices or vectors.
+    **Arguments:** `K` and `D` as in `pairing`, but K no function: all eigenvalues move, so that Q is a full matrix.
 
     **Returns:** a `Dynamics` with that D.
 
@@ -308,15 +320,21 @@ def fastest(K, D=None) -> Dynamics:
     assert np.allclose(rates, 5.0)
     ```
     """
+    require(
+        not _is_function(K),
+        "`fastest` needs `K` as a matrix: it moves all eigenvalues of K, so that its Q is a full matrix, which products K·x do "
+        "not give. `pairing`, `equal_bias` and `least_variance` take them.",
+    )
     return _best(*_read(K, D), "fastest decay", best.fastest)
 
 
-def least_variance(K, directions, rate: float = 1.0, D=None) -> Dynamics:
+def least_variance(K, directions, rate: float = 1.0, D=None, dim: int | None = None) -> Dynamics:
     """The rotation with the least V of given linear observables, among those with ‖D^{-1/2}QD^{-1/2}‖ = `rate`.
 
     V falls by 1 + rate², and no Q of that size does better. Without a bound on its size V would fall to 0 and the step with it.
 
-    **Arguments:** `K` and `D` as in `pairing`; `directions`: a vector u of the observable uᵀθ, or rows of them; `rate`: positive.
+    **Arguments:** `K`, `D` and `dim` as in `pairing`; `directions`: a vector u of the observable uᵀθ, or rows of them; `rate`:
+    positive. Where K is a function, K⁻¹u is found by conjugate gradients.
 
     **Returns:** a `Dynamics` with that D.
 
@@ -325,16 +343,26 @@ def least_variance(K, directions, rate: float = 1.0, D=None) -> Dynamics:
     assert abs(gm.dynamics.least_variance([1.0, 4.0, 9.0], [1.0, 0.0, 0.0], rate=2.0).Q).max() == 2.0
     ```
     """
+    rate = positive(rate, "rate")
+    rows = np.atleast_2d(numbers(directions, "directions"))
+
+    def checked(d: int) -> np.ndarray:
+        require(
+            rows.ndim == 2 and rows.shape[1] == d and np.all(np.any(rows != 0, axis=1)),
+            f"`directions` must hold rows of {d} numbers, like θ, none of them 0: got shape {rows.shape}.",
+        )
+        return rows.T
+
+    if _is_function(K):
+        turned = lambda product, root: best.least_variance(
+            best.solved(product, root[:, None] * checked(len(root))), rate
+        )
+        return _by_products(K, D, dim, "least variance", turned)
     P, kept = _read(K, D)
     d = kept.size // 2 if kept.augmented else kept.size
-    rows = np.atleast_2d(numbers(directions, "directions"))
-    require(
-        rows.ndim == 2 and rows.shape[1] == d and np.all(np.any(rows != 0, axis=1)),
-        f"`directions` must hold rows of {d} numbers, like θ, none of them 0: got shape {rows.shape}.",
-    )
-    U = np.pad(rows.T, ((0, len(P) - d), (0, 0)))
-    W, rate = np.linalg.cholesky(kept.D).T @ U, positive(rate, "rate")
-    return _best(P, kept, "least variance", lambda reduced: best.least_variance(reduced, W, rate))
+    W = np.linalg.cholesky(kept.D).T @ np.pad(checked(d), ((0, len(P) - d), (0, 0)))
+    solve = lambda reduced: best.least_variance(np.linalg.solve(reduced, W), rate).dense()
+    return _best(P, kept, "least variance", solve)
 
 
 def equal_bias(K, D=None, bias: float = 1.0, dim: int | None = None, count: int = 20) -> Dynamics:
@@ -344,7 +372,8 @@ def equal_bias(K, D=None, bias: float = 1.0, dim: int | None = None, count: int 
     rotations have a fraction of its V at the same bias. With the D of `hfhr`, and of `gaul` where C and K have common
     eigenvectors, each eigenvector turns with its own momentum, and only the bias of θ counts.
 
-    **Arguments:** `K`, `D`, `dim` and `count` as in `pairing`; `bias`: the first-order error of Euler's covariance in its worst
+    **Arguments:** `K`, `D`, `dim` and `count` as in `pairing`, and where K is a function D may also be `hfhr(dim, …)`, or `gaul`
+    with C a multiple of the identity; `bias`: the first-order error of Euler's covariance in its worst
     direction, in multiples of what it is without a rotation; at least 1.
 
     **Returns:** a `Dynamics` with that D.
@@ -358,8 +387,10 @@ def equal_bias(K, D=None, bias: float = 1.0, dim: int | None = None, count: int 
     bias = positive(bias, "bias")
     require(bias >= 1, f"`bias` must be at least 1, the reversible dynamics' own: got {bias:g}.")
     rates = best.equal_bias_rates(bias)
-    if callable(K) and not isinstance(K, Operator):
-        return _by_products(K, D, dim, count, "equal bias", rates)
+    if _is_function(K) and isinstance(D, Dynamics) and D.augmented:
+        return _coupled_by_products(K, D, dim, count, bias)
+    if _is_function(K):
+        return _by_products(K, D, dim, "equal bias", best.slow_pairs(count, rates))
     P, kept = _read(K, D)
     d = len(P) // 2
     Q = best.equal_bias_with_momentum(P[:d, :d], kept.D, bias) if kept.augmented else None
@@ -383,21 +414,48 @@ def _read(K, D) -> tuple[np.ndarray, Dynamics]:
     return augment(hessian, augmented), kept
 
 
-def _by_products(K: Callable, D, dim: int | None, count: int, name: str, rates: best.Rates) -> Dynamics:
-    """The dynamics that turns pairs of eigenvectors, found from products K·x alone."""
-    require(D is None, "With products K·x the rotation is for D = I: leave `D` out, or pass K as a matrix.")
+def _is_function(K) -> bool:
+    return callable(K) and not isinstance(K, Operator)
+
+
+def _size(dim: int | None) -> int:
     require(dim is not None, "`K` is a function, so its dimension is unknown: pass `dim`.")
-    d = whole(dim, "dim", least=4, most=10**8)
-    count = min(whole(count, "count", least=2), d - 2) // 2 * 2
-    try:
-        planes = best.by_products(K, d, count, rates)
-    # What the user's function raises, or the Lanczos method with it.
-    except Exception as error:
+    return whole(dim, "dim", least=4, most=10**8)
+
+
+def _by_products(
+    K: Callable, D, dim: int | None, name: str, turned: Callable[[Callable, np.ndarray], Planes]
+) -> Dynamics:
+    """The dynamics with the planes that `turned` finds for D = I from products RKR·x, R² = D a diagonal, and R itself."""
+    d = _size(dim)
+    diffusion = Scaled(1.0, d) if D is None else D.diffusion if isinstance(D, Dynamics) else as_operator(D, "D", size=d)
+    entries = diffusion.entries()
+    if entries is None or diffusion.size != d:
         raise InvalidInput(
-            f"The eigenvectors of `K` were not found: {cause(error)}. It maps {d} numbers to {d}, symmetric, positive definite, "
-            "with eigenvalues that differ."
-        ) from error
-    return Dynamics(Scaled(1.0, d), planes, name, augmented=False)
+            f"With products K·x the rotation is for a diagonal D: pass {d} numbers, leave `D` out, or pass K as a matrix."
+        )
+    R = np.sqrt(entries)
+    planes = turned(lambda x: R * np.asarray(K(R * x), float), R)
+    inner = planes if D is None else Product(Diagonal(R), Product(planes, Diagonal(R)))
+    return Dynamics(diffusion, inner, name, augmented=False)
+
+
+def _coupled_by_products(K: Callable, D: Dynamics, dim: int | None, count: int, bias: float) -> Dynamics:
+    """`equal_bias` with momenta: the slowest eigenvectors turn with their own momenta, the others not at all."""
+    d = _size(dim)
+    D.has_momentum(d, "`K`")
+    found = D.diffusion.coordinates() if isinstance(D.diffusion, Blocks) else None
+    require(
+        found is not None and all(part.ndim == 0 for part in found),
+        "With products K·x and momenta, D must be that of `hfhr` without preconditioner, or of `gaul` with a number times the "
+        "identity: others need not have the eigenvectors of K.",
+    )
+    blocks = [found[i] for i in (0, 1, 3)]  # type: ignore[index]  # required above
+    eigenvalues, basis, largest = best.slowest(K, d, count)
+    rates = best.coupling_rates(eigenvalues, blocks, blocks[0] * largest, bias)
+    zero, factor, signs = Scaled(0.0, d), basis * np.sqrt(np.abs(rates)), np.sign(rates)
+    coupling, opposite = (LowRank(np.zeros(d), factor, s * signs) for s in (1.0, -1.0))
+    return Dynamics(D.diffusion, Blocks(zero, opposite, coupling, zero), f"{D.name}, equal bias", augmented=True)
 
 
 def _best(P: np.ndarray, kept: Dynamics, name: str, solve: Callable[[np.ndarray], np.ndarray]) -> Dynamics:

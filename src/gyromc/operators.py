@@ -52,18 +52,22 @@ class Operator(eqx.Module):
         return Dense(factor * self.dense())
 
     def asymmetry(self, sign: int) -> tuple[float, tuple[int, int]]:
-        """max |M - sign·Mᵀ| and where it is: 0 for a symmetric (sign=1) or skew (sign=-1) map."""
-        gap = np.abs(self.dense() - sign * self.dense().T)
-        where = np.unravel_index(int(gap.argmax()), gap.shape)
-        return float(gap[where]), (int(where[0]), int(where[1]))
+        """max |M - sign·Mᵀ| and where it is: 0 for a symmetric (sign=1) or skew (sign=-1) map.
 
-    def difference(self, other: "Operator", sign: int) -> float | None:
-        """max |M - sign·otherᵀ|, or a bound of it that is 0 with it; None where only matrices tell."""
-        return None
+        Without the matrix: the largest entry of its product with a vector of random signs, in this row.
+        """
+        signs: Any = 2 * np.random.default_rng(0).integers(0, 2, self.size, dtype=np.int8) - 1  # of one byte each
+        gap = np.abs(self(signs) - sign * np.asarray(self.transposed()(signs)))
+        return float(gap.max()), (int(gap.argmax()), 0)
 
     def is_zero(self) -> bool:
-        """Whether the map is 0."""
-        return not np.any(self.dense())
+        """Whether all its numbers are 0."""
+        return not any(np.any(leaf) for leaf in jax.tree.leaves(self))
+
+
+def _arrays(v) -> Any:
+    """NumPy for its arrays, so that what is not part of a program compiles none; `jax.numpy` for others."""
+    return np if isinstance(v, np.ndarray) else jnp
 
 
 class Scaled(Operator):
@@ -95,14 +99,8 @@ class Scaled(Operator):
     def times(self, factor):
         return Scaled(factor * float(self.scale), self.n)
 
-    def difference(self, other, sign):
-        return abs(float(self.scale) - sign * float(other.scale)) if isinstance(other, Scaled) else None
-
     def asymmetry(self, sign):
         return (1 - sign) * abs(float(self.scale)), (0, 0)
-
-    def is_zero(self):
-        return float(self.scale) == 0.0
 
 
 class Diagonal(Operator):
@@ -133,29 +131,8 @@ class Diagonal(Operator):
     def times(self, factor):
         return Diagonal(factor * self.values)
 
-    def asymmetry(self, sign):
-        return (1 - sign) * float(np.abs(self.values).max()), (0, 0)
 
-    def is_zero(self):
-        return not np.any(self.values)
-
-
-class _Turning(Operator):
-    """A skew map that turns planes at `rates`."""
-
-    rates: eqx.AbstractVar[np.ndarray]
-
-    def cholesky(self):
-        raise InvalidInput("A skew-symmetric map has no Cholesky factor. Pass it as `Q`, not as `D`.")
-
-    def asymmetry(self, sign):
-        return (1 + sign) * float(np.abs(self.rates).max(initial=0.0)), (0, 1)
-
-    def is_zero(self):
-        return not np.any(self.rates)
-
-
-class Rotations(_Turning):
+class Rotations(Operator):
     """Skew 2 × 2 blocks `rate_i [[0, -1], [1, 0]]` on coordinates (2i, 2i+1); for odd n the last coordinate maps to 0."""
 
     rates: Float[np.ndarray, " pairs"]
@@ -166,9 +143,10 @@ class Rotations(_Turning):
         return self.n
 
     def __call__(self, v):
+        xp = _arrays(v)
         pairs = v[: 2 * self.rates.shape[0]].reshape(-1, 2)
-        turned = jnp.stack([-self.rates * pairs[:, 1], self.rates * pairs[:, 0]], axis=1).reshape(-1)
-        return jnp.concatenate([turned, jnp.zeros(self.n % 2, turned.dtype)])
+        turned = xp.stack([-self.rates * pairs[:, 1], self.rates * pairs[:, 0]], axis=1).reshape(-1)
+        return xp.concatenate([turned, xp.zeros(self.n % 2, turned.dtype)])
 
     def dense(self):
         matrix = np.zeros((self.n, self.n))
@@ -177,8 +155,11 @@ class Rotations(_Turning):
         matrix[first + 1, first] = self.rates
         return matrix
 
+    def transposed(self):
+        return Rotations(-self.rates, self.n)
 
-class Planes(_Turning):
+
+class Planes(Operator):
     """Skew: turns orthonormal columns 2i and 2i+1 of `basis` with the rate_i, and nothing else; in O(nk) memory."""
 
     basis: Float[np.ndarray, "n k"]
@@ -195,6 +176,12 @@ class Planes(_Turning):
     def dense(self):
         half = (self.basis[:, 1::2] * self.rates) @ self.basis[:, ::2].T
         return half - half.T
+
+    def transposed(self):
+        return Planes(self.basis, -self.rates)
+
+    def is_zero(self):
+        return not np.any(self.rates)
 
 
 class LowRank(Operator):
@@ -230,8 +217,8 @@ class LowRank(Operator):
     def dense(self):
         return np.diag(np.asarray(self.diagonal, float)) + (self.factor * self.signs) @ self.factor.T
 
-    def asymmetry(self, sign):
-        return (1 - sign) * float(np.abs(self.diagonal).max()), (0, 0)
+    def transposed(self):
+        return self
 
 
 class Product(Operator):
@@ -249,6 +236,9 @@ class Product(Operator):
 
     def dense(self):
         return self.outer.dense() @ self.inner.dense()
+
+    def transposed(self):
+        return Product(self.inner.transposed(), self.outer.transposed())
 
 
 class Dense(Operator):
@@ -270,6 +260,11 @@ class Dense(Operator):
         positive_definite(float(np.linalg.eigvalsh(self.matrix)[0]))
         return Dense(np.linalg.cholesky(self.matrix))
 
+    def asymmetry(self, sign):
+        gap = np.abs(self.matrix - sign * self.matrix.T)
+        where = np.unravel_index(int(gap.argmax()), gap.shape)
+        return float(gap[where]), (int(where[0]), int(where[1]))
+
 
 class Blocks(Operator):
     """[[upper_left, upper_right], [lower_left, lower_right]] on R^2m, each block a map on R^m."""
@@ -286,12 +281,8 @@ class Blocks(Operator):
     def __call__(self, v):
         m = self.upper_left.size
         top, bottom = v[:m], v[m:]
-        return jnp.concatenate(
-            [
-                self.upper_left(top) + self.upper_right(bottom),
-                self.lower_left(top) + self.lower_right(bottom),
-            ]
-        )
+        above, below = self.upper_left(top) + self.upper_right(bottom), self.lower_left(top) + self.lower_right(bottom)
+        return _arrays(v).concatenate([above, below])
 
     def dense(self):
         return np.block(
@@ -334,20 +325,9 @@ class Blocks(Operator):
             _coordinatewise(np.sqrt(d - b**2 / a), m),
         )
 
-    def asymmetry(self, sign):
-        entries = self.coordinates()
-        if entries is None:
-            across = self.upper_right.difference(self.lower_left, sign)
-            if across is None:
-                return super().asymmetry(sign)
-            inside = max(self.upper_left.asymmetry(sign)[0], self.lower_right.asymmetry(sign)[0])
-            return max(across, inside), (0, self.upper_left.size)
-        a, b, c, d = entries
-        gap = [(1 - sign) * np.abs(a).max(), (1 - sign) * np.abs(d).max(), np.abs(b - sign * c).max()]
-        return float(max(gap)), (0, self.upper_left.size)
-
-    def is_zero(self):
-        return all(b.is_zero() for b in (self.upper_left, self.upper_right, self.lower_left, self.lower_right))
+    def transposed(self):
+        parts = self.upper_left, self.lower_left, self.upper_right, self.lower_right
+        return Blocks(*(part.transposed() for part in parts))
 
 
 class DiagonalLowRank(Operator):
@@ -391,17 +371,6 @@ class DiagonalLowRank(Operator):
 
     def times(self, factor):
         return DiagonalLowRank(factor * self.scale, self.basis, self.gains, self.turned)
-
-    def is_zero(self):
-        return not np.any(self.scale)
-
-    def difference(self, other, sign):
-        if not isinstance(other, DiagonalLowRank) or self.turned == other.turned:
-            return None
-        pairs = ((self.basis, other.basis), (self.gains, other.gains))
-        if not all(a is b or np.array_equal(a, b) for a, b in pairs):
-            return None
-        return float(np.abs(self.scale - sign * other.scale).max()) * (1 + float(np.abs(self.gains).max(initial=0.0)))
 
 
 class Gram(Operator):
@@ -447,12 +416,6 @@ class Gram(Operator):
 
     def times(self, factor):
         return Gram(self.root, factor * float(self.factor))
-
-    def asymmetry(self, sign):
-        return (0.0, (0, 0)) if sign > 0 else super().asymmetry(sign)
-
-    def is_zero(self):
-        return False
 
 
 def _coordinatewise(values: np.ndarray, size: int) -> Operator:

@@ -7,16 +7,21 @@ of Q), `equal_bias_rates` (the least V of all linear observables at equal step-s
 eigenvectors or of each eigenvector with its momentum). `bias_matrix` and `all_squares_variance` measure them.
 """
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import scipy
 from jaxtyping import Float
 
+from gyromc.checks import cause, whole
+from gyromc.errors import InvalidInput
 from gyromc.operators import Planes
 
 Matrix = Float[np.ndarray, "n n"]
 Rates = Callable[[np.ndarray, float], np.ndarray]
+MOST_PRODUCTS = 100_000  # of conjugate gradients
 
 
 def whitened(P: Matrix, D: Matrix, Q: Matrix) -> Matrix:
@@ -70,18 +75,49 @@ def by_pairs(K: Matrix, rates: Rates) -> Planes:
     return Planes(basis[:, : len(K) // 2 * 2], rates(eigenvalues, eigenvalues[-1]))
 
 
-def by_products(product: Callable, dim: int, count: int, rates: Rates) -> Planes:
-    """The same for the `count` smallest eigenvalues, found by the Lanczos method from products K·x alone."""
-    start = np.random.default_rng(0).standard_normal(dim)
-    apply = scipy.sparse.linalg.LinearOperator((dim, dim), matvec=lambda x: np.asarray(product(x.ravel()), float))
-    largest = scipy.sparse.linalg.eigsh(apply, 1, which="LA", v0=start, return_eigenvectors=False)[0]
-    # the smallest eigenvalues of K are the largest of λ_max - K
-    shifted = scipy.sparse.linalg.LinearOperator(
-        (dim, dim), matvec=lambda x: largest * x.ravel() - apply.matvec(x.ravel())
-    )
-    found, basis = scipy.sparse.linalg.eigsh(shifted, count, which="LA", v0=start, ncv=min(dim, 4 * count + 40))
+@contextlib.contextmanager
+def _products(product: Callable, dim: int) -> Iterator[Any]:
+    """The map x ↦ Kx for SciPy; what the user's function raises, or an iteration with it, says what the function must be."""
+    try:
+        yield scipy.sparse.linalg.LinearOperator((dim, dim), matvec=lambda x: np.asarray(product(x.ravel()), float))
+    except Exception as error:
+        raise InvalidInput(
+            f"The eigenvectors of `K` were not found: {cause(error)}. It maps {dim} numbers to {dim}, symmetric, positive "
+            "definite, with eigenvalues that differ."
+        ) from error
+
+
+def slowest(product: Callable, dim: int, count: int) -> tuple[np.ndarray, np.ndarray, float]:
+    """The `count` smallest eigenvalues, their eigenvectors and the largest eigenvalue, by the Lanczos method from products."""
+    count, start = min(whole(count, "count", least=2), dim - 2) // 2 * 2, np.random.default_rng(0).standard_normal(dim)
+    with _products(product, dim) as apply:
+        largest = scipy.sparse.linalg.eigsh(apply, 1, which="LA", v0=start, return_eigenvectors=False)[0]
+        # the smallest eigenvalues of K are the largest of λ_max - K
+        shifted = scipy.sparse.linalg.LinearOperator(
+            (dim, dim), matvec=lambda x: largest * x.ravel() - apply.matvec(x.ravel())
+        )
+        found, basis = scipy.sparse.linalg.eigsh(shifted, count, which="LA", v0=start, ncv=min(dim, 4 * count + 40))
     order = np.argsort(-found)
-    return Planes(basis[:, order], rates(largest - found[order], largest))
+    return largest - found[order], basis[:, order], float(largest)
+
+
+def slow_pairs(count: int, rates: Rates) -> Callable[[Callable, np.ndarray], Planes]:
+    """Like `by_pairs` for the `count` smallest eigenvalues, found from products: a function of these and of √D."""
+
+    def turned(product: Callable, root: np.ndarray) -> Planes:
+        eigenvalues, basis, largest = slowest(product, len(root), count)
+        return Planes(basis, rates(eigenvalues, largest))
+
+    return turned
+
+
+def solved(product: Callable, U: np.ndarray) -> np.ndarray:
+    """K⁻¹U from products K·x, by conjugate gradients."""
+    with _products(product, len(U)) as apply:
+        found = [scipy.sparse.linalg.cg(apply, u, rtol=1e-13, maxiter=MOST_PRODUCTS) for u in U.T]
+        if any(left or not np.all(np.isfinite(w)) for w, left in found):
+            raise ArithmeticError(f"K⁻¹u was not reached in {MOST_PRODUCTS} products")
+    return np.stack([w for w, _ in found], axis=1)
 
 
 def fastest(K: Matrix) -> Matrix:
@@ -121,17 +157,22 @@ def _constant_diagonal(eigenvalues: np.ndarray) -> Matrix:
     return turn
 
 
-def least_variance(K: Matrix, U: np.ndarray, rate: float) -> Matrix:
-    """J of spectral norm `rate` with the least Σ V(uᵀθ) over the columns u of U.
+def least_variance(W: np.ndarray, rate: float) -> Planes:
+    """J of spectral norm `rate` with the least Σ V(uᵀθ) over the columns w = K⁻¹u of W.
 
-    V = 2wᵀ(I + JᵀJ)⁻¹w with w = K⁻¹u is at least 2|w|²/(1 + rate²), and is that where J turns every w at the full rate. With as
+    V = 2wᵀ(I + JᵀJ)⁻¹w is at least 2|w|²/(1 + rate²), and is that where J turns every w at the full rate. With as
     many observables as parameters and both odd, one direction cannot turn: the one that matters least.
     """
-    W = np.linalg.solve(K, U)
-    basis, sizes, _ = np.linalg.svd(W, full_matrices=True)
-    rank = int(np.sum(sizes > 1e-12 * sizes[0]))
-    turning = min(rank + rank % 2, len(K) // 2 * 2)
-    return Planes(basis[:, :turning], np.full(turning // 2, float(rate))).dense()
+    basis, sizes, _ = np.linalg.svd(W, full_matrices=False)
+    basis = basis[:, sizes > 1e-12 * sizes[0]]
+    if basis.shape[1] % 2 and basis.shape[1] < len(W):  # a partner, orthogonal to all of them
+        other = np.random.default_rng(0).standard_normal(len(W))
+        for _ in range(2):
+            other = other - basis @ (basis.T @ other)
+            other /= np.linalg.norm(other)
+        basis = np.column_stack([basis, other])
+    turning = basis.shape[1] // 2
+    return Planes(basis[:, : 2 * turning], np.full(turning, float(rate)))
 
 
 def rates_at_bias(a: np.ndarray, b: np.ndarray, slope: float) -> np.ndarray:
@@ -152,21 +193,29 @@ def equal_bias_rates(bias: float) -> Rates:
     return lambda eigenvalues, largest: rates_at_bias(*neighbours(eigenvalues), bias * largest / 2)
 
 
-def equal_bias_with_momentum(K: Matrix, D: Matrix, bias: float) -> Matrix | None:
-    """Q on (θ, r) that couples each eigenvector of K with its momentum, λ_max(E_θθ) being `bias` times that of Q = 0.
+def coupling_rates(
+    eigenvalues: np.ndarray, blocks: Sequence[np.ndarray], largest: np.ndarray, bias: float
+) -> np.ndarray:
+    """How fast each eigenvector of K turns with its momentum, λ_max(E_θθ) being `bias` times that of Q = 0.
 
-    In whitened coordinates a block is [[p, q-n], [q+n, r]] with E_θθ = (n² - nq)/(p+r) + p/2 and V/Var = 2r/(pr-q²+n²) for
-    θ; n is the larger root of E_θθ = e. None where D and K have no common eigenvectors.
+    `blocks`: D_θθ, D_θr and D_rr at each eigenvector; `largest`: the largest eigenvalue of D_θθK. In whitened coordinates a block
+    of the drift is [[p, q-n], [q+n, r]] with E_θθ = (n² - nq)/(p+r) + p/2 and V/Var = 2r/(pr-q²+n²) for θ; n is the larger root
+    of E_θθ = e.
     """
+    root = np.sqrt(eigenvalues)
+    p, q, r = blocks[0] * eigenvalues, blocks[1] * root, blocks[2]
+    spare = np.maximum(bias * largest / 2 - p / 2, 0.0)
+    return (q + np.where(q < 0, -1, 1) * np.sqrt(q**2 + 4 * (p + r) * spare)) / 2 / root
+
+
+def equal_bias_with_momentum(K: Matrix, D: Matrix, bias: float) -> Matrix | None:
+    """Q on (θ, r) that couples each eigenvector of K with its momentum; None where D and K have no common eigenvectors."""
     d = len(K)
     eigenvalues, basis = np.linalg.eigh(K)
     blocks = [basis.T @ D[i : i + d, j : j + d] @ basis for i in (0, d) for j in (0, d)]
     if any(np.max(np.abs(x - np.diag(np.diag(x)))) > 1e-9 * np.max(np.abs(D)) for x in blocks):
         return None
-    root = np.sqrt(eigenvalues)
-    p, q, r = np.diag(blocks[0]) * eigenvalues, np.diag(blocks[1]) * root, np.diag(blocks[3])
-    spare = np.maximum(bias * np.max(p) / 2 - p / 2, 0.0)
-    n = (q + np.where(q < 0, -1, 1) * np.sqrt(q**2 + 4 * (p + r) * spare)) / 2
-    coupling = (basis * (n / root)) @ basis.T
+    parts = [np.diag(blocks[i]) for i in (0, 1, 3)]
+    coupling = (basis * coupling_rates(eigenvalues, parts, np.max(parts[0] * eigenvalues), bias)) @ basis.T
     zero = np.zeros((d, d))
     return np.block([[zero, -coupling], [coupling, zero]])

@@ -50,7 +50,7 @@ FILES = {
 COMMANDS = {
     "predict": "Missing argument",
     "predict nothing.toml": "There is no plan file 'nothing.toml'",
-    "predict nld-quadratc": "Did you mean nld-quadratic",
+    "predict nld-quadratc": "Did you mean 'nld-quadratic'",
     "predict .": "neither a plan file",
     "predict /dev/null": "neither a plan file",
     "predict data.csv": "not valid TOML",

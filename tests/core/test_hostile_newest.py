@@ -388,7 +388,7 @@ CALLS = {
     "a K that is not symmetric": (lambda: D.fastest([[1.0, 0.5], [0.0, 1.0]]), "symmetric"),
     "a K that is not square": (lambda: D.equal_bias(np.ones((2, 3))), "`K`"),
     "a K of products without dim": (lambda: D.pairing(lambda x: x), "pass `dim`"),
-    "a K of products with D": (lambda: D.pairing(lambda x: x, [1.0] * 5, 5), "leave `D` out"),
+    "a K of products with D": (lambda: D.pairing(lambda x: x, np.eye(5) + 0.1, 5), "leave `D` out"),
     "a K of products that raises": (lambda: D.pairing(lambda x: 1 / 0, dim=6), "ZeroDivisionError"),
     "a K of products of another length": (lambda: D.pairing(lambda x: x[:2], dim=6), "`K`"),
     "a K of products that is NaN": (lambda: D.pairing(lambda x: x * np.nan, dim=30), "`K`"),

@@ -211,7 +211,55 @@ def test_products_alone_are_enough():
     np.testing.assert_allclose(best.rotation.rates, rotations.rates_at_bias(*pairs, 200.0), rtol=EXACT)
     x = np.zeros(d)
     x[0] = 1.0
-    np.testing.assert_allclose(np.abs(np.asarray(made.rotation(x))[1]), expected[0], rtol=1e-5)  # float32
+    np.testing.assert_allclose(np.abs(made.rotation(x)[1]), expected[0], rtol=EXACT)
+
+
+@pytest.mark.parametrize("name", ["pairing", "equal_bias", "least_variance"])
+@pytest.mark.parametrize("D", [None, "diagonal"])
+def test_products_give_the_same_rotation_as_matrices(name, D):
+    """Where all eigenvectors but two are paired; those that are left out have the largest eigenvalues."""
+    rng = np.random.default_rng(3)
+    K = random_precision(12, 1e4, 5)
+    D = None if D is None else rng.uniform(0.5, 2.0, 12)
+    more = {"directions": rng.standard_normal((2, 12)), "rate": 2.0} if name == "least_variance" else {}
+    make = getattr(gm.dynamics, name)
+    given = make(K, D=D, **more)
+    found = make(lambda x: K @ x, D=D, dim=12, **more, **({} if more else {"count": 10}))
+    np.testing.assert_array_equal(found.D, given.D)
+    if more:  # planes through the same vectors: V is what counts
+        w = np.linalg.solve(K, more["directions"].T)
+        V = [np.einsum("ik,ij,jk->k", w, np.linalg.inv(x.D + x.Q), w) for x in (found, given, found.reversible())]
+        np.testing.assert_allclose(V[0], V[1], rtol=1e-6)
+        np.testing.assert_allclose(V[0], V[2] / 5, rtol=1e-6)
+        return
+    R = np.sqrt(found.D)
+    basis = np.linalg.eigh(R @ K @ R)[1]
+    inner = lambda Q: np.abs(basis.T @ np.linalg.solve(R, np.linalg.solve(R, Q).T) @ basis)[:10, :10]
+    np.testing.assert_allclose(inner(found.Q), inner(given.Q), atol=1e-6 * np.abs(inner(given.Q)).max())
+
+
+@pytest.mark.parametrize("D", [gm.dynamics.hfhr(40, 1.0, 2.0), gm.dynamics.gaul(np.full(40, 0.8), 1.0, 2.0)])
+def test_momenta_by_products(D):
+    """The bias is that without a rotation, in each direction that turns; with all of them Q would be that of the matrix."""
+    K = random_precision(40, 1e4, 2)
+    D = (
+        D
+        if D.name == "SGHFHRMC"
+        else gm.dynamics.Dynamics(
+            gm.operators.Blocks(*(gm.operators.Scaled(x, 40) for x in (0.8, 0.1, 0.1, 2.0))), D.rotation, D.name, True
+        )
+    )
+    found = gm.dynamics.equal_bias(lambda x: K @ x, D=D, dim=40, count=10)
+    A, none = whitened(K, found), whitened(K, found.reversible())
+    largest = np.linalg.eigvalsh(rotations.bias_matrix(none)[:40, :40])[-1]
+    slow = np.linalg.eigh(K)[1][:, :10]
+    E = rotations.bias_matrix(A)[:40, :40]
+    np.testing.assert_allclose(np.linalg.eigvalsh(slow.T @ E @ slow), largest, rtol=1e-6)
+    assert np.linalg.eigvalsh(E)[-1] <= largest * (1 + 1e-6)
+    ours, full = (
+        linear_variance(x, np.pad(slow, ((0, 40), (0, 0)))) for x in (A, whitened(K, gm.dynamics.equal_bias(K, D=D)))
+    )
+    np.testing.assert_allclose(ours, full, rtol=1e-6)
 
 
 def test_bad_input_is_refused():
@@ -219,5 +267,11 @@ def test_bad_input_is_refused():
         gm.dynamics.pairing([1.0, -1.0])
     with pytest.raises(gm.InvalidInput, match="pass `dim`"):
         gm.dynamics.pairing(lambda x: x)
+    with pytest.raises(gm.InvalidInput, match="moves all eigenvalues"):
+        gm.dynamics.fastest(lambda x: x)
+    with pytest.raises(gm.InvalidInput, match="eigenvectors of K"):
+        gm.dynamics.equal_bias(lambda x: x, D=gm.dynamics.hfhr(6, 1.0, 1.0, preconditioner=np.ones(6)), dim=6)
+    with pytest.raises(gm.InvalidInput, match="rows of 6 numbers"):
+        gm.dynamics.least_variance(lambda x: x, [1.0, 0.0], dim=6)
     with pytest.raises(gm.InvalidInput, match="rows of 2 numbers"):
         gm.dynamics.least_variance([1.0, 2.0], [1.0, 0.0, 0.0])

@@ -40,9 +40,9 @@ def test_the_list_names_every_example_with_its_command_and_licence():
         assert one.source in done.stdout
 
 
-def test_an_unknown_example_and_a_damaged_file_are_refused():
+def test_an_unknown_example_and_a_damaged_file_are_refused(tmp_path):
     with pytest.raises(InvalidInput, match="Did you mean 'heart'"):
         located("example:hart")
     with pytest.raises(InvalidInput, match="is damaged"):
         _ = dataclasses.replace(EXAMPLES["kicks"], sha256="0" * 64).path
-    assert "There is no example 'nothing'" in gyromc("fit", "example:nothing", "--target", "y").stderr
+    assert "There is no example 'nothing'" in gyromc("fit", "example:nothing", "--target", "y", cwd=tmp_path).stderr

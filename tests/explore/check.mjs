@@ -1,5 +1,5 @@
 // The page's own mathematics on the table of test vectors: prints one JSON object with what each case gives.
-// Usage: node check.mjs FOLDER_OF_THE_PAGE vectors.json gaussian|cosine|chains [INDEX,INDEX,…]; all cases without the last
+// Usage: node check.mjs FOLDER_OF_THE_PAGE vectors.json gaussian|cosine|bent|chains [INDEX,INDEX,…]; all cases without the last
 
 import { readFileSync } from "node:fs";
 import { pathToFileURL } from "node:url";
@@ -41,7 +41,14 @@ const ripples = new Map(); // a target keeps what was computed for it
 
 function onCosine({ beta, settings, scheme, eta, tau, h }) {
   if (!ripples.has(beta)) ripples.set(beta, targets.makeTarget({ target: "cosine", beta }));
-  const target = ripples.get(beta);
+  return byPolynomials(ripples.get(beta), { settings, scheme, eta, tau, h });
+}
+
+function onBanana({ bend, straighten, ...asked }) {
+  return byPolynomials(targets.bentTarget(targets.makeTarget({ target: "banana", bend }), { bend, straighten }), asked);
+}
+
+function byPolynomials(target, { settings, scheme, eta, tau, h }) {
   const dyn = dynamics.chosen(settings);
   const { bias, variance } = spectral.finish(spectral.chain(target, dyn, scheme, eta, tau, h));
   const constant = (d) => spectral.finish(spectral.variance(target, d, h)).value;
@@ -72,7 +79,7 @@ function ofChains(asked) {
   return scores.map((score) => score * Math.sqrt(count));
 }
 
-const compute = { gaussian: onGaussian, cosine: onCosine, chains: ofChains }[what];
+const compute = { gaussian: onGaussian, cosine: onCosine, bent: onBanana, chains: ofChains }[what];
 const cases = table[what === "chains" ? "gaussian" : what];
 const asked = chosen ? chosen.split(",").map((index) => cases[index]) : cases;
 console.log(JSON.stringify(asked.map(compute)));

@@ -58,6 +58,7 @@ ON_COSINE = [0, 2]  # one in two dimensions and one with momentum, both with noi
     [
         pytest.param("gaussian", (), id="gaussian"),
         pytest.param("cosine", ON_COSINE, id="cosine"),
+        pytest.param("bent", (), id="bent"),
         pytest.param("cosine", (), marks=pytest.mark.slow, id="cosine-all"),
     ],
 )
@@ -118,7 +119,7 @@ def test_the_table_is_what_predict_says_today(place):
 def test_the_whole_table_is_what_predict_says_today():
     today = vectors.table()
     assert today["command"] == TABLE["command"]
-    for what in ("gaussian", "cosine"):
+    for what in ("gaussian", "cosine", "bent"):
         for now, stored in zip(today[what], TABLE[what], strict=True):
             same(now.pop("expected"), stored["expected"])
             assert now == {name: value for name, value in stored.items() if name != "expected"}

@@ -74,6 +74,7 @@ def page(opened):
 NUMBERS = {
     "kappa": ("target=gaussian", 7), "angle": ("target=gaussian", -20), "beta": ("target=cosine", 0.8),
     "bend": ("target=banana", 0.3), "distance": ("target=mixture", 2), "omega": ("dynamics=rotation", -4.5),
+    "straighten": ("coordinates=bent", 0.25),
     "alpha": ("dynamics=hfhr", 0.5), "gamma": ("dynamics=hfhr", 3), "a": ("dynamics=gaul", 2),
     "gaulGamma": ("dynamics=gaul", 5), "c1": ("dynamics=gaul", 0.8), "c2": ("dynamics=gaul", 1.2),
     "eta": ("", 0.033), "tau": ("", 1.5), "budget": ("", 5000), "chains": ("", 33), "speed": ("", 7), "seed": ("", 99),
@@ -81,7 +82,7 @@ NUMBERS = {
 CHOICES = {
     "target": ["cosine", "banana", "mixture", "logistic", "gaussian"],
     "dynamics": ["reversible", "hfhr", "gaul", "rotation"],
-    "coordinates": ["white", "theta"],
+    "coordinates": ["white", "bent", "theta"],
     "scheme": ["balanced", "lm_ab2", "euler"],
     "observable": ["t2", "sum", "t1sq", "t2sq", "sumsq", "t1"],
     "start": ["point", "target"],
@@ -125,7 +126,7 @@ def test_every_control_changes_the_state(page):
 
 @pytest.mark.parametrize("dynamics", CHOICES["dynamics"])
 def test_the_open_controls_fit_a_small_screen(opened, dynamics):
-    page = opened(f"chains=5&dynamics={dynamics}", reduced_motion="reduce")
+    page = opened(f"chains=5&dynamics={dynamics}&coordinates=bent", reduced_motion="reduce")
     page.set_viewport_size({"width": 1280, "height": 800})
     bottom = page.locator(".controls").evaluate(
         "e => [e.scrollHeight - e.clientHeight, e.getBoundingClientRect().bottom]"
@@ -139,6 +140,12 @@ def test_buttons_set_the_rates_that_are_best_for_the_curvature(opened):
     for name, best in {"pairing": gm.dynamics.pairing, "fastest": gm.dynamics.fastest}.items():
         page.click(f"[data-best={name}]")
         assert state(page)["settings"]["omega"] == pytest.approx(abs(best([1.0, 12.0]).Q).max(), abs=5e-4)
+    page.click("[data-best=least]")
+    assert state(page)["settings"]["omega"] == 3
+    settled(page)
+    sides, least = state(page)["sides"], gm.dynamics.least_variance([1.0, 12.0], [1.0, 0.0], rate=3.0)
+    assert abs(least.Q).max() == pytest.approx(3)
+    assert sides["yours"]["constant"]["value"] == pytest.approx(sides["beside"]["constant"]["value"] / 10, rel=1e-9)
 
 
 def test_sliders_move_by_the_keyboard_and_the_number_follows(opened):

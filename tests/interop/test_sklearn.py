@@ -213,8 +213,8 @@ def counts(rows=150, seed=4):
 
 def test_counts_are_those_of_the_regression():
     X, y = counts()
-    model = BayesianNegativeBinomialRegression(effort=0.1).fit(X, y)
-    direct = fit(X, y, "negative-binomial", effort=0.1)
+    model = BayesianNegativeBinomialRegression(effort=0.3).fit(X, y)
+    direct = fit(X, y, "negative-binomial", effort=0.3)
     assert np.allclose(model.coef_, [direct.mean["x0"], direct.mean["x1"]], rtol=1e-6)
     mean, sd = model.predict(X[:5], return_std=True)
     assert np.allclose(mean, direct.predict(X[:5]).mean, rtol=1e-6)
@@ -245,12 +245,21 @@ def test_weights_are_rows_that_come_several_times(estimator):
     order = np.random.default_rng(0).permutation(len(y))
     shuffled = estimator(effort=0.1).fit(X[order], y[order], sample_weight=times[order])
     assert np.allclose(shuffled.coef_, repeated.coef_, atol=1e-3 * repeated.coef_sd_.min())
+    with pytest.raises(ValueError, match="at least one non-zero"):
+        estimator().fit(X, y, sample_weight=np.zeros(len(y)))
+
+
+@pytest.mark.parametrize(
+    "estimator", [pytest.param(e, id=e.__name__, marks=[pytest.mark.slow] * (e in ESTIMATORS[1:])) for e in ESTIMATORS]
+)
+def test_half_a_weight_is_half_an_observation(estimator):
+    """Weights that are no whole numbers reach a linear model as sums, all others as factors of their losses."""
+    X, y = data_for(estimator)
+    times = np.arange(len(y)) % 3
     halves = estimator(effort=0.05).fit(X, y, sample_weight=times + 0.5)
     full = estimator(effort=0.05).fit(np.repeat(X, 2 * times + 1, axis=0), np.repeat(y, 2 * times + 1))
     assert np.allclose(halves.coef_sd_ / full.coef_sd_, np.sqrt(2), rtol=0.12)  # half as many observations
     assert np.all(np.abs(halves.coef_ - full.coef_) < 0.5 * full.coef_sd_)
-    with pytest.raises(ValueError, match="at least one non-zero"):
-        estimator().fit(X, y, sample_weight=np.zeros(len(y)))
 
 
 def test_class_weights_move_the_shares():

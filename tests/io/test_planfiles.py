@@ -161,7 +161,7 @@ def test_another_step_size(tmp_path):
 
 def test_an_experiment_by_name():
     assert find("nld-quadratic", 0.1).num_steps == 100
-    with pytest.raises(gm.InvalidInput, match=r"neither a plan file .* Did you mean nld-quadratic"):
+    with pytest.raises(gm.InvalidInput, match=r"neither a plan file .* Did you mean 'nld-quadratic'"):
         find("nld-quadratc")
 
 

@@ -103,7 +103,7 @@ def test_equal_plans_have_equal_names_and_different_ones_do_not():
 
 
 def test_unknown_names_are_answered_with_the_nearest():
-    with pytest.raises(InvalidInput, match="Did you mean `linear-hfhr`"):
+    with pytest.raises(InvalidInput, match="Did you mean 'linear-hfhr'"):
         select(["linear-hfrh"])
     assert len(select()) == 12
     assert [e.seed for e in select(["nld-quadratic"], seed=3)] == [3]

@@ -136,7 +136,7 @@ def test_a_full_disk_and_a_read_only_directory_are_said(tmp_path, gyromc_says):
 
 def test_bad_names_engines_and_profiles_are_said(tmp_path, gyromc_says):
     for arguments, words in (
-        (["nld-quadratc"], "Did you mean `nld-quadratic`"),
+        (["nld-quadratc"], "Did you mean 'nld-quadratic'"),
         (["nld-quadratic", "--engine", "warp"], "`engine` must be one of"),
         (["nld-quadratic", "--profile", "slow"], "quick, paper"),
         (["nld-quadratic", "--seed", "-1"], "seed"),

@@ -231,14 +231,13 @@ def test_the_report_is_rebuilt_without_sampling(live, tmp_path):
 @pytest.mark.parametrize(
     ("times", "expected"),
     [
-        ({"wall": 70, "computing": 60, "sampling": 58, "sensitivity": 0}, "60 s by the clock"),
         (
             {"wall": 70, "computing": 60, "sampling": 50, "sensitivity": 70},
-            "60 s by the clock; device time 2 min (50 s, and 70 s for the sensitivity), added over all pieces",
+            "60 s by the clock; 2 min of device time, added over all pieces",
         ),
         (
             {"wall": 4, "sampling": 50, "pieces": {"computed": 0, "reused": 9}},  # times of an earlier version
-            "4 s by the clock; device time 50 s, added over all pieces; 9 pieces computed by an earlier run",
+            "4 s by the clock; 50 s of device time, added over all pieces; 9 pieces computed by an earlier run",
         ),
     ],
 )
@@ -272,7 +271,6 @@ def test_the_sensitivity_of_claim_i_is_stored_and_shown(live):
     assert live.computed == 10 + 68 - 5
     results = json.loads((live.directory / "results.json").read_text())
     assert results["times"]["sensitivity"] > 0
-    assert len(results["times"]["cells"]) == 10
     assert results["times"]["pieces"] == {"computed": live.computed, "reused": live.reused}
     assert f"<dt>Took</dt><dd>{took(results['times'])}</dd>" in live.report.read_text()
     assert f", {took(results['times'])}.\n" in markdown(results)

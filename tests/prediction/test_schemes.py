@@ -11,7 +11,7 @@ import gyromc as gm
 from gyromc.martingale import martingale
 from gyromc.observables import Ridge
 from gyromc.prediction.exact.chain import lift, linear_chain
-from gyromc.prediction.exact.moments import exact_moments, linear_change, ridge_mean
+from gyromc.prediction.exact.moments import exact_moments, linear_averages, ridge_mean
 from gyromc.schemes import integrators
 from support import exact
 from support.values import skew, wishart
@@ -171,8 +171,10 @@ def test_mutants_are_seen(monkeypatch):
         made("euler", "D and Q", num_steps=2000),
     )  # its ψ is made for more noise
     assert found.corrected < 0.01 * found.variance
-    wrong = linear_change(linear_chain(plan), np.array([[1.0, 0.6]]), martingale(other).linear[:1], 2000)
-    assert found.variance + wrong[0] > 2 * found.corrected
+    wrong = linear_averages(
+        linear_chain(plan), np.array([[1.0, 0.6]]), martingale(other).linear[:1], 2000, plan.burn_in
+    )[1]
+    assert wrong[0] > 2 * found.corrected
 
 
 SAMPLED = [

@@ -24,14 +24,19 @@ def test_a_right_model_is_rarely_called_wrong(family):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings(
+    "ignore::gyromc.GyromcWarning"
+)  # of few rows in groups some fits say that their draws are poor
 @pytest.mark.parametrize("n", [40, 150])
 @pytest.mark.parametrize("family", [*EVERY, *GROUPED])
 def test_at_most_one_right_model_in_twenty_is_called_wrong(family, n):
-    wrong, p = alarms(family, 200, n)
-    print(f"{family}, {n} rows: {wrong} of 200 called wrong")
-    assert wrong <= 10
+    """Groups are fitted by two longer fits for each of the simulations: there are fewer of them."""
+    count = 60 if family in GROUPED else 200
+    wrong, p = alarms(family, count, n)
+    print(f"{family}, {n} rows: {wrong} of {count} called wrong")
+    assert wrong <= count / 20
     for aspect, values in p.items():  # each by itself: P(p < 0.05) ≤ 0.05, within four errors, for some fifty tests
-        assert np.mean(np.array(values) < 0.05) < 0.05 + 4 * np.sqrt(0.05 * 0.95 / 200), aspect
+        assert np.mean(np.array(values) < 0.05) < 0.05 + 4 * np.sqrt(0.05 * 0.95 / count), aspect
 
 
 def verdicts(found):
@@ -228,8 +233,8 @@ def test_residuals_are_those_of_least_squares_and_the_score_test_is_the_partial_
     more = np.column_stack([D, z])
     still = y - more @ np.linalg.lstsq(more, y, rcond=None)[0]
     expected = (left @ left - still @ still) / (left @ left / (n - 4))
-    statistic, p = output.each(z[:, None])
-    assert statistic[0] == pytest.approx(expected, rel=0.05)
+    share, p = output.each(z[:, None])
+    assert share[0] == pytest.approx((expected - 1) / (n - 4), rel=0.05)
     assert p[0] == pytest.approx(stats.chi2.sf(expected, 1), rel=0.6)
     assert output.each(X)[0] == pytest.approx(np.zeros(3))  # what is fitted already explains nothing
 
@@ -370,12 +375,12 @@ def test_longley_is_collinear_as_published():
 def test_the_chance_of_a_statistic_is_that_of_its_law_and_larger_where_replicates_have_wider_tails():
     rng = np.random.default_rng(14)
     normal, heavy = rng.normal(size=(2000, 3)), rng.standard_t(5, size=(2000, 3)) * np.sqrt(3 / 5)
-    plain = chance(9.0, np.sum(normal**2, axis=1), 3)
+    plain = chance(9.0, 3, np.sum(normal**2, axis=1))
     assert plain == pytest.approx(stats.chi2.sf(9.0, 3), rel=0.25)
     assert plain >= stats.chi2.sf(9.0, 3)
     wider = np.sum(heavy**2, axis=1)
-    assert chance(9.0, wider, 3) > 1.3 * stats.chi2.sf(9.0, 3)
-    assert chance(20.0, wider, 3) > 10 * stats.chi2.sf(20.0, 3)
+    assert chance(9.0, 3, wider) > 1.3 * stats.chi2.sf(9.0, 3)
+    assert chance(20.0, 3, wider) > 10 * stats.chi2.sf(20.0, 3)
 
 
 def test_small_functions_on_small_numbers():

@@ -20,6 +20,8 @@ from gyromc.show.files import private_folder
 KNOWN_TO = "0.10."
 OLDER_GENERATOR = "--xla_cpu_use_fusion_emitters=false"
 
+MOST_MAPS = 20_000
+
 # The folders and files whose default tests are compiled quickly.
 QUICK = frozenset(
     (
@@ -99,6 +101,17 @@ def in_the_way_of(path, marks: str) -> None:
     if quick != jax.config.values["jax_disable_most_optimizations"]:
         jax.clear_caches()
     _set("disable_most_optimizations", quick)
+
+
+def forget_many() -> None:
+    """Forget what is compiled once it takes a third of the 65,530 memory maps that Linux allows a process.
+
+    The interpreted kernels of one test take some 280 of them, and keep them. Where none is left XLA ends the process with a
+    segmentation fault while it compiles.
+    """
+    maps = Path("/proc/self/maps")
+    if maps.exists() and maps.read_bytes().count(b"\n") > MOST_MAPS:
+        jax.clear_caches()
 
 
 def _set(name: str, value) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from gyromc.tables.request import Request
 from gyromc.tables.study import study
-from simulated.verdicts import RIGHT, WRONG, right, wrong
+from simulated.verdicts import RIGHT, WRONG, checked, right, wrong
 
 
 def curve(rng, n):
@@ -63,7 +63,12 @@ def in_time(rng, n):
     return {"x": x, "y": x + e}, "linear", "independent rows", None
 
 
-CASES = [curve, clusters, overdispersed, heavy_tails, swapped_row, spread, in_time]
+# Advice of a family is that for the swapped row, too; that of overdispersed counts is among the checks of models.
+LONG = (overdispersed, heavy_tails)
+CASES = [
+    pytest.param(case, marks=[pytest.mark.slow] if case in LONG else [], id=case.__name__)
+    for case in (curve, clusters, overdispersed, heavy_tails, swapped_row, spread, in_time)
+]
 
 
 def fitted(folder, name, **options):
@@ -71,25 +76,23 @@ def fitted(folder, name, **options):
     return study(request)[1]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
-def test_the_cause_leads_and_its_remedy_helps(case, tmp_path):
+@pytest.mark.parametrize("case", CASES)
+def test_the_cause_leads_and_its_remedy_helps(case):
     columns, family, cause, remedy = case(np.random.default_rng(5), 160)
-    rows = zip(*columns.values(), strict=True)
-    (tmp_path / "d.csv").write_text("\n".join([",".join(columns), *(",".join(map(str, row)) for row in rows)]))
-    found = fitted(tmp_path, "first", formula="y ~ x" if case is not curve else "y ~ x + z", family=family)
-    first = found["adequacy"]["checks"][0]
+    prepared, _, found = checked("y ~ x" if case is not curve else "y ~ x + z", columns, family)
+    first = found["checks"][0]
     assert first["verdict"] == "misfit"
     assert first["name"] in (cause if isinstance(cause, tuple) else (cause,))
-    assert first["sentence"] in found["adequacy"]["headline"]
+    assert first["sentence"] in found["headline"]
     if remedy is None and first["command"] is None:
         return
     assert first["command"] is not None
     words = shlex.split(first["command"])
     assert remedy is None or remedy in first["command"]
     given = {words[i][2:].replace("-", "_"): words[i + 1] for i in range(3, len(words) - 1, 2)}
-    again = fitted(tmp_path, "second", formula=given["formula"], family=given.get("family", family))
-    if again["model"]["target"] == found["model"]["target"]:
-        assert again["adequacy"]["loo"]["elpd"] > found["adequacy"]["loo"]["elpd"] + 2
+    prepared_again, _, again = checked(given["formula"], columns, given.get("family", family))
+    if prepared_again.encoding.response.name == prepared.encoding.response.name:
+        assert again["loo"]["elpd"] > found["loo"]["elpd"] + 2
 
 
 @pytest.mark.parametrize(
@@ -102,9 +105,9 @@ def test_a_known_fault_is_named_with_the_family_that_mends_it(name):
 
 @pytest.mark.parametrize("family", ["linear", "logistic", "ordinal", "poisson"])
 def test_a_right_model_is_called_right(family):
-    """Of four data sets one is called wrong at most: by chance more are in 1.4 % of cases, were the rate 5 %."""
+    """Of two data sets none is called wrong; were half of them, that would be seen in three of four cases, as by one of four."""
     design = next(one for one in RIGHT.values() if one.family == family)
-    assert right(design, 4)["wrong"] <= 1
+    assert right(design, 2)["wrong"] == 0
 
 
 def test_a_curve_that_is_there_already_is_made_finer(tmp_path):

@@ -1,10 +1,12 @@
-"""Average slopes and differences under interactions, curves and classes, against closed forms; predictions with intervals."""
+"""Ratios and contrasts, average slopes and differences under interactions, curves and classes; predictions with intervals."""
 
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import special
 
 import gyromc as gm
+from gyromc.tables.effects import changeable
 
 
 @pytest.fixture(scope="module")
@@ -27,6 +29,74 @@ def data():
 
 def effects(model):
     return {row["name"]: row for row in model.results["effects"]["rows"]}
+
+
+@pytest.fixture(scope="module")
+def patients():
+    rng = np.random.default_rng(4)
+    frame = pd.DataFrame({"age": rng.normal(50, 10, 300), "site": rng.choice(["a", "b", "c"], 300)})
+    frame["smokes"] = (rng.random(300) < 0.4).astype(int)
+    t = -3 + 0.05 * frame["age"] + 0.5 * (frame["site"] == "b") - 0.5 * (frame["site"] == "c") + 0.8 * frame["smokes"]
+    frame["ill"] = (rng.random(300) < special.expit(t)).astype(int)
+    frame["score"] = t + rng.normal(0, 0.1, 300)
+    return frame
+
+
+def test_odds_ratios_and_changes_are_those_of_the_draws(patients):
+    model = gm.fit("ill ~ age + site + smokes", patients, family="logistic", effort="quick")
+    found = effects(model)
+    assert list(found) == [
+        "age + 1",
+        "site: b against a",
+        "site: c against a",
+        "site: c against b",
+        "smokes: 1 against 0",
+    ]
+    draws = model.draws
+    between = draws["site[c]"] - draws["site[b]"]
+    contrast = found["site: c against b"]
+    assert contrast["ratio"] == pytest.approx(np.exp(np.median(between)))
+    ends = np.exp(np.quantile(between, [0.025, 0.975], method="hazen"))
+    assert contrast["ratio_interval_95"] == pytest.approx(ends.tolist())
+    b = draws[["intercept", "age", "site[b]", "site[c]", "smokes"]].to_numpy()[:: len(draws) // 400]
+    site = patients["site"]
+    rows = np.column_stack([np.ones(300), patients["age"], site == "b", site == "c", patients["smokes"]]).astype(float)
+
+    def p(**to):
+        columns = ["one", "age", "b", "c", "smokes"]
+        X = np.column_stack([to.get(name, rows[:, j]) * np.ones(300) for j, name in enumerate(columns)])
+        return special.expit(b @ X.T).mean(axis=1)
+
+    spread = 4 / np.sqrt(len(b))  # two sets of draws
+    for name, change in {
+        "age + 1": p(age=rows[:, 1] + 1) - p(),
+        "site: c against b": p(b=0.0, c=1.0) - p(b=1.0, c=0.0),
+        "smokes: 1 against 0": p(smokes=1.0) - p(smokes=0.0),
+    }.items():
+        low, high = found[name]["change_interval_95"]
+        assert abs(found[name]["change"] - change.mean()) < 2 * spread * change.std()
+        assert low < found[name]["change"] < high
+
+
+def test_linear_models_have_contrasts_only(patients):
+    found = effects(gm.fit("score ~ age + site + smokes", patients, family="linear"))
+    assert list(found) == ["site: c against b"]
+    assert found["site: c against b"]["ratio"] is None
+    assert abs(found["site: c against b"]["change"] + 1.0) < 0.08
+
+
+def test_a_transformed_column_has_a_ratio_and_its_column_a_slope(patients):
+    found = effects(gm.fit("ill ~ log(age) + smokes", patients, family="logistic", effort="quick"))
+    assert list(found) == ["log(age) + 1", "smokes: 1 against 0", "slope of age"]
+
+
+def test_products_and_curves_cannot_be_changed_alone():
+    rng = np.random.default_rng(4)
+    site, age, smokes = rng.integers(0, 3, 300), rng.normal(50, 10, 300), rng.random(300) < 0.4
+    X = np.column_stack([age, site == 1, site == 2, smokes, age * smokes, age**2, age**3]).astype(float)
+    names = ["age", "site[b]", "site[c]", "smokes", "age:smokes", "poly(w, 2)[0]", "poly(w, 2)[1]"]
+    sources = ["age", "site", "site", "smokes", "age:smokes", "poly(w, 2)", "poly(w, 2)"]
+    assert list(changeable(names, sources, X)) == ["site"]
 
 
 def test_slopes_under_interactions_and_polynomials_are_derivatives(data):
@@ -54,7 +124,7 @@ def test_a_curve_has_an_average_slope_and_a_picture(data):
     assert np.all(np.array(line["low"]) < line["mean"])
 
 
-@pytest.mark.parametrize("family", ["ordinal", "softmax"])
+@pytest.mark.parametrize("family", [pytest.param("ordinal", marks=pytest.mark.slow), "softmax"])
 def test_probabilities_of_classes_change_by_nothing_in_sum(data, family):
     found = effects(gm.fit("class ~ x + arm", data, family=family, effort="quick"))
     changes = [found[f"slope of x, P(class = {k})"]["change"] for k in "012"]

@@ -35,7 +35,7 @@ def frame():
             "z": z,
             "a": a,
             "t": rng.uniform(1, 3, ROWS),
-            "code": rng.integers(1, 4, ROWS),
+            "code": rng.integers(1, 9, ROWS),
             "when": pd.date_range("2024-01-05", periods=ROWS).strftime("%Y-%m-%d"),
             "y": x + (a == "v") + np.sin(z) + 0.3 * rng.standard_normal(ROWS),
             "k": np.where(x + rng.standard_normal(ROWS) > 0, "yes", "no"),
@@ -56,7 +56,7 @@ def fitted(data, **options):
     folder = data.parent / options.get("family", "target")
     path = folder.with_suffix(".gyromc")
     if not path.exists():
-        study(Request(data=str(data), predict=str(data), save=str(path), out=str(folder), effort="0.3", **options))
+        study(Request(data=str(data), predict=str(data), save=str(path), out=str(folder), effort="1", **options))
     with (folder / "predictions.csv").open() as file:
         return list(csv.reader(file)), path
 

@@ -205,7 +205,7 @@ def test_one_parameter_and_a_constant_observable(quick):
     assert tuned.expected["one"] == tuned.bias["one"] == 0.0  # and not infinite
 
 
-def test_seconds_set_the_length_of_a_run():
+def test_seconds_set_the_length_of_a_run(quick):
     """A run of 0.2 s has as many steps as the machine makes in it; the speed is known to a factor of ten on a busy machine."""
     tuned = gm.tune(untuned(gm.targets.CosinePerturbed(2, 0.5), 2), seconds=0.2)
     assert 0.02 < tuned.seconds < 2.0

@@ -3,7 +3,6 @@
 `run` and `continue` may be one of several processes: then only process 0 prints, writes files and shows progress.
 """
 
-import difflib
 import io
 import os
 import sys
@@ -98,15 +97,15 @@ def find(what: str, step_size: float | None = None, allow_import: bool = False) 
     from gyromc.io.planfiles import load
     from gyromc.paper.catalogue import CATALOGUE
     from gyromc.plan import read_step_size
+    from gyromc.show.numbers import did_you_mean
 
     step_size = None if step_size is None else read_step_size(step_size)
     if is_plan_file(what):
         plan = load(what, allow_import)
         return plan if step_size is None else plan.replace(step_size=step_size)
     if what not in CATALOGUE:
-        near = difflib.get_close_matches(what, CATALOGUE, n=3, cutoff=0.4)
-        hint = f" Did you mean {', '.join(near)}?" if near else f" There are: {', '.join(CATALOGUE)}."
-        raise InvalidInput(f"{what!r} is neither a plan file (those end in .toml) nor an experiment.{hint}")
+        hint = did_you_mean(what, list(CATALOGUE), "There are:", cutoff=0.4)
+        raise InvalidInput(f"{what!r} is neither a plan file (those end in .toml) nor an experiment. {hint}")
     experiment = CATALOGUE[what]
     return experiment.plan(step_size=min(experiment.step_sizes) if step_size is None else step_size)
 

@@ -4,12 +4,12 @@
 """
 
 import dataclasses
-import difflib
 import hashlib
 from importlib import resources
 from pathlib import Path
 
 from gyromc.checks import read_path, require
+from gyromc.show.numbers import did_you_mean
 
 __all__ = ["EXAMPLES", "HEART", "Example", "located"]
 
@@ -105,9 +105,5 @@ def located(data: str | Path) -> Path:
     if not str(path).startswith(PREFIX):
         return path
     name = str(path).removeprefix(PREFIX)
-    near = difflib.get_close_matches(name, EXAMPLES, 1)
-    require(
-        name in EXAMPLES,
-        f"There is no example {name!r}.{f' Did you mean {near[0]!r}?' if near else ''} There is: {', '.join(EXAMPLES)}.",
-    )
+    require(name in EXAMPLES, f"There is no example {name!r}. {did_you_mean(name, list(EXAMPLES), 'There are:')}")
     return EXAMPLES[name].path

@@ -1,4 +1,4 @@
-"""A run, or what `expect` returned, as ArviZ's DataTree: the kept draws beside the averages over every step and their errors.
+"""A run, or what `expect` returned, as ArviZ's DataTree: the kept draws, and the averages over every step with their errors.
 
 Input: a `Run` with draws, or a `Posterior`. Output: an `xarray.DataTree` that arviz-stats and arviz-plots read, with the groups
 `posterior`, `sample_stats` (the log density of each draw), `posterior_predictive` and `log_likelihood` when asked for,

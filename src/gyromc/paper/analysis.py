@@ -1,4 +1,4 @@
-"""The findings of one experiment: errors, predictions beside them, the claims of the paper's §6 with their verdicts; and how
+"""The findings of one experiment: errors and their predictions, the claims of the paper's §6 with their verdicts; and how
 claim (i) depends on what the paper leaves open (the data, the test row and the start).
 
 Input: the averages of one experiment and of its variants, its forecast and, for logistic regression, an independent reference
@@ -7,8 +7,9 @@ Input: the averages of one experiment and of its variants, its forecast and, for
 
 import dataclasses
 import functools
+import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from gyromc.model import Model
 from gyromc.paper import claims
 from gyromc.paper.cache import Piece
 from gyromc.paper.catalogue import Experiment, PaperProblem, Profile
-from gyromc.paper.claims import Bootstrap, Normality, interval, normality, rmse, rmse_ratio
+from gyromc.paper.claims import Bootstrap, interval, normality, rmse, rmse_ratio
 from gyromc.plan import paper_steps
 from gyromc.targets import LogisticRegression
 
@@ -185,7 +186,7 @@ def _cell(data: Measured, role: str, k: int) -> dict[str, Any]:
 
 
 def _even(data: Measured, role: str, k: int, name: str) -> dict[str, Any]:
-    """Return the bias of the even observable over chains, beside the exact bias where that is known."""
+    """Return the bias of the even observable over chains, and the exact bias where that is known."""
     averages = data.averages(role, data.etas[k], name)
     averages = averages[np.isfinite(averages)]
     predicted = data.forecast[role]["cells"][k][name]
@@ -221,7 +222,7 @@ def _qq(data: Measured, role: str) -> dict[str, Any]:
 
 def _normalised(averages: np.ndarray, center: float, scale: float, by: str, known: bool) -> dict[str, Any]:
     """How averages were centred and scaled, by what, and the tests of normality."""
-    tests = dataclasses.asdict(normality((averages - center) / scale))
+    tests = normality((averages - center) / scale)
     return {"center": center, "scale": scale, "by": by, "scale_known": known, **tests}
 
 
@@ -288,9 +289,7 @@ def _claims(data: Measured, found: Mapping[str, Any]) -> list[claims.Claim]:
 def _normal_errors(found: Mapping[str, Any], which: str, key: str, source: str) -> claims.Claim:
     """Judge the normality of the errors as the paper normalises them, or as predicted."""
     qq = {role: found["qq"][role][which] for role in PAIR}
-    fields = [f.name for f in dataclasses.fields(Normality)]
-    tests = {role: Normality(**{name: q[name] for name in fields}) for role, q in qq.items()}
-    return claims.normal_errors(tests, key, source, qq["nonreversible"]["by"], qq["nonreversible"]["scale_known"])
+    return claims.normal_errors(qq, key, source, qq["nonreversible"]["by"], qq["nonreversible"]["scale_known"])
 
 
 def _exact_claims(found: Mapping[str, Any]) -> list[claims.Claim]:
@@ -319,9 +318,6 @@ ABOUT = {
 }
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
-Ratios = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""Values, and the ends of their intervals."""
-
 
 def variants(experiment: Experiment) -> list[Experiment]:
     """The experiment with other data and other noise (where it has data) and from another start, its own choices first."""
@@ -336,89 +332,68 @@ def variants(experiment: Experiment) -> list[Experiment]:
     return made
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Varied:
-    """An experiment's variants with their pieces by (variant, role, η).
+def sensitivity(
+    e: Experiment, profile: Profile, pieces: Mapping[tuple[str, str, float], Piece], predicted: Predicted, truth: float,
+    reference: Callable[[PaperProblem], Expectation], bootstrap: Bootstrap,
+) -> dict[str, Any]:  # fmt: skip
+    """Return the choices and, for each rival, reference and start, the counts and ratios at every step size.
 
-    `truth` is μ(h) where it is known without a prediction, `reference` computes π(h) at the test rows for logistic regression,
-    `predicted` has the predictions by (variant, role, η) where the target is Gaussian.
+    `pieces` and `predicted` are those of the variants. `truth` is μ(h) where it is known without a prediction, `reference`
+    computes π(h) at the test rows for logistic regression, on all of which the claim is judged.
     """
+    problem, etas, rows = e.problem, profile.step_sizes(e), e.problem.family == "logistic"
+    names = tuple(problem.observables()) if rows else (problem.primary,)
+    field, seeds = DATA.get(problem.family, (None, ()))
+    known = ("truth", "exact") if problem.gaussian else ("truth",)
 
-    experiment: Experiment
-    profile: Profile
-    pieces: Mapping[tuple[str, str, float], Piece]
-    truth: float
-    reference: Callable[[PaperProblem], Expectation]
-    bootstrap: Bootstrap
-    predicted: Predicted
+    def averages(v: Experiment, role: str, eta: float) -> np.ndarray:
+        piece = pieces[v.name, role, eta]
+        return piece.averages[:, [piece.names.index(name) for name in names]]
 
-    @property
-    def etas(self) -> tuple[float, ...]:
-        """The step sizes, the largest first."""
-        return self.profile.step_sizes(self.experiment)
+    def exact(v: Experiment, role: str, eta: float, what: str) -> float:
+        return predicted[v.name, role, eta]["observables"][problem.primary][what]
 
-    def summary(self) -> dict[str, Any]:
-        """Return the choices and, for each rival, reference and start, the counts and ratios at every step size."""
-        problem = self.experiment.problem
-        field, seeds = DATA.get(problem.family, (None, ()))
-        known = ("truth", "exact") if problem.gaussian else ("truth",)
-        return {
-            "data": None if field is None else {"field": field, "values": list(seeds)},
-            "starts": list(STARTS),
-            "num_observables": len(_judged_on(problem)),
-            "num_chains": self.profile.chains(self.experiment),
-            "step_sizes": list(self.etas),
-            "groups": [
-                {"against": rival, "about": about, "start": start} | self._group(rival, about, start)
-                for rival in self.experiment.roles[1:]
-                for about in (("paper", "independent") if problem.family == "logistic" else known)
-                for start in STARTS
-            ],
-        }
+    def errors(v: Experiment, role: str, eta: float, about: str) -> np.ndarray:
+        if about == "independent":
+            return averages(v, role, eta) - reference(v.problem).mean
+        if about == "paper":
+            return averages(v, role, eta) - np.nanmean(averages(v, role, etas[-1]), axis=0)
+        return averages(v, role, eta) - (exact(v, role, eta, "expectation") if problem.gaussian else truth)
 
-    def _group(self, rival: str, about: str, start: float) -> dict[str, Any]:
-        cases = [variant for variant in variants(self.experiment) if variant.start == start]
-        found = [list(map(np.concatenate, zip(*rows, strict=True))) for rows in self._ratios(rival, about, cases)]
+    def ratios(v: Experiment, rival: str, about: str, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Values, and the ends of their intervals."""
+        pair = ("nonreversible", rival)
+        if about == "exact":
+            ours, theirs = (exact(v, role, etas[k], "rmse") for role in pair)
+            ratio = np.array([ours / theirs])
+            return ratio, ratio, ratio
+        ours, theirs = (errors(v, role, etas[k], about) for role in pair)
+        return rmse_ratio(ours, theirs, bootstrap, k)
+
+    def group(rival: str, about: str, start: float) -> dict[str, Any]:
+        cases = [v for v in variants(e) if v.start == start]
+        each = [[ratios(v, rival, about, k) for v in cases] for k in range(len(etas))]
+        found = [tuple(map(np.concatenate, zip(*one, strict=True))) for one in each]
         below = np.array([ratio < 1 for ratio, _, _ in found])
-        ratios = {"ratios": [[float(f"{x:.4g}") for x in ratio] for ratio, _, _ in found]}  # for the figure
+        shown = {"ratios": [[float(f"{x:.4g}") for x in ratio] for ratio, _, _ in found]}  # for the figure
         return {
+            "against": rival,
+            "about": about,
+            "start": start,
             "cases": below.shape[1],
             "below_at_every_step_size": int(np.sum(np.all(below, axis=0))),
-            "cells": [_counts(eta, *row) for eta, row in zip(self.etas, found, strict=True)],
-        } | (ratios if rival == "reversible" else {})
+            "cells": [_counts(eta, *row) for eta, row in zip(etas, found, strict=True)],
+        } | (shown if rival == "reversible" else {})
 
-    def _ratios(self, rival: str, about: str, cases: list[Experiment]) -> Iterator[list[Ratios]]:
-        """For each step size, the ratios of each case."""
-        for k, eta in enumerate(self.etas):
-            if about == "exact":
-                exact = [[self._exact(v, role, eta)["rmse"] for role in ("nonreversible", rival)] for v in cases]
-                ratios = [np.array([ours / theirs]) for ours, theirs in exact]
-                yield [(ratio, ratio, ratio) for ratio in ratios]
-            else:
-                pairs = [[self._errors(v, role, eta, about) for role in ("nonreversible", rival)] for v in cases]
-                yield [rmse_ratio(ours, theirs, self.bootstrap, k) for ours, theirs in pairs]
-
-    def _errors(self, variant: Experiment, role: str, eta: float, about: str) -> np.ndarray:
-        averages = self._averages(variant, role, eta)
-        if about == "independent":
-            return averages - self.reference(variant.problem).mean
-        if about == "paper":
-            return averages - np.nanmean(self._averages(variant, role, self.etas[-1]), axis=0)
-        known = self._exact(variant, role, eta)["expectation"] if variant.problem.gaussian else self.truth
-        return averages - known
-
-    def _exact(self, variant: Experiment, role: str, eta: float) -> Mapping[str, Any]:
-        return self.predicted[variant.name, role, eta]["observables"][variant.problem.primary]
-
-    def _averages(self, variant: Experiment, role: str, eta: float) -> np.ndarray:
-        piece = self.pieces[variant.name, role, eta]
-        return piece.averages[:, [piece.names.index(name) for name in _judged_on(variant.problem)]]
-
-
-@functools.cache
-def _judged_on(problem: PaperProblem) -> tuple[str, ...]:
-    """The observables that the claim is judged on: all test rows, or the one of the paper's panels."""
-    return tuple(problem.observables()) if problem.family == "logistic" else (problem.primary,)
+    abouts = ("paper", "independent") if rows else known
+    return {
+        "data": None if field is None else {"field": field, "values": list(seeds)},
+        "starts": list(STARTS),
+        "num_observables": len(names),
+        "num_chains": profile.chains(e),
+        "step_sizes": list(etas),
+        "groups": [group(*at) for at in itertools.product(e.roles[1:], abouts, STARTS)],
+    }
 
 
 def _counts(eta: float, ratio: np.ndarray, low: np.ndarray, high: np.ndarray) -> dict[str, Any]:

@@ -8,7 +8,6 @@ paper's; every other choice (data seed, split, test row, ddof, start) is a recor
 
 import abc
 import dataclasses
-import difflib
 import functools
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -18,8 +17,8 @@ import numpy as np
 
 from gyromc import datasets, dynamics, observables, oracles, targets
 from gyromc.checks import require, whole
-from gyromc.errors import InvalidInput
 from gyromc.plan import Plan, paper_steps
+from gyromc.show.numbers import did_you_mean
 
 U_DIRECTION = (math.sqrt(2) / 2, -math.sqrt(2) / 2, 0.0)
 """u of the paper's §6."""
@@ -415,9 +414,7 @@ def select(names: Iterable[str] = (), seed: int = 0) -> tuple[Experiment, ...]:
     """Return the experiments with these names (default: all) in the catalogue's order, with noise derived from `seed`."""
     wanted = list(names)
     for name in wanted:
-        if name not in CATALOGUE:
-            near = difflib.get_close_matches(name, CATALOGUE, n=1, cutoff=0.4)
-            hint = f" Did you mean `{near[0]}`?" if near else ""
-            raise InvalidInput(f"Unknown experiment {name!r}.{hint} There are: {', '.join(CATALOGUE)}.")
+        hint = did_you_mean(name, list(CATALOGUE), "There are:", cutoff=0.4)
+        require(name in CATALOGUE, f"Unknown experiment {name!r}. {hint}")
     seed = whole(seed, "seed", least=0, most=10**12)
     return tuple(dataclasses.replace(e, seed=seed) for e in CATALOGUE.values() if not wanted or e.name in wanted)

@@ -31,9 +31,9 @@ from gyromc.plan import Plan
 from gyromc.show.progress import Progress
 
 FEW_CHAINS = 256
-"""Too few to fill a GPU: so many are left to the processors beside it."""
+"""Too few to fill a GPU: so many are left to the CPU."""
 PREDICTING = 4
-"""Processes at most, beside a GPU that computes all pieces."""
+"""CPU processes at most, while a GPU computes all pieces."""
 SECONDS = {"quadratic": 0.1, "nonquadratic": 6.0, "linear": 0.2, "logistic": 8.0}
 """About how long one prediction takes, by family."""
 
@@ -63,7 +63,7 @@ class Cell:
 class Outcome:
     """Pieces and predictions by (experiment, dynamics, η), and how many pieces were computed and reused.
 
-    `predicting`: the seconds of predictions that were computed beside the pieces.
+    `predicting`: the seconds of predictions that were computed at the same time as the pieces.
     """
 
     pieces: Mapping[Index, Piece]
@@ -99,7 +99,7 @@ def piece_jobs(todo: Sequence[Cell], engine: str = "auto", fresh: bool = False) 
 def _engine(cell: Cell, asked: str, known: dict[object, str]) -> str:
     """The engine of a cell: the choice depends on sampler, problem and sizes, not on the step size or the numbers in the data.
 
-    Where the engine is not given, cells with few chains are computed by `lanes`, on the processors beside a GPU.
+    Where the engine is not given, cells with few chains are computed by `lanes`, on the CPU of a machine with a GPU.
     """
     plan, e = cell.plan, cell.experiment
     kinds = type(e.problem), type(plan.target), type(plan.oracle), plan.dtype
@@ -233,10 +233,10 @@ class Computation:
         own = self._own
         keys = {job.key for job in own}
         aside = [job for job in (*self.pieces.values(), *self.predictions.values()) if job.key not in keys]
-        beside = self._beside(aside) if aside else None
+        meanwhile = self._meanwhile(aside) if aside else None
         found, predicting = obtain(own, self.cache, self.place, shown), None
-        if beside is not None:
-            others, predicting = beside.result()
+        if meanwhile is not None:
+            others, predicting = meanwhile.result()
             found = Obtained({**found.values, **others.values}, found.computed | others.computed)
         mine = {job.key: job for job in reversed(self.pieces.values())}
         computed = found.computed & mine.keys()
@@ -255,8 +255,8 @@ class Computation:
             predicting=predicting,
         )
 
-    def _beside(self, jobs: Sequence[Job]) -> "Future[tuple[Obtained, float]]":
-        """Compute jobs meanwhile, in a thread or, beside a GPU, in processes that do not use it; and the seconds it took."""
+    def _meanwhile(self, jobs: Sequence[Job]) -> "Future[tuple[Obtained, float]]":
+        """Compute jobs in a thread or, while a GPU is used, in CPU processes; and the seconds it took."""
         free = num_threads() - 1 if self.on_gpu else 0
         count = free if any(job.task.function is compute for job in jobs) else min(free, PREDICTING)
         future: Future[tuple[Obtained, float]] = Future()

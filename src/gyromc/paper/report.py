@@ -46,8 +46,6 @@ STATUS_CLASSES = {"holds": "yes", "certified": "yes", "confirmed": "yes", "fails
 FORMATS = ("svg", "png", "pdf", "csv")
 PAPER_KINDS = ("rmse", "qq")
 """The panels that the paper shows; others go beyond it."""
-DIFFERS = 0.1
-"""The part of the time by the clock from which device time is said beside it."""
 SECONDS_PER_FIGURES = 1.4
 """Of one experiment, for the progress bar."""
 FEW_EXPERIMENTS = 5
@@ -168,17 +166,14 @@ def _is_biased(found: Mapping[str, Any]) -> bool:
 
 
 def took(times: Mapping[str, Any]) -> str:
-    """Return the time by the clock and, where it differs, the time that all processes and devices took together, as text.
+    """Return the time by the clock, and the time that all processes and devices took together, as text.
 
     >>> took({"wall": 61.0, "computing": 60.0, "sampling": 100.0, "pieces": {"computed": 7, "reused": 0}})
-    '60 s by the clock; device time 2 min, added over all pieces'
+    '60 s by the clock; 2 min of device time, added over all pieces'
     """
-    wall, sampling, sensitivity = times.get("computing", times["wall"]), times["sampling"], times.get("sensitivity", 0)
-    device, reused = sampling + sensitivity, times.get("pieces", {}).get("reused", 0)
-    text = f"{duration(wall)} by the clock"
-    if abs(device - wall) > DIFFERS * wall:
-        parts = f" ({duration(sampling)}, and {duration(sensitivity)} for the sensitivity)" if sensitivity else ""
-        text += f"; device time {duration(device)}{parts}, added over all pieces"
+    wall, device = times.get("computing", times["wall"]), times["sampling"] + times.get("sensitivity", 0)
+    reused = times.get("pieces", {}).get("reused", 0)
+    text = f"{duration(wall)} by the clock; {duration(device)} of device time, added over all pieces"
     return text + (f"; {counted(reused, 'piece')} computed by an earlier run" if reused else "")
 
 

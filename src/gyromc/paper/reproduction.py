@@ -14,7 +14,7 @@ from typing import Any
 
 from gyromc.approx.sample import Expectation
 from gyromc.checks import one_of
-from gyromc.paper.analysis import Measured, Varied, analyse, forecast, predictive_reference
+from gyromc.paper.analysis import Measured, analyse, forecast, predictive_reference, sensitivity
 from gyromc.paper.cache import Cache
 from gyromc.paper.catalogue import PROFILES, Experiment, HeartDisease, Profile, select
 from gyromc.paper.claims import Bootstrap
@@ -26,7 +26,7 @@ from gyromc.show.progress import progress as show_progress
 
 SECONDS_PER_ANALYSIS = 2.0
 SUMS = ("sampling", "sensitivity", "compiling", "predicting")
-"""Seconds inside the stage `computing`: of pieces, of variants' pieces, of their compilation, of predictions beside them."""
+"""Seconds inside the stage `computing`: of pieces, of variants' pieces, of their compilation, of predictions at the same time."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -67,7 +67,7 @@ def reproduce(
     - `progress`: show progress on standard error; when left out, only on a terminal.
     - `workers`: how many processes compute the pieces; the numbers are the same for any. Left out: the fastest on this machine,
       one for each processor, and this process alone for less than half a minute of work. With a GPU this process computes on it,
-      and processes beside it compute the predictions and the pieces whose chains are too few for a GPU.
+      and processes on the CPU compute the predictions and the pieces whose chains are too few for a GPU.
     - `sensitivity`: whether the profile `"paper"` judges claim (i) also over other data, rows and starts; a quarter of its time.
 
     **Returns:** a `Reproduction`.
@@ -123,9 +123,8 @@ class Clock:
 def _times(
     started: datetime.datetime, clock: Clock, workers: str, outcome: Outcome, found: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The seconds of the stages so far, of the experiments' own pieces and of their variants', and of each of the former."""
-    own = {at: piece for at, piece in outcome.pieces.items() if at[0] in found}
-    mine = {id(piece): piece.wall_time for piece in own.values()}
+    """The seconds of the stages so far, of the experiments' own pieces and of their variants'."""
+    mine = {id(piece): piece.wall_time for at, piece in outcome.pieces.items() if at[0] in found}
     every = {id(piece): piece for piece in outcome.pieces.values()}
     return {
         "started": started.isoformat(timespec="seconds"),
@@ -137,7 +136,6 @@ def _times(
         "sampling": sum(mine.values()),
         "sensitivity": sum(piece.wall_time for piece in every.values()) - sum(mine.values()),
         "compiling": sum(piece.compile_time for piece in every.values()),
-        "cells": {" ".join(map(str, at)): piece.wall_time for at, piece in own.items()},
     }
 
 
@@ -162,30 +160,21 @@ def _findings(
         return Bootstrap(chains, profile.bootstrap, seed)
 
     @functools.cache
-    def reference(problem: HeartDisease, draws: int) -> Expectation:
+    def reference(draws: int, problem: HeartDisease) -> Expectation:
         return predictive_reference(problem.target(), problem.split.X_test, draws, seed)
-
-    def varied(data: Measured, fewer: Profile) -> Varied:
-        draws = fewer.reference_draws
-        return Varied(
-            experiment=data.experiment,
-            profile=fewer,
-            pieces=outcome.pieces,
-            truth=data.truth,
-            reference=lambda problem: reference(problem, draws),
-            bootstrap=bootstrap(fewer.chains(data.experiment)),
-            predicted=outcome.predicted,
-        )
 
     found = {}
     for e in experiments:
         shown.describe(f"{e.name}: predictions and claims")
         pieces = {at[1:]: piece for at, piece in outcome.pieces.items() if at[0] == e.name}
-        known = reference(e.problem, profile.reference_draws) if isinstance(e.problem, HeartDisease) else None
+        known = reference(profile.reference_draws, e.problem) if isinstance(e.problem, HeartDisease) else None
         etas, chains = profile.step_sizes(e), bootstrap(profile.chains(e))
         data = Measured(e, etas, pieces, forecast(e, etas, outcome.predicted), known, chains)
         found[e.name] = analyse(data)
-        if profile.sensitivity is not None:
-            found[e.name]["sensitivity"] = varied(data, profile.sensitivity).summary()
+        if (fewer := profile.sensitivity) is not None:
+            known_at = functools.partial(reference, fewer.reference_draws)
+            found[e.name]["sensitivity"] = sensitivity(
+                e, fewer, outcome.pieces, outcome.predicted, data.truth, known_at, bootstrap(fewer.chains(e))
+            )
         shown.advance(SECONDS_PER_ANALYSIS)
     return found

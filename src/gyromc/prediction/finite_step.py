@@ -1,9 +1,9 @@
 """Moments of one chain's average at the plan's own step size, for targets that are not Gaussian; what a martingale leaves.
 
-Input: V, μ(h), the first effects of the step size, the stability. Output: an `Averaged`. Up to two coupled coordinates the
-chain's own stationary law is computed on a grid, or on grids at larger steps from which terms of second order follow. Otherwise
-bias and variance are those of first order in η, and the error of the bias counts a second order twice as large as on a Gaussian
-(for balanced noise, which has none there: times how far the target is from a Gaussian).
+Input: V, μ(h), the first effects of the step size, the stability. Output: an `Answer` with them. Up to two coupled coordinates
+the chain's own stationary law is computed on a grid, or on grids at larger steps from which terms of second order follow.
+Otherwise bias and variance are those of first order in η, and the error of the bias counts a second order twice as large as on a
+Gaussian (for balanced noise, which has none there: times how far the target is from a Gaussian).
 
 `Residuals` takes a plan with `martingale=True` and a weighted sample of the posterior, and returns N·Var of the corrected
 average. With φ the control variate's function, y⁺ = Ay + B(∇H + δ) + Cξ and ȳ⁺ = Ay + B∇H,
@@ -16,7 +16,6 @@ import contextlib
 import dataclasses
 import functools
 import math
-from typing import Any
 
 import numpy as np
 
@@ -28,7 +27,7 @@ from gyromc.observables import Observable
 from gyromc.oracles import Exact
 from gyromc.oracles.moments import oracle_covariances, why_no_moments
 from gyromc.plan import Plan
-from gyromc.prediction.answers import UNKNOWN, Kind, Method, Number
+from gyromc.prediction.answers import Answer, Kind, Method, Number
 from gyromc.prediction.following import Transient
 from gyromc.prediction.grid import GridChain, Grids, why_not_grid
 from gyromc.prediction.poisson.plug_in import Fitted
@@ -59,30 +58,22 @@ class First:
     floor: Number | None = NONE
 
 
-@dataclasses.dataclass(frozen=True)
-class Averaged:
-    """Bias and standard deviation of one chain's average."""
-
-    std: float
-    std_uncertainty: float
-    rmse_method: Method
-    bias: float | None = None
-    bias_method: Method = UNKNOWN
-    bias_error: float = 0.0
-    start_counted: bool = False  # whether bias and error contain the effect of the start
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class Asked:
     """An observable of a plan, with what is known of it under the target."""
 
     plan: Plan
     h: Observable
-    V: Number
-    mean: Number  # μ(h)
+    base: Answer  # with V and μ(h)
     spread: float  # the standard deviation of h
     chosen: tuple[int, ...]  # the coordinates of z that it is coupled with
     steady: Stability | None
+
+    @property
+    def V(self) -> Number:
+        """V, and its error: infinite where that is not known."""
+        error = self.base.variance_error
+        return Number(self.base.variance, error if math.isfinite(error) else math.inf)
 
     @property
     def limit(self) -> float:
@@ -102,19 +93,23 @@ class Asked:
         """The step size as a share of the largest stable one; 1 where that is not known."""
         return self.plan.eta / self.limit if self.limit > self.plan.eta else 1.0
 
-    def spread_of(self, variance: Number, start: Transient | None, how: Method) -> dict[str, Any]:
-        """`std` of an average, its error and method, from N·Var and the sum of η(h - μ) that the start adds.
+    def spread_of(self, variance: Number, start: Transient | None, how: Method) -> Answer:
+        """The answer with `std` of an average, its error and method, from N·Var and the sum of η(h - μ) that the start adds.
 
         Both ends of a chain have a part of 3/(2·rate·time) in the variance of one exponential.
         """
         time, N = self.plan.num_steps * self.plan.eta, self.plan.num_steps
         if start is not None and math.isnan(start.value):
-            return {"std": math.nan, "std_uncertainty": math.nan, "rmse_method": Method(Kind.UNKNOWN, LOST)}
+            return self.of_std(math.nan, math.nan, Method(Kind.UNKNOWN, LOST))
         ends = min(1.0, ENDS / (self.rate * time)) if self.rate > 0 else 1.0
         total, error = max(variance.value, 0.0) / N, (variance.error + ends * max(variance.value, 0.0)) / N
         if start is not None:
             total, error = total + start.variance / time**2, error + start.variance_error / time**2
-        return {"std": math.sqrt(total), "std_uncertainty": of_root(total, error), "rmse_method": how}
+        return self.of_std(math.sqrt(total), of_root(total, error), how)
+
+    def of_std(self, std: float, error: float, how: Method) -> Answer:
+        """The answer with the standard deviation of an average."""
+        return dataclasses.replace(self.base, std=std, std_uncertainty=error, rmse_method=how)
 
 
 def of_root(square: float, error: float) -> float:
@@ -122,8 +117,8 @@ def of_root(square: float, error: float) -> float:
     return error / (2 * math.sqrt(square)) if error < square else math.sqrt(square + error) - math.sqrt(square)
 
 
-def averaged(asked: Asked, first: First, grids: Grids) -> Averaged:
-    """The moments of one chain's average; a bias that its error exceeds by far is not known."""
+def averaged(asked: Asked, first: First, grids: Grids) -> Answer:
+    """The answer with the moments of one chain's average; a bias that its error exceeds by far is not known."""
     found = None
     if why_not_grid(asked.plan, asked.chosen) is None:
         with contextlib.suppress(InvalidInput):  # no grid that can be solved and holds the target
@@ -131,22 +126,23 @@ def averaged(asked: Asked, first: First, grids: Grids) -> Averaged:
     return _known(found or first_order(asked, first), asked.spread)
 
 
-def _known(found: Averaged, spread: float) -> Averaged:
+def _known(found: Answer, spread: float) -> Answer:
     """Without a bias whose error is larger than the standard deviation of h and comparable with the bias itself."""
     if found.bias is None or not found.bias_error > max(spread, NOT_RESOLVED * abs(found.bias)):
         return found
     why = f"unknown: its error ({found.bias_error:.1g}) exceeds the standard deviation of the observable"
     how = Method(found.rmse_method.kind, found.rmse_method.replace(" + bias²", ""))
-    return Averaged(found.std, found.std_uncertainty, how, bias_method=Method(Kind.UNKNOWN, why))
+    unknown = {"bias": None, "bias_error": 0.0, "start_counted": False, "bias_method": Method(Kind.UNKNOWN, why)}
+    return dataclasses.replace(found, rmse_method=how, **unknown)
 
 
-def leading(asked: Asked, first: First) -> Averaged:
+def leading(asked: Asked, first: First) -> Answer:
     """The variance V/(Nη) + s/N alone, where nothing is known of the bias; s = None: not known for this scheme or oracle."""
     eta, N, V, s = asked.plan.eta, asked.plan.num_steps, asked.V, first.floor
     euler = asked.plan.scheme.is_euler
     text = "asymptotic √(ηV)" if 0.99 <= N * eta * eta <= 1.01 else "asymptotic √(V/(Nη))"
     if s is None and not isinstance(asked.plan.oracle, Exact):
-        return Averaged(math.nan, math.nan, Method(Kind.UNKNOWN, f"unknown: {UNKNOWN_NOISE}"))
+        return asked.of_std(math.nan, math.nan, Method(Kind.UNKNOWN, f"unknown: {UNKNOWN_NOISE}"))
     if s is None:
         text, s = f"{text}, without what the scheme adds", Number(0.0, asked.share * V.value / eta)
     elif s.value or not euler:
@@ -154,10 +150,10 @@ def leading(asked: Asked, first: First) -> Averaged:
     # Of first order in η for Euler, and what a scheme of second order leaves.
     step = (asked.share if euler else asked.share**2) * max(V.value, 0.0)
     variance = Number(max(V.value, 0.0) / eta + s.value, (V.error + step) / eta + s.error)  # E6, and s of T1
-    return Averaged(**asked.spread_of(variance, first.transient, Method(Kind.ASYMPTOTIC, text)))
+    return asked.spread_of(variance, first.transient, Method(Kind.ASYMPTOTIC, text))
 
 
-def first_order(asked: Asked, first: First) -> Averaged:
+def first_order(asked: Asked, first: First) -> Answer:
     """Variance V/(Nη) + s/N and bias η·slope + transient/(Nη), where these are known."""
     plan, found = asked.plan, leading(asked, first)
     if first.slope is None:
@@ -177,15 +173,21 @@ def first_order(asked: Asked, first: First) -> Averaged:
     how = found.rmse_method
     if how.kind is Kind.ASYMPTOTIC:
         how = Method(how.kind, f"asymptotic √(V/(Nη) + s/N + bias²){'' if plan.scheme.is_euler else OF_GAUSSIAN}")
-    return Averaged(found.std, found.std_uncertainty, how, bias, law, error, counted)
+    return _with_bias(found, bias, error, law, counted, how)
+
+
+def _with_bias(found: Answer, bias: float, error: float, law: Method, counted: bool, how: Method) -> Answer:
+    known = {"bias": bias, "bias_error": error, "bias_method": law, "start_counted": counted}
+    return dataclasses.replace(found, rmse_method=how, **known)
 
 
 def _described(text: str, error: float, start: bool) -> str:
     return f"{text} (±{error:.1g}){'' if start else ', start left out'}"
 
 
-def _on_grid(asked: Asked, first: First, grids: Grids) -> Averaged:
-    plan, mu = asked.plan, asked.mean.value
+def _on_grid(asked: Asked, first: First, grids: Grids) -> Answer:
+    plan, mu, mu_error = asked.plan, asked.base.expectation, asked.base.expectation_error
+    assert mu is not None
     eta, N = plan.eta, plan.num_steps
     try:
         found, share, text = grids.chain(asked.h, asked.chosen), 1.0, "the chain on a grid"
@@ -204,9 +206,9 @@ def _on_grid(asked: Asked, first: First, grids: Grids) -> Averaged:
             asked.V.value / eta + beyond, asked.V.error / eta + share * abs(beyond) + found.variance.error
         )
     missing = abs(found.target_mean - mu)
-    if missing > SAME * found.spread + asked.mean.error:
+    if missing > SAME * found.spread + mu_error:
         raise InvalidInput("the grid misses a part of the target")
-    error += asked.mean.error + missing
+    error += mu_error + missing
     start, counted = found.transient, not math.isnan(found.transient.value)
     if counted:
         bias += start.value / (share * N)
@@ -216,7 +218,7 @@ def _on_grid(asked: Asked, first: First, grids: Grids) -> Averaged:
     # The grid sums h, the others ηh.
     in_time = Transient(*(x * (eta / share) ** k for x, k in zip(start, (1, 1, 2, 2), strict=True)))
     known = asked.spread_of(variance, in_time, how)
-    return Averaged(**known, bias=bias, bias_method=law, bias_error=error, start_counted=counted)
+    return _with_bias(known, bias, error, law, counted, known.rmse_method)
 
 
 def _smallest(asked: Asked, grids: Grids) -> tuple[float, GridChain]:

@@ -335,17 +335,13 @@ def _asymptotic(
     known = First() if first is None else first
     if not plan.scheme.is_euler or not isinstance(plan.oracle, Exact):
         known = dataclasses.replace(known, floor=_floor(plan, h, base.variance, known.floor))
-    mean = Number(base.expectation or 0.0, base.expectation_error)
     chosen = galerkin.active(plan, plan.model.coordinates_of(h))
-    V = Number(base.variance, base.variance_error if math.isfinite(base.variance_error) else math.inf)
-    asked = Asked(plan, h, V, mean, spread, chosen, shared.steady)
-    if first is None or base.expectation is None:
-        found = leading(asked, known)
-    else:
-        found = averaged(asked, known, shared.grids)
+    asked = Asked(plan, h, base, spread, chosen, shared.steady)
+    known_mean = first is not None and base.expectation is not None
+    found = averaged(asked, known, shared.grids) if known_mean else leading(asked, known)
     length = plan.num_steps * plan.eta * 2 * spread**2 / base.variance if base.variance > 0 else math.inf
     short = f"a chain lasts {length:.2g} relaxation times of an observable: too few for V/(Nη)"
-    return dataclasses.replace(base, **vars(found)).noting(*([short] if length < SHORT else []))
+    return found.noting(*([short] if length < SHORT else []))
 
 
 def _floor(plan: Plan, h: Observable, V: float, first: Number | None) -> Number | None:

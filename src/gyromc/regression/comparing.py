@@ -17,12 +17,12 @@ from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.regression.adequacy.assess import chosen_rows
 from gyromc.regression.draws import Predictive
 from gyromc.regression.fit import fit
-from gyromc.regression.problem import cut, of_rows, read_groups
-from gyromc.regression.scores import Loo, loo, loo_difference
-from gyromc.show.numbers import plus_minus
+from gyromc.regression.problem import cut, of_family, of_rows, read_groups
+from gyromc.regression.scores import Loo, loo, paired_difference
+from gyromc.show.numbers import counted, number, plus_minus
 from gyromc.targets.families import FAMILIES
 
-__all__ = ["CLEAR", "LEAST", "ComparedFamily", "Comparison", "compare"]
+__all__ = ["ComparedFamily", "Comparison", "compare"]
 
 CLEAR = 2.0  # standard errors
 LEAST = 4.0  # a smaller difference of elpd is no reason for the more complicated family
@@ -57,6 +57,29 @@ class ComparedFamily:
     without_one: tuple[float, float] | None = None
     heavy: int = 0
     refused: str | None = None
+
+    @staticmethod
+    def against(rows: np.ndarray, best: np.ndarray, scale: float) -> dict[str, Any]:
+        """Differences to the best, from the elpd of both in the same rows, each of which stands for `scale` rows."""
+        kept = np.arange(rows.size) != np.argmin(rows - best)
+        difference, error = paired_difference(rows, best, scale)
+        without_one = paired_difference(rows[kept], best[kept], scale)
+        return {"difference": difference, "difference_std_error": error, "without_one": without_one}
+
+    @property
+    def cells(self) -> list[str]:
+        """What a table has of it: elpd, difference, effective parameters, and a verdict in words."""
+        if self.elpd is None:
+            return ["–", "–", "–", f"not fitted: {self.refused}"]
+        gap = "–" if self.difference == 0 else plus_minus(self.difference, self.difference_std_error)
+        doubts = [f"{counted(self.heavy, 'row')} with k > 0.7"] if self.heavy else []
+        return [plus_minus(self.elpd, self.std_error), gap, number(self.p_loo), "; ".join([self.verdict, *doubts])]
+
+    @property
+    def verdict(self) -> str:
+        if self.difference == 0:
+            return "best"
+        return "clearly worse" if self.clearly_worse else "not clearly worse"
 
     @property
     def clearly_worse(self) -> bool:
@@ -172,6 +195,7 @@ def compare(
     found: dict[str, Loo | str] = {}
     for family in families:
         given = {"weights": None if weights is None else w[rows], "seed": seed, **options}
+        given["priors"] = of_family(options.get("priors"), family)
         try:
             found[family] = _left_out(X[rows], y[rows], family, counts, beside, len(counted_rows) / len(rows), given)
         except InvalidInput as refusal:
@@ -208,9 +232,6 @@ def _left_out(
 def _candidate(family: str, found: Loo | str, best: Loo) -> ComparedFamily:
     if isinstance(found, str):
         return ComparedFamily(family, refused=found)
-    difference, error = loo_difference(found, best)
-    rest = np.ones(len(found.elpd_rows), bool)
-    rest[np.argmin(found.elpd_rows - best.elpd_rows)] = False
-    without = loo_difference(*(dataclasses.replace(one, elpd_rows=one.elpd_rows[rest]) for one in (found, best)))
+    gaps = ComparedFamily.against(found.elpd_rows, best.elpd_rows, found.scale)
     heavy = int(found.influential.size)
-    return ComparedFamily(family, found.elpd, found.std_error, found.p_loo, difference, error, without, heavy)
+    return ComparedFamily(family, found.elpd, found.std_error, found.p_loo, heavy=heavy, **gaps)

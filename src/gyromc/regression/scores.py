@@ -244,10 +244,10 @@ def loo(log_density: np.ndarray, scale: float = 1.0) -> Loo:
     return Loo(elpd, full - elpd, k, weights, scale)
 
 
-def loo_difference(a: Loo, b: Loo) -> tuple[float, float]:
-    """elpd of `a` less that of `b`, for the same rows, and its standard error from the paired differences."""
-    rows = a.elpd_rows - b.elpd_rows
-    return a.scale * float(rows.sum()), a.scale * math.sqrt(rows.size * float(np.var(rows)))
+def paired_difference(rows: np.ndarray, others: np.ndarray, scale: float = 1.0) -> tuple[float, float]:
+    """elpd of one model less that of another, from those of the same rows, and its standard error from the differences."""
+    gap = rows - others
+    return scale * float(gap.sum()), scale * math.sqrt(gap.size * float(np.var(gap)))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,7 +15,7 @@ import scipy
 from gyromc.checks import require
 from gyromc.dynamics import Dynamics
 from gyromc.errors import InvalidInput
-from gyromc.operators import Blocks, Dense, Diagonal, DiagonalLowRank, Gram, Operator, Scaled, as_operator
+from gyromc.operators import Blocks, Dense, Diagonal, Operator, Scaled, as_operator
 from gyromc.oracles import Exact, Gaussian
 from gyromc.schemes.base import Scheme
 from gyromc.schemes.moments import GradientMoments, gradient_moments
@@ -125,7 +125,7 @@ class HfhrSplitting(Scheme):
         if not isinstance(D, Blocks) or not isinstance(Q, Blocks) or not isinstance(D.lower_right, Scaled):
             return f"it splits `gyromc.dynamics.hfhr`, and the dynamics is {dynamics.name}: {other}"
         zero = [D.upper_right, D.lower_left, Q.upper_left, Q.lower_right]
-        if not all(block.is_zero() for block in zero) or not _is_square(D.upper_left, Q.upper_right):
+        if not all(block.is_zero() for block in zero) or _alpha(D.upper_left, Q.upper_right) is None:
             return (
                 f"it needs D = diag(αEEᵀ, γI) and Q = [[0, -E], [Eᵀ, 0]], as `gyromc.dynamics.hfhr` makes them: {other}"
             )
@@ -141,6 +141,7 @@ class HfhrSplitting(Scheme):
         E, d = -Q.upper_right.dense(), plan.dim
         P, Sigma = E.T @ found.curvature @ E, E.T @ found.noise @ E  # in coordinates E⁻¹θ
         alpha = _alpha(D.upper_left, Q.upper_right)
+        assert alpha is not None  # the scheme fits
         drawn = _less_kick(P, Sigma, alpha, float(D.lower_right.scale), plan.eta)
         return HfhrSplitting(_root(drawn, self.name, "the gradients bring more noise than the O-step draws", d))
 
@@ -321,6 +322,7 @@ def _diagonal_kick(plan: Any, scheme: "HfhrSplitting") -> Operator:
     if minus_E is not None:
         P, Sigma = minus_E**2 * P, minus_E**2 * Sigma
     alpha, gamma, eta = _alpha(D.upper_left, Q.upper_right), float(D.lower_right.scale), plan.eta
+    assert alpha is not None  # the scheme fits
     variances = kick_variances(np.maximum(P, 0), np.maximum(Sigma, 0), alpha, gamma, eta)
     worst = int(np.argmin(variances))
     require(
@@ -343,15 +345,13 @@ def _diagonal_moments(plan: Any) -> tuple[np.ndarray, np.ndarray]:
     return tuple(x if x.ndim == 1 else np.diag(x) for x in (found.curvature, found.noise))  # type: ignore[return-value]
 
 
-def _alpha(C: Operator, minus_E: Operator) -> float:
-    """α of αEEᵀ."""
-    if isinstance(C, Gram) and isinstance(minus_E, DiagonalLowRank):
-        return float(C.factor) * float(C.root.scale[0] / minus_E.scale[0]) ** 2
-    entries, root = C.entries(), minus_E.entries()
-    if entries is not None and root is not None:
-        return float(entries[0] / root[0] ** 2)
-    E = minus_E.dense()
-    return float(np.trace(C.dense()) / np.trace(E @ E.T))
+def _alpha(C: Operator, minus_E: Operator) -> float | None:
+    """α where C = αEEᵀ, by products with one vector; None where C is not of that form."""
+    v: Any = np.random.default_rng(0).standard_normal(C.size)
+    one, square = np.asarray(C(v)), np.asarray(minus_E(minus_E.transposed()(v)))
+    size = float(v @ square)
+    alpha = float(v @ one) / size if size > 0 else 0.0
+    return alpha if size > 0 and np.allclose(one, alpha * square, rtol=1e-6, atol=1e-9 * np.abs(one).max()) else None
 
 
 def _moments(plan: Any, scheme: Scheme) -> GradientMoments:
@@ -372,22 +372,6 @@ def _root(covariance: np.ndarray, name: str, problem: str, size: int | None = No
             f"`{name}` cannot keep the covariance here: {problem} (its noise would have the variance {smallest:.3g} in one "
             "direction). Take a smaller `step_size`, larger batches, or a control variate."
         ) from None
-
-
-def _is_square(D: Operator, minus_E: Operator) -> bool:
-    """Whether D = αEEᵀ for a number α, looking at matrices only where the structure does not tell."""
-    if isinstance(D, Scaled) and isinstance(minus_E, Scaled):
-        return float(minus_E.scale) != 0
-    values, root = D.entries(), minus_E.entries()
-    if values is not None and root is not None:
-        return bool(np.all(root != 0) and np.allclose(values * root[0] ** 2, values[0] * root**2, rtol=1e-6, atol=0))
-    if isinstance(D, Gram) and D.root.difference(minus_E.transposed(), 1) is not None:
-        ratio = D.root.scale / minus_E.scale  # type: ignore[attr-defined]  # a DiagonalLowRank, as the line above found
-        return bool(np.allclose(ratio, ratio[0], rtol=1e-6, atol=0))
-    E, matrix = -minus_E.dense(), D.dense()
-    C = E @ E.T
-    alpha = np.trace(matrix) / np.trace(C)
-    return bool(np.allclose(matrix, alpha * C, rtol=1e-9, atol=1e-12 * abs(alpha) * np.max(np.abs(C))))
 
 
 leimkuhler_matthews = LeimkuhlerMatthews()

@@ -55,15 +55,45 @@ class Table:
         table.caption = _text("\n".join(self.notes)) if self.notes else None
         return table
 
-    def html(self) -> str:
-        """Return the table as HTML."""
-        head = "".join(f"<th>{html.escape(name)}</th>" for name in self.columns)
-        texts = [[cell if isinstance(cell, str) else cell[0] for cell in row] for row in self.rows]
-        body = "".join("<tr>" + "".join(f"<td>{html.escape(text)}</td>" for text in row) + "</tr>" for row in texts)
-        title = f"<p><b>{html.escape(self.title)}</b></p>" if self.title else ""
-        notes = "<br>".join(html.escape(line) for line in self.notes)
-        table = f"{title}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-        return table + (f"<p>{notes}</p>" if notes else "")
+    def html(self, id: str = "", caption: str = "") -> str:
+        """Return the table as HTML, for a notebook or a page; a row of one cell alone begins a group of rows."""
+        left = self.columns[:1] if self.left is None else self.left
+        classes = [
+            "wrap" if i and name in left else "text" if name in left else "" for i, name in enumerate(self.columns)
+        ]
+        head = "".join(
+            _element("th", name, kind, 'scope="col"') for name, kind in zip(self.columns, classes, strict=True)
+        )
+        body = "<tbody>"
+        for row in self.rows:
+            texts = [cell if isinstance(cell, str) else cell[0] for cell in row]
+            if len(row) > 1 and not any(texts[1:]):
+                group = _element("th", texts[0], "text", f'scope="rowgroup" colspan="{len(row)}"')
+                body += f'{"</tbody><tbody>" if body != "<tbody>" else ""}<tr class="group">{group}</tr>\n'
+                continue
+            cells = "".join(_element("td", cell, kind) for cell, kind in zip(row[1:], classes[1:], strict=True))
+            first = _element("th", texts[0].strip(), more='scope="row"')
+            body += f"<tr>{first}{cells}</tr>\n"
+        name = f' id="{id}"' if id else ""
+        shown = f"<caption>{html.escape(caption)}</caption>" if caption else ""
+        table = f'<table{name} class="names">{shown}<thead><tr>{head}</tr></thead>{body}</tbody></table>'
+        title = html.escape(self.title or caption or id)
+        return f'<div class="scroll" tabindex="0" role="region" aria-label="{title}">{table}</div>'
+
+
+CHIPS = {"green": ("yes", "✓"), "yellow": ("open", "!"), "bold red": ("no", "✗")}
+"""What a page shows for a style of Rich: the class of a chip, and a sign."""
+
+
+def _element(tag: str, cell: Cell, kind: str = "", more: str = "") -> str:
+    """A cell of HTML; one with the style of a verdict has a chip."""
+    content, style = (cell, "") if isinstance(cell, str) else cell
+    text = html.escape(content)
+    if style in CHIPS:
+        chip, sign = CHIPS[style]
+        text = f'<span class="chip {chip}"><span aria-hidden="true">{sign} </span>{text}</span>'
+    attributes = " ".join(filter(None, [tag, more, f'class="{kind}"' if kind else ""]))
+    return f"<{attributes}>{text}</{tag}>"
 
 
 class Shown:
@@ -83,9 +113,10 @@ class Shown:
         return text_of(self)
 
     def _repr_html_(self) -> str:
-        return "".join(
-            part.html() if isinstance(part, Table) else f"<p>{html.escape(part)}</p>" for part in self.shown()
-        )
+        paragraph = lambda text: f"<p>{html.escape(text)}</p>" if text else ""
+        title = lambda text: f"<p><b>{html.escape(text)}</b></p>" if text else ""
+        of_table = lambda table: title(table.title) + table.html() + "".join(map(paragraph, table.notes))
+        return "".join(of_table(part) if isinstance(part, Table) else paragraph(part) for part in self.shown())
 
 
 def _text(content: str, style: str = "") -> Any:

@@ -28,13 +28,15 @@ EVEN, ZEROS = "conway-maxwell-poisson", "zero-inflated-poisson"  # families for 
 MOST_TERMS = 12  # of a formula that is written out
 MOST_ROWS = 5  # that are named
 HEAVY_TAILS = 1.0  # excess kurtosis of residuals: 1.2 for a t law with nine degrees of freedom
+CAUSES = (Aspect.CURVATURE, Aspect.DEPENDENCE, Aspect.LINK, Aspect.PROPORTIONAL)  # faults of the mean
+FAIR = 0.1  # share of the residuals' variance, from which a fault of the mean goes before the dispersion that it makes
 SKEWED = 0.25  # (q₉₀ + q₁₀ - 2 q₅₀)/(q₉₀ - q₁₀) of residuals: 0.47 for an exponential law
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Setting:
     """What the sentences name: the columns, the command, the places of rows, whether all responses are positive, the excess
-    kurtosis of the residuals, and whether these are skewed."""
+    kurtosis of the residuals, whether these are skewed, and the check that found a column left out that explains much."""
 
     encoding: Encoding
     table: DataTable
@@ -42,6 +44,7 @@ class Setting:
     positive: bool
     kurtosis: float = 0.0
     skewed: bool = False
+    left_out: ModelCheck | None = None
 
     @property
     def heavy(self) -> bool:
@@ -69,6 +72,13 @@ class Setting:
 
     def family(self, name: str) -> str:
         return option_added(self.command, "--family", name)
+
+    def wide(self, text: str, remedy: str = "Use a family with a free variance.") -> "Advice | None":
+        """The advice to take the wider family; None where there is none."""
+        return None if self.wider is None else Advice(text, remedy, self.family(self.wider))
+
+    def robust(self, text: str) -> "Advice":
+        return Advice(text, "Compare with robust standard deviations.", f"{self.command} --robust")
 
     def without(self, name: str) -> str | None:
         """The command without the column of the file that a column of X comes from; None where an option cannot say so."""
@@ -98,11 +108,15 @@ class Setting:
 
 @dataclasses.dataclass(frozen=True)
 class Advice:
-    """A check in words: what was found; what to try; and a command that does so, or None."""
+    """A check in words: what was found; what to try; and a command that does so, or None.
+
+    `lasting`: whether it holds for a deviation too small to matter.
+    """
 
     sentence: str
     remedy: str = ""
     command: str | None = None
+    lasting: bool = False
 
 
 def headline(checks: Sequence[dict[str, Any]]) -> str:
@@ -121,19 +135,19 @@ def headline(checks: Sequence[dict[str, Any]]) -> str:
 
 
 def _chance(check: ModelCheck) -> str:
-    """p after the correction for all checks; below what replicates can show, as a bound."""
+    """p after the correction for all checks, in brackets; below what replicates can show, as a bound."""
     if check.p is None or check.adjusted is None:
         return ""
     bound = check.p < 1.001 * check.details.get("least", 0.0)
-    return "p < 0.001" if check.adjusted < 0.001 else f"p {'<' if bound else '='} {number(check.adjusted, 2)}"
+    return " (p < 0.001)" if check.adjusted < 0.001 else f" (p {'<' if bound else '='} {number(check.adjusted, 2)})"
+
+
+def _share(check: ModelCheck) -> str:
+    return f"{number(100 * check.statistic, 2)} % of the residual variance"
 
 
 def _backticked(name: str) -> str:
     return name if re.fullmatch(r"[A-Za-z_]\w*", name) else f"`{name}`"
-
-
-def _found(check: ModelCheck) -> bool:
-    return check.verdict is not ModelVerdict.FINE
 
 
 def _weights(check: ModelCheck, setting: Setting) -> Advice:
@@ -158,19 +172,20 @@ def _separation(check: ModelCheck, setting: Setting) -> Advice:
 
 
 def _dispersion(check: ModelCheck, setting: Setting) -> Advice:
-    ratio = check.statistic
-    law = FAMILIES[setting.model].words.law
-    text = f"Pearson's χ² per degree of freedom is {number(ratio)}; 1 is expected ({_chance(check)})"
-    if not _found(check):
+    ratio, law = check.statistic, FAMILIES[setting.model].words.law
+    text = f"Pearson's χ² per degree of freedom is {number(ratio)}; 1 is expected{_chance(check)}"
+    if check.verdict is ModelVerdict.FINE:
         return Advice(f"{text}.")
     if ratio < 1:
         return _too_even(f"{text}: {setting.target} varies less than {law} does, and intervals are too wide.", setting)
     text = f"{text}: {setting.target} varies more than {law} does, and intervals are too narrow."
+    if setting.left_out is not None:
+        name, share = setting.left_out.details["name"], _share(setting.left_out)
+        remedy = f"Add {name}, which the model leaves out and which would explain {share}."
+        return Advice(text, remedy, setting.formula(_backticked, _backticked(name)))
     if check.details["zeros"] and setting.model == "poisson":
         return Advice(text, "Zeros are too many: give them a share of their own.", setting.family(ZEROS))
-    if setting.wider is not None:
-        return Advice(text, "Use a family with a free variance.", setting.family(setting.wider))
-    return Advice(text, "A relevant column may be missing, or rows may belong to groups.")
+    return setting.wide(text) or Advice(text, "A relevant column may be missing, or rows may belong to groups.")
 
 
 def _too_even(text: str, setting: Setting) -> Advice:
@@ -182,59 +197,47 @@ def _too_even(text: str, setting: Setting) -> Advice:
 
 def _dependence(check: ModelCheck, setting: Setting) -> Advice:
     kind, name, lag = check.details["kind"], check.details["name"], check.details["lag"]
-    if not _found(check):
-        return Advice(f"residuals go neither with their neighbours nor with columns left out ({_chance(check)}).")
-    small = "" if check.large else " That is clear, but small."
+    small = "" if check.large else SMALL
     if kind == "order":
-        text = f"residuals of neighbouring rows have the correlation {number(lag, 2)} ({_chance(check)}).{small}"
+        text = f"residuals of neighbouring rows have the correlation {number(lag, 2)}{_chance(check)}.{small}"
         remedy = "If rows follow each other in time, add what changes with it; if they come in groups, name those: (1 | group)."
-        return Advice(text, remedy)
-    share, quoted = f"{number(100 * check.statistic, 2)} % of the residual variance", _backticked(name)
+        return Advice(text, remedy, lasting=True)
+    share, quoted = _share(check), _backticked(name)
     if kind == "column":
-        text = f"{name}, which the model leaves out, would explain {share} ({_chance(check)})."
-        return Advice(text, f"Add {name}.", setting.formula(_backticked, quoted))
-    text = f"rows of one {name} are alike: it would explain {share}, and intervals are too narrow ({_chance(check)}).{small}"
+        text = f"{name}, which the model leaves out, would explain {share}{_chance(check)}."
+        return Advice(text, f"Add {name}.", setting.formula(_backticked, quoted), lasting=True)
+    text = (
+        f"rows of one {name} are alike: it would explain {share}, and intervals are too narrow{_chance(check)}.{small}"
+    )
     if FAMILIES[setting.model].vector:
-        return Advice(text, f"Add {name}.", setting.formula(_backticked, f"C({quoted})"))
+        return Advice(text, f"Add {name}.", setting.formula(_backticked, f"C({quoted})"), lasting=True)
     command = setting.formula(_backticked, f"(1 | {quoted})")
-    return Advice(text, f"Give each {name} its own intercept: (1 | {quoted}).", command)
+    return Advice(text, f"Give each {name} its own intercept: (1 | {quoted}).", command, lasting=True)
 
 
 def _link(check: ModelCheck, setting: Setting) -> Advice:
-    if not _found(check):
-        return Advice(f"probabilities rise as the logistic link has them ({_chance(check)}).")
     end = "1" if check.details["steeper"] else "0"
-    share = f"{number(100 * check.statistic, 2)} % of the residual variance"
-    text = f"probabilities approach {end} faster than the logistic link lets them: another link would explain {share}"
+    than = "faster than the logistic link allows: another link would explain"
+    text = f"probabilities approach {end} {than} {_share(check)}{_chance(check)}."
     classes = setting.encoding.response.classes
     if not classes:
-        return Advice(f"{text} ({_chance(check)}).", "A column, a curve or an interaction may be missing.")
+        return Advice(text, MISSING)
     # reversed, the complementary log-log link is steep towards 0
     positive = classes[-1] if check.details["steeper"] else classes[0]
     command = option_added(setting.family("cloglog"), "--positive", positive)
-    return Advice(f"{text} ({_chance(check)}).", f"Use the complementary log-log link of {positive!r}.", command)
+    return Advice(text, f"Use the complementary log-log link of {positive!r}.", command)
 
 
 def _proportional(check: ModelCheck, setting: Setting) -> Advice:
-    if not _found(check):
-        return Advice(f"every column changes the odds of all higher classes alike ({_chance(check)}).")
-    text = f"{check.details['column']} does not change the odds of all higher classes alike ({_chance(check)})."
-    if not check.large:
-        return Advice(f"{text} That is clear, but small.")
+    text = f"{check.details['column']} does not change the odds of all higher classes alike{_chance(check)}."
     command = option_added(setting.command, "--family", "softmax", ("--order",))
     return Advice(text, "Give every class its own coefficients.", command)
 
 
 def _curvature(check: ModelCheck, setting: Setting) -> Advice:
-    columns, share = check.details["columns"], f"{number(100 * check.statistic, 2)} % of the residual variance"
-    if not _found(check):
-        return Advice(
-            f"no curve explains the residuals, in {counted(check.details['tried'], 'column')} ({_chance(check)})."
-        )
-    text = f"a curve in {columns[0] if columns else check.details['best']} would explain {share} ({_chance(check)})"
+    columns = check.details["columns"] or [check.details["best"]]
+    text = f"a curve in {columns[0]} would explain {_share(check)}{_chance(check)}"
     text += f"; curves in {', '.join(columns[1:4])} too." if len(columns) > 1 else "."
-    if not check.large:
-        return Advice(f"{text} That is clear, but small.")
     source = str(setting.encoding.sources.get(columns[0], columns[0]))
     basis = re.fullmatch(r"(bs|ns|poly)\((.+?), (?:\w+=)?(\d+)\)", source)
     if basis and setting.encoding.formula is not None:  # a curve already: with more columns it bends more
@@ -250,15 +253,11 @@ def _curvature(check: ModelCheck, setting: Setting) -> Advice:
 
 
 def _spread(check: ModelCheck, setting: Setting) -> Advice:
-    if not _found(check):
-        return Advice(f"residuals are as wide for low predictions as for high ones ({_chance(check)}).")
-    where = f"where {setting.target} is predicted {check.details['where']}"
-    text = f"residuals are {number(check.statistic, 2)} times as wide {where} as elsewhere ({_chance(check)})."
-    if not check.large:
-        return Advice(f"{text} That is clear, but small.")
+    where = f"where predictions of {setting.target} are {check.details['where']} as where they vary least"
+    text = f"residuals vary {number(check.statistic, 2)} times as much {where}{_chance(check)}."
     if setting.positive and check.details["where"] == "high" and setting.model == "linear":
         return Advice(text, "Use a family whose variance grows with the mean.", setting.family("gamma"))
-    return Advice(text, "Compare with robust standard deviations.", f"{setting.command} --robust")
+    return setting.robust(text)
 
 
 DIRECTIONS = {
@@ -274,19 +273,15 @@ DIRECTIONS = {
 def _calibration(check: ModelCheck, setting: Setting) -> Advice:
     if "gap" in check.details:
         gap = check.details["gap"]
-        if not _found(check):
-            return Advice(f"class frequencies match the predictions in every group of rows ({_chance(check)}).")
         text = f"in some rows a class is {abs(100 * gap):.0f} points {'more' if gap > 0 else 'less'} frequent than predicted"
-        return Advice(f"{text} ({_chance(check)}).", "A column, a curve or an interaction may be missing.")
-    if not _found(check):
-        return Advice(f"responses follow their predictive distributions ({_chance(check)}).")
+        return Advice(f"{text}{_chance(check)}.", MISSING)
     direction = check.details["direction"]
-    text = f"{DIRECTIONS[direction]} ({_chance(check)})."
+    text = f"{DIRECTIONS[direction]}{_chance(check)}."
     counts = FAMILIES[setting.model].response is ResponseKind.COUNTS
     if direction == "wide" and counts:
         return _too_even(text, setting)
     if counts and setting.wider is not None:
-        return Advice(text, "Use a family with a free variance.", setting.family(setting.wider))
+        return setting.wide(text) or Advice(text)
     if setting.model != "linear":
         return Advice(text, "Compare with other families.", setting.family("auto"))
     skewed = direction == "skewed" or setting.skewed
@@ -297,45 +292,39 @@ def _calibration(check: ModelCheck, setting: Setting) -> Advice:
         return Advice(text, "Use a family with heavy tails.", setting.family("student-t"))
     if setting.kurtosis < -HEAVY_TAILS / 2:
         return Advice(text, "Residuals have two humps: a column that tells two kinds of rows apart may be missing.")
-    return Advice(text, "Compare with robust standard deviations.", f"{setting.command} --robust")
+    return setting.robust(text)
 
 
 def _coverage(check: ModelCheck, setting: Setting) -> Advice:
     level, rows = 100 * check.details["level"], check.details["rows"]
-    text = f"{level:.0f} % predictive intervals contain {100 * check.statistic:.0f} % of {rows} held-out rows ({_chance(check)})."
-    if not _found(check) or not check.large:
-        return Advice(text)
-    wider = setting.wider
-    return Advice(text, "Use a family with wider intervals.", None if wider is None else setting.family(wider))
+    text = f"{level:.0f} % predictive intervals contain {100 * check.statistic:.0f} % of {rows} held-out rows{_chance(check)}."
+    if not check.large:
+        return Advice(text, lasting=True)
+    remedy = "Use a family with wider intervals."
+    return setting.wide(text, remedy) or Advice(text, remedy)
 
 
 def _outliers(check: ModelCheck, setting: Setting) -> Advice:
-    rows, least = check.details["rows"], setting.places([check.details["row"]])
-    if not _found(check):
-        return Advice(f"none; the most extreme row is {least} ({_chance(check)}).")
+    rows = check.details["rows"]
+    if check.verdict is ModelVerdict.FINE:
+        return Advice(f"none; the most extreme row is {setting.places([check.details['row']])}{_chance(check)}.")
     text = f"{counted(len(rows), 'row')} {'is' if len(rows) == 1 else 'are'} too extreme: {setting.places(rows)}."
-    wider = setting.wider
-    command = None if wider is None else setting.family(wider)
     if check.details["many"]:
-        return Advice(
-            f"{text} With so many, doubt the family, not the rows.", "Use a family with heavier tails.", command
-        )
+        text, remedy = f"{text} With so many, doubt the family, not the rows.", "Use a family with heavier tails."
+        return setting.wide(text, remedy) or Advice(text, remedy)
     them = ("this row", "it") if len(rows) == 1 else ("these rows", "them")
-    return Advice(text, f"Check {them[0]}{f'; then allow for {them[1]}' if wider else ''}.", command)
+    return setting.wide(text, f"Check {them[0]}; then allow for {them[1]}.") or Advice(text, f"Check {them[0]}.")
 
 
 def _interactions(check: ModelCheck, setting: Setting) -> Advice:
-    pairs = check.details["pairs"]
-    if not _found(check) or not pairs:
-        tried = check.details["tried"]
-        those = "the product of two columns does not explain"
-        those = those if tried == 1 else f"none of {tried} products of two columns explains"
-        return Advice(f"{those} the residuals ({_chance(check)}).")
-    names = listed([f"{a} × {b}" for a, b in pairs], 3)
-    text = f"{names} would explain {number(100 * check.statistic, 2)} % of the residual variance ({_chance(check)})."
-    sources = [_source(setting.encoding, name) for name in pairs[0]]
-    product = ":".join(map(_backticked, sources))
-    return Advice(text, f"Try the interaction {product}.", setting.formula(_backticked, product))
+    pairs, tried = check.details["pairs"], check.details["tried"]
+    if check.verdict is ModelVerdict.FINE or not pairs:
+        several = f"none of {tried} products of two columns explains"
+        those = "the product of two columns does not explain" if tried == 1 else several
+        return Advice(f"{those} the residuals{_chance(check)}.")
+    text = f"{listed([f'{a} × {b}' for a, b in pairs], 3)} would explain {_share(check)}{_chance(check)}."
+    product = ":".join(_backticked(_source(setting.encoding, name)) for name in pairs[0])
+    return Advice(text, f"Try the interaction {product}.", setting.formula(_backticked, product), lasting=True)
 
 
 def _influence(check: ModelCheck, setting: Setting) -> Advice:
@@ -348,15 +337,13 @@ def _influence(check: ModelCheck, setting: Setting) -> Advice:
 
 
 def _collinearity(check: ModelCheck, setting: Setting) -> Advice:
-    columns, condition = check.details["columns"], number(check.details["condition"])
+    columns, size = check.details["columns"], number(check.statistic)
+    condition = f"(condition number {number(check.details['condition'])})"
     if not columns:
-        return Advice(
-            f"collinearity multiplies the variance of a coefficient by at most {number(check.statistic)} "
-            f"(condition number {condition})."
-        )
-    times = "exactly" if check.details["exact"] else f"which multiplies variances by up to {number(check.statistic)}"
+        return Advice(f"collinearity multiplies the variance of a coefficient by at most {size} {condition}.")
+    times = "exactly" if check.details["exact"] else f"which multiplies variances by up to {size}"
     which = "it" if len(columns) == 1 else "each of them"
-    text = f"{listed(columns, 4)}: other columns determine {which}, {times} (condition number {condition})."
+    text = f"{listed(columns, 4)}: other columns determine {which}, {times} {condition}."
     remedy = "Read these coefficients together, not one by one; or leave one out."
     return Advice(text, remedy, setting.without(columns[0]))
 
@@ -365,6 +352,8 @@ def _source(encoding: Encoding, name: str) -> str:
     return next((feature.name for feature in encoding.features if name in feature.outputs), name)
 
 
+SMALL = " That is clear, but small."
+MISSING = "A column, a curve or an interaction may be missing."
 _WORDS: dict[Aspect, Callable[[ModelCheck, Setting], Advice]] = {
     Aspect.WEIGHTS: _weights,
     Aspect.SEPARATION: _separation,
@@ -381,6 +370,41 @@ _WORDS: dict[Aspect, Callable[[ModelCheck, Setting], Advice]] = {
     Aspect.INFLUENCE: _influence,
     Aspect.COLLINEARITY: _collinearity,
 }
+FINE = {
+    Aspect.DEPENDENCE: "residuals are related neither to neighbouring rows nor to columns left out",
+    Aspect.LINK: "probabilities rise as the logistic link says",
+    Aspect.PROPORTIONAL: "every column changes the odds of all higher classes alike",
+    Aspect.CURVATURE: "no curve explains the residuals",
+    Aspect.SPREAD: "residuals vary as much for low predictions as for high ones",
+    Aspect.CALIBRATION: "responses follow their predictive distributions",
+}
+OF_CLASSES = "class frequencies match the predictions in every group of rows"
+"""What is said where nothing was found; the other aspects give a number then, too."""
+
+
+def _written(check: ModelCheck, setting: Setting) -> dict[str, Any]:
+    """A check as fit.json has it. What is clear but too small to matter gets no advice, unless it is a suggestion anyway."""
+    fine = check.verdict is ModelVerdict.FINE
+    if fine and check.aspect in FINE:
+        among = f", in {counted(check.details['tried'], 'column')}" if check.aspect is Aspect.CURVATURE else ""
+        text = OF_CLASSES if "gap" in check.details else FINE[check.aspect]
+        advice = Advice(f"{text}{among}{_chance(check)}.")
+    else:
+        advice = _WORDS[check.aspect](check, setting)
+    if not fine and not check.large and not advice.lasting:
+        advice = Advice(advice.sentence + SMALL)
+    rows = check.details["rows"] if check.aspect in (Aspect.OUTLIERS, Aspect.INFLUENCE) else []
+    return {
+        "name": check.aspect.value,
+        "verdict": check.verdict.value,
+        "statistic": plain(check.statistic),
+        "p": plain(check.p),
+        "p_adjusted": plain(check.adjusted),
+        "sentence": advice.sentence,
+        "remedy": "" if fine else advice.remedy,
+        "command": None if fine else advice.command,
+        "lines": list(dict.fromkeys(setting.table.lines[rows].tolist()))[:ROWS_NAMED] if rows else [],
+    }
 
 
 ROWS_NAMED = 20
@@ -389,13 +413,17 @@ ROWS_NAMED = 20
 def adequacy(fit: Fit, prepared: Prepared, held_out: dict[str, Any] | None, command: str) -> dict[str, Any]:
     """Return the part of fit.json on whether the model fits; `command`: the command line that made the fit."""
     encoding, rows, y = prepared.encoding, prepared.rows, prepared.y
+    further = []
+    if held_out is not None and held_out["coverage"]:
+        covered = held_out["coverage"]
+        further.append(ModelCheck(Aspect.COVERAGE, covered["share"], covered["p"], covered["large"], details=covered))
     found = assess(
         fit.posterior,
         rows.X,
         y,
         names=encoding.names,
         sources=list(encoding.sources.values()),
-        further=[] if held_out is None else _covered(held_out.get("coverage")),
+        further=further,
         beside=rows.beside(),
         weights=rows.weights,
         order=_order(encoding, prepared.table),
@@ -406,10 +434,11 @@ def adequacy(fit: Fit, prepared: Prepared, held_out: dict[str, Any] | None, comm
     low, middle, high = np.quantile(z, [0.1, 0.5, 0.9])
     skewed = abs(high + low - 2 * middle) > SKEWED * (high - low)
     positive = bool(np.min(y) > 0) and not encoding.response.classes
-    setting = Setting(encoding, prepared.table.take(found.rows), command, positive, kurtosis, bool(skewed))
-    # the model's worst fault leads: what a model without it would gain most by
-    ordered = sorted(found.checks, key=lambda c: -_gain(c, found) if c.verdict is ModelVerdict.MISFIT else np.inf)
-    checks = [_written(check, setting) for check in ordered]
+    of_columns = lambda check: check.aspect is Aspect.DEPENDENCE and check.details["kind"] == "column"
+    clear = (check for check in found.checks if check.verdict is not ModelVerdict.FINE and check.statistic > FAIR)
+    left_out = next(filter(of_columns, clear), None)
+    setting = Setting(encoding, prepared.table.take(found.rows), command, positive, kurtosis, bool(skewed), left_out)
+    checks = [_written(check, setting) for check in _ordered(found)]
     return {
         "verdict": found.judgement.value,
         "headline": headline(checks),
@@ -433,26 +462,41 @@ def _order(encoding: Encoding, table: DataTable) -> np.ndarray | None:
     return as_numbers(table.columns[days[0]])[0] if days else None
 
 
+def _ordered(found: Adequacy) -> list[ModelCheck]:
+    """The checks, the model's worst fault first: what a model without it would gain most by, causes before their symptoms.
+
+    A fault of the mean makes classes and counts look miscalibrated, and counts overdispersed. So where one is found these come
+    after it, dispersion only where the fault explains a fair share of what is left.
+    """
+    wrong = [check for check in found.checks if check.verdict is ModelVerdict.MISFIT]
+    causes = {check.aspect: check.statistic for check in wrong if check.aspect in CAUSES}
+    of_mean = max(causes.values(), default=0.0)
+    later = set()
+    if found.law.kind is not ResponseKind.NUMBERS:
+        later |= {Aspect.DISPERSION} if of_mean > FAIR else set()
+        later |= (
+            {Aspect.CALIBRATION, Aspect.COVERAGE} if causes or Aspect.DISPERSION in {c.aspect for c in wrong} else set()
+        )
+    rest = [check for check in found.checks if check.verdict is not ModelVerdict.MISFIT]
+    return [*sorted(wrong, key=lambda check: (check.aspect in later, -_gain(check, found))), *rest]
+
+
 def _gain(check: ModelCheck, found: Adequacy) -> float:
     """Roughly the log density per row that a model without this fault would gain: one scale for all checks.
 
-    A share s of the residuals' variance gives -½ log(1 - s), a variance wrong by the factor r (r - 1 - log r)/2, a share of rows
-    or the law of the PIT their divergence from what is expected.
+    A share s of the residuals' variance gives -½ log(1 - s), of counts with dispersion r ½ s r; a variance wrong by the factor r
+    (r - 1 - log r)/2, a share of rows or the law of the PIT their divergence from what is expected.
     """
     size, of_counts = check.statistic, found.by_aspect.get(Aspect.DISPERSION)
     match check.aspect:
         case Aspect.DISPERSION:
             return 0.5 * (size - 1 - np.log(max(size, 1e-9)))
-        case Aspect.CURVATURE | Aspect.INTERACTIONS | Aspect.DEPENDENCE | Aspect.LINK | Aspect.PROPORTIONAL:
-            # counts with dispersion r lose the share of r; twice, so that a cause goes before a law that lets counts be uneven
-            return -0.5 * np.log1p(-min(size, 0.99)) if of_counts is None else size * of_counts.statistic
+        case aspect if aspect in CAUSES:
+            return -0.5 * np.log1p(-min(size, 0.99)) if of_counts is None else 0.5 * size * of_counts.statistic
         case Aspect.SPREAD:
             return np.log(size) ** 2 / 6  # the variance of log sd over thirds of the rows
         case Aspect.CALIBRATION:
-            gain = 2 * size**2 if "gap" in check.details else size / 2
-            # it shows that counts vary too much or too little, and does not say so
-            wrong = of_counts is not None and of_counts.verdict is ModelVerdict.MISFIT
-            return min(gain, 0.99 * _gain(of_counts, found)) if of_counts is not None and wrong else gain
+            return 2 * size**2 if "gap" in check.details else size / 2
         case Aspect.COVERAGE:
             share, level = np.clip(size, 1e-9, 1 - 1e-9), check.details["expected"]
             return float(special.rel_entr(share, level) + special.rel_entr(1 - share, 1 - min(level, 1 - 1e-9)))
@@ -463,30 +507,6 @@ def _gain(check: ModelCheck, found: Adequacy) -> float:
             share = float(gone[check.details["rows"]].sum() / np.sum(worst.values**2))
             return -0.5 * np.log1p(-min(share, 0.99))
     return 0.0
-
-
-def _covered(found: dict[str, Any] | None) -> list[ModelCheck]:
-    if found is None:
-        return []
-    details = {key: found[key] for key in ("level", "rows", "expected", "least")}
-    return [ModelCheck(Aspect.COVERAGE, found["share"], found["p"], found["large"], details)]
-
-
-def _written(check: ModelCheck, setting: Setting) -> dict[str, Any]:
-    advice = _WORDS[check.aspect](check, setting)
-    wrong = check.verdict is not ModelVerdict.FINE
-    rows = check.details["rows"] if check.aspect in (Aspect.OUTLIERS, Aspect.INFLUENCE) else []
-    return {
-        "name": check.aspect.value,
-        "verdict": check.verdict.value,
-        "statistic": plain(check.statistic),
-        "p": plain(check.p),
-        "p_adjusted": plain(check.adjusted),
-        "sentence": advice.sentence,
-        "remedy": advice.remedy if wrong else "",
-        "command": advice.command if wrong else None,
-        "lines": list(dict.fromkeys(setting.table.lines[rows].tolist()))[:ROWS_NAMED] if rows else [],
-    }
 
 
 def _loo_r_squared(found: Adequacy) -> float | None:

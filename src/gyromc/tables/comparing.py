@@ -6,15 +6,14 @@ standard error of a difference is that of paired rows, √n sd(elpd_i - elpd'_i)
 """
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from gyromc.checks import one_of, require
-from gyromc.regression.comparing import CLEAR, LEAST
-from gyromc.show.numbers import number, plus_minus
+from gyromc.regression.comparing import ComparedFamily
+from gyromc.show.numbers import number
 from gyromc.show.tables import Shown, Table
 from gyromc.targets.families import FAMILIES
 from gyromc.targets.likelihoods import ResponseKind
@@ -25,31 +24,15 @@ ROUNDS = 2000  # of the fixed-point iteration; its gain per round is below 1e-6 
 
 
 @dataclasses.dataclass(frozen=True)
-class ComparedModel:
+class ComparedModel(ComparedFamily):
     """One model of a comparison.
 
-    - `name`: its formula or file; `family`; `elpd`, `std_error`, `p_loo`: as in its report; `r_squared`: of rows left out.
-    - `difference`, `difference_std_error`: elpd less that of the best, from paired rows; `weight`: in the stacked mixture.
-    - `heavy`: rows with Pareto's k above 0.7, whose part of elpd is not reliable.
+    - `name`: its formula or file; `r_squared`: of rows left out; `weight`: in the stacked mixture; all else as for a family.
     """
 
-    name: str
-    family: str
-    elpd: float
-    std_error: float
-    p_loo: float
-    r_squared: float | None
-    difference: float
-    difference_std_error: float
-    weight: float
-    heavy: int
-
-    @property
-    def verdict(self) -> str:
-        if self.difference == 0:
-            return "best"
-        clear = -self.difference > max(LEAST, CLEAR * self.difference_std_error)
-        return "clearly worse" if clear else "not clearly worse"
+    name: str = ""
+    r_squared: float | None = None
+    weight: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -74,17 +57,24 @@ class ModelComparison(Shown):
     def shown(self) -> Sequence[Table | str]:
         rows = []
         for one in self.models:
-            gap = "–" if one.difference == 0 else plus_minus(one.difference, one.difference_std_error)
-            words = "; ".join([one.verdict, *([f"{one.heavy} rows with k > 0.7"] if one.heavy else [])])
-            elpd, share = plus_minus(one.elpd, one.std_error), number(one.r_squared)
-            rows.append([one.name, one.family, elpd, gap, number(one.p_loo), share, f"{one.weight:.2f}", words])
-        columns = ["model", "family", "elpd", "difference", "effective parameters", "LOO R²", "stacking weight", ""]
+            *numbers, words = one.cells
+            rows.append([one.name, one.family, *numbers, number(one.r_squared), f"{one.weight:.2f}", words])
+        columns = [
+            "model",
+            "family",
+            "elpd",
+            "difference",
+            "effective parameters",
+            "LOO R²",
+            "stacking weight",
+            "verdict",
+        ]
         note = (
             f"elpd: log density of {self.rows} rows of {self.target}, each left out in turn; the difference is that to the best, "
-            "± one standard error from paired rows. Clearly worse: by more than 4 and two standard errors. The weights make the "
-            "mixture of all models that predicts best."
+            "± one standard error from paired rows. Clearly worse: by more than 4 and two standard errors, with all rows or "
+            "without the one that differs most. The weights make the mixture of all models that predicts best."
         )
-        return [Table(columns, rows, "Models compared", [note], left=[columns[0], columns[1], ""], style="simple")]
+        return [Table(columns, rows, "Models compared", [note], left=[*columns[:2], columns[-1]], style="simple")]
 
 
 def compared(findings: Mapping[str, Mapping[str, Any]]) -> ModelComparison:
@@ -101,21 +91,15 @@ def compared(findings: Mapping[str, Mapping[str, Any]]) -> ModelComparison:
     scale = reference["adequacy"]["of_rows"] / count
     models = []
     for (name, found), elpd, weight in zip(findings.items(), rows, weights, strict=True):
-        loo, gap = found["adequacy"]["loo"], elpd - best
-        models.append(
-            ComparedModel(
-                name=name,
-                family=found["model"]["name"],
-                elpd=loo["elpd"],
-                std_error=loo["std_error"],
-                p_loo=loo["p_loo"],
-                r_squared=found["adequacy"]["loo_r_squared"],
-                difference=scale * float(gap.sum()),
-                difference_std_error=scale * math.sqrt(count * float(np.var(gap))),
-                weight=float(weight),
-                heavy=loo["rows_above_0.7"],
-            )
-        )
+        loo = found["adequacy"]["loo"]
+        numbers = {key: loo[key] for key in ("elpd", "std_error", "p_loo")}
+        more = {
+            "heavy": loo["rows_above_0.7"],
+            "r_squared": found["adequacy"]["loo_r_squared"],
+            "weight": float(weight),
+        }
+        gaps = ComparedFamily.against(elpd, best, scale)
+        models.append(ComparedModel(found["model"]["name"], **numbers, **gaps, **more, name=name))
     models.sort(key=lambda one: -one.difference)
     return ModelComparison(tuple(models), reference["model"]["target"], reference["adequacy"]["of_rows"])
 

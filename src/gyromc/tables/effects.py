@@ -1,20 +1,23 @@
 """Effects of the columns of a table, however they enter the model, and of the levels of its groups.
 
-Input: a fit and what was prepared for it. Output: plain values for fit.json, and tables. For a number the average slope of E[y],
-for a category the average difference to its reference, over the rows, all other columns as they are; adjusted predictions, the
-average of E[y] with a column set to each value of a grid: a changed table is encoded again, so that every term with the column
-changes. For groups the deviations of every level with their intervals, and the share of the variance between levels.
+Input: a fit and what was prepared for it. Output: plain values for fit.json, and tables.
+
+A column that can be changed alone, a number or levels outside of products and curves, has a ratio, exp of its coefficient or of a
+difference of two, and the change E[y | x'] - E[y | x], averaged over the rows. For any other column the average slope, or the
+average difference to the reference, and adjusted predictions, the average of E[y] with the column set to each value of a grid: a
+changed table is encoded again, so that every term with the column changes. For groups the deviations of every level with their
+intervals, and the share of the variance between levels.
 """
 
 import dataclasses
+import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from gyromc.regression.draws import GroupDraws, Predictive
-from gyromc.regression.effects import changeable, effects
 from gyromc.regression.fit import Fit
 from gyromc.show.numbers import bounds, capital, counted, listed, readable
 from gyromc.show.tables import Table
@@ -23,106 +26,161 @@ from gyromc.tables.encoding import CategoricalColumn, DesignRows, Encoding, Nume
 from gyromc.tables.preparation import Prepared
 from gyromc.targets.likelihoods import LinkFunction, ResponseKind
 
-MOST_ROWS, MOST_DRAWS = 200, 400
+MOST_ROWS, MOST_DRAWS = 500, 400  # of averages over rows
+MOST_CONTRASTS = 15  # between the levels of one column
 STEP = 0.01  # of a slope's difference quotient, in standard deviations of the column
 GRID, MOST_CURVES = 15, 4
+TAILS = [0.025, 0.975]
 
 
 def effect_findings(fit: Fit, prepared: Prepared) -> dict[str, Any] | None:
     """Return the part of fit.json on effects; None where there is none to tell beside the coefficients."""
-    encoding, table, X = prepared.encoding, prepared.table, prepared.rows.X
-    references = {one.name: one.reference for one in encoding.features if isinstance(one, CategoricalColumn)}
-    sources = list(encoding.sources.values())
-    alone = changeable(fit.names, sources, X)
-    several, words = len(encoding.response.classes) > 2, fit.posterior.likelihood.words
-    no_ratio = words.ratio is None and not fit.posterior.likelihood.measured
-    together = [one.name for one in encoding.features if several or no_ratio or one.name not in alone]
-    rows = [
-        {f"{key}_95" if "interval" in key else key: value for key, value in dataclasses.asdict(one).items()}
-        for one in effects(fit, X, sources, references, prepared.rows.beside())
-    ]
-    rows += average_effects(fit, encoding, table, together)
+    encoding, likelihood, X = prepared.encoding, fit.posterior.likelihood, prepared.rows.X
+    response, sources = encoding.response, list(encoding.sources.values())
+    several, alone = len(response.classes) > 2, changeable(fit.names, sources, X)
+    no_ratio = likelihood.words.ratio is None and not likelihood.measured
+    together = [one for one in encoding.features if several or no_ratio or one.name not in alone]
+    study = _Study.of(fit, prepared)
+    rows = [] if no_ratio else [row for item in alone.items() for row in study.alone(*item)]
+    rows += [row for feature in together for row in study.average(feature)]
     if not rows:
         return None
-    name = encoding.response.name
-    what = f"P({name} = {encoding.response.positive})" if encoding.response.positive else f"the expected {name}"
+    what = f"P({response.name} = {response.positive})" if response.positive else f"the expected {response.name}"
+    curved = [one for one in together if isinstance(one, NumericColumn)]
     return {
-        "ratio": words.ratio,
-        "target": name,
+        "ratio": likelihood.words.ratio,
+        "target": response.name,
         "what": "the probability of a class" if several else what,
         "rows": rows,
-        "curves": adjusted(fit, encoding, table, together),
+        "curves": [study.adjusted(feature) for feature in curved[:MOST_CURVES]],
     }
 
 
-def average_effects(fit: Fit, encoding: Encoding, table: DataTable, names: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the average slope or differences of each of these columns, one row for each class where there are several."""
-    (some, mean), found = _means(fit, encoding, table), []
-    for feature in (one for one in encoding.features if one.name in names):
-        if isinstance(feature, CategoricalColumn):
-            start = mean(feature.name, [feature.reference] * some.num_rows)
-            for level in feature.shown:
-                change = mean(feature.name, [level] * some.num_rows) - start
-                found += _written(encoding, f"{feature.name}: {level} against {feature.reference}", change)
-            continue
-        x = feature.values(some)
-        step = STEP * max(float(x.std()), 1e-300)
-        slope = (mean(feature.name, x + step) - mean(feature.name, x - step)) / (2 * step)
-        found += _written(encoding, f"slope of {feature.name}", slope)
-    return found
+def changeable(names: Sequence[str], sources: Sequence[str], X: np.ndarray) -> dict[str, list[int]]:
+    """The columns of X of each source that can be changed alone: levels, or one number; not part of a product or a curve."""
+    found: dict[str, list[int]] = {}
+    for j, source in enumerate(sources):
+        found.setdefault(source, []).append(j)
+    products = {part for source in found if ":" in source for part in source.split(":")}
+    plain = lambda s, columns: (len(columns) == 1 and names[columns[0]] == s) or _levels(X[:, columns])
+    return {s: columns for s, columns in found.items() if ":" not in s and s not in products and plain(s, columns)}
 
 
-def adjusted(fit: Fit, encoding: Encoding, table: DataTable, names: Sequence[str]) -> list[dict[str, Any]]:
-    """Return adjusted predictions over a grid of each of these columns of numbers, with 95 % bands: the numbers of a figure."""
-    (some, mean), found = _means(fit, encoding, table), []
-    curved = [one for one in encoding.features if one.name in names and isinstance(one, NumericColumn)]
-    for feature in curved[:MOST_CURVES]:
-        first, last = np.quantile(feature.values(some), [0.01, 0.99])
-        grid = np.linspace(first, last, GRID)
-        means = np.stack([mean(feature.name, np.full(some.num_rows, x)) for x in grid])
-        low, high = np.quantile(means, [0.025, 0.975], axis=1)
-        classes = encoding.response.classes if means.shape[2] > 1 else (encoding.response.positive or "",)
-        lines = [
-            {
-                "class": name,
-                "mean": means[:, :, k].mean(axis=1).tolist(),
-                "low": low[:, k].tolist(),
-                "high": high[:, k].tolist(),
-            }
-            for k, name in enumerate(classes)
+def _levels(X: np.ndarray) -> bool:
+    """Whether columns are indicators of levels: 0 or 1, at most one of them 1 in a row."""
+    return bool(np.all((X == 0) | (X == 1)) and np.all(X.sum(axis=1) <= 1))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Study:
+    """A fit, and some of its rows, over which E[y] is averaged."""
+
+    fit: Fit
+    encoding: Encoding
+    table: DataTable
+    rows: DesignRows
+
+    @classmethod
+    def of(cls, fit: Fit, prepared: Prepared) -> "_Study":
+        count = prepared.table.num_rows
+        picked = np.unique(np.linspace(0, count - 1, min(count, MOST_ROWS)).astype(int))
+        table, undated = (
+            prepared.encoding.dated(prepared.table).take(picked),
+            dataclasses.replace(prepared.encoding, dates=()),
+        )
+        return cls(fit, undated, table, prepared.rows.take(picked))
+
+    def alone(self, source: str, columns: list[int]) -> list[dict[str, Any]]:
+        """The rows of a source that can be changed alone: its ratio and average change, for levels also contrasts."""
+        names, likelihood = self.fit.names, self.fit.posterior.likelihood
+        draws = self.fit.draws.reshape(-1, self.fit.draws.shape[-1])[:, -len(names) :]
+        levels, found = _levels(self.rows.X[:, columns]), []
+        for name, on, off in self._moves(source, columns, levels):
+            # of a mean that is linear in x, the coefficient is the change
+            if likelihood.measured and off is None:
+                continue
+            along = draws[:, on] - (0.0 if off is None else draws[:, off])
+            change = along[:, None] if likelihood.measured else None
+            if change is None and not likelihood.cutpoints:
+                change = self._with(columns, on, levels) - self._with(columns, off, levels)
+            found += self._row(name, change, None if likelihood.measured else along)
+        return found
+
+    def _moves(self, source: str, columns: list[int], levels: bool) -> list[tuple[str, int, int | None]]:
+        """Each change of a source: its name, the column switched on, and the one switched off."""
+        names = self.fit.names
+        if names[columns[0]] == source:
+            return [(f"{source}: 1 against 0" if levels else f"{source} + 1", columns[0], None)]
+        references = {one.name: one.reference for one in self.encoding.features if isinstance(one, CategoricalColumn)}
+        level = {j: names[j].removeprefix(f"{source}[").removesuffix("]") for j in columns}
+        reference = references.get(source, "the reference")
+        pairs = [(b, a) for a, b in itertools.combinations(columns, 2)][:MOST_CONTRASTS]
+        return [
+            *((f"{source}: {level[j]} against {reference}", j, None) for j in columns),
+            *((f"{source}: {level[b]} against {level[a]}", b, a) for b, a in pairs),
         ]
-        found.append({"name": feature.name, "x": grid.tolist(), "lines": lines})
-    return found
 
+    def _with(self, columns: list[int], on: int | None, levels: bool) -> np.ndarray:
+        """E[y] with a level switched on, or a number increased by 1; None: with none of them, or as it is."""
+        X = self.rows.X.copy()
+        if levels:
+            X[:, columns] = 0.0
+        if on is not None:
+            X[:, on] += 1.0
+        return self._mean(dataclasses.replace(self.rows, X=X))
 
-def _means(fit: Fit, encoding: Encoding, table: DataTable) -> tuple[DataTable, Callable[[str, Any], np.ndarray]]:
-    """Some of the rows, and E[y] averaged over them with a column changed, draws × outputs, as a function of name and values."""
-    picked = np.unique(np.linspace(0, table.num_rows - 1, min(table.num_rows, MOST_ROWS)).astype(int))
-    table, undated = encoding.dated(table).take(picked), dataclasses.replace(encoding, dates=())
+    def _set(self, name: str, values: Any) -> np.ndarray:
+        """E[y] with a column of the table changed, and every term with it."""
+        column = pandas_module().Series(values, index=self.table.columns[name].index)
+        changed = dataclasses.replace(self.table, columns={**self.table.columns, name: column})
+        return self._mean(self.encoding.rows_of(changed))
 
-    def mean(name: str, values: Any) -> np.ndarray:
-        column = pandas_module().Series(values, index=table.columns[name].index)
-        rows = undated.rows_of(dataclasses.replace(table, columns={**table.columns, name: column}))
-        found = Predictive.of(fit.posterior, rows.X, MOST_DRAWS, **rows.beside()).mean.mean(axis=1)
+    def _mean(self, rows: DesignRows) -> np.ndarray:
+        """E[y] averaged over rows, draws × outputs."""
+        found = Predictive.of(self.fit.posterior, rows.X, MOST_DRAWS, **rows.beside()).mean.mean(axis=1)
         return found if found.ndim == 2 else found[:, None]
 
-    return table, mean
+    def average(self, feature: NumericColumn | CategoricalColumn) -> list[dict[str, Any]]:
+        """The average slope or differences of a column, one row for each class where there are several."""
+        name, count = feature.name, self.table.num_rows
+        if isinstance(feature, CategoricalColumn):
+            start = self._set(name, [feature.reference] * count)
+            moved = {level: self._set(name, [level] * count) - start for level in feature.shown}
+            texts = {f"{name}: {level} against {feature.reference}": change for level, change in moved.items()}
+            return [row for text, change in texts.items() for row in self._row(text, change)]
+        x = feature.values(self.table)
+        step = STEP * max(float(x.std()), 1e-300)
+        return self._row(f"slope of {name}", (self._set(name, x + step) - self._set(name, x - step)) / (2 * step))
 
+    def _row(self, name: str, change: np.ndarray | None, along: np.ndarray | None = None) -> list[dict[str, Any]]:
+        """A change of E[y], draws × outputs, as rows of the table; `along`: draws of the logarithm of a ratio."""
+        response, outputs = self.encoding.response, 1 if change is None else change.shape[1]
+        row: dict[str, Any] = dict.fromkeys(("ratio", "ratio_interval_95", "change", "change_interval_95"))
+        if along is not None:
+            ends = np.exp(np.quantile(along, TAILS, method="hazen"))
+            row |= {"ratio": float(np.exp(np.median(along))), "ratio_interval_95": ends.tolist()}
+        found = []
+        for k in range(outputs):
+            of = f", P({response.name} = {response.classes[k]})" if outputs > 1 else ""
+            found.append({"name": name + of, **row})
+            if change is not None:
+                ends = np.quantile(change[:, k], TAILS, method="hazen")
+                found[-1] |= {"change": float(change[:, k].mean()), "change_interval_95": ends.tolist()}
+        return found
 
-def _written(encoding: Encoding, name: str, change: np.ndarray) -> list[dict[str, Any]]:
-    """A change of E[y], draws × outputs, as rows of the table of effects."""
-    low, high = np.quantile(change, [0.025, 0.975], axis=0)
-    several = change.shape[1] > 1
-    return [
-        {
-            "name": f"{name}, P({encoding.response.name} = {encoding.response.classes[k]})" if several else name,
-            "ratio": None,
-            "ratio_interval_95": None,
-            "change": float(change[:, k].mean()),
-            "change_interval_95": [float(low[k]), float(high[k])],
-        }
-        for k in range(change.shape[1])
-    ]
+    def adjusted(self, feature: NumericColumn) -> dict[str, Any]:
+        """Adjusted predictions over a grid of a column of numbers, with 95 % bands: the numbers of a figure."""
+        response = self.encoding.response
+        grid = np.linspace(*np.quantile(feature.values(self.table), [0.01, 0.99]), GRID)
+        means = np.stack([self._set(feature.name, np.full(self.table.num_rows, x)) for x in grid])
+        low, high = np.quantile(means, TAILS, axis=1)
+        classes = response.classes if means.shape[2] > 1 else (response.positive or "",)
+        shown = {"mean": means.mean(axis=1), "low": low, "high": high}
+        lines = [
+            {"class": name, **{key: values[:, k].tolist() for key, values in shown.items()}}
+            for k, name in enumerate(classes)
+        ]
+        return {"name": feature.name, "x": grid.tolist(), "lines": lines}
 
 
 MOST_LEVELS = 12  # of a table: beyond, the lowest and the highest are shown
@@ -234,9 +292,7 @@ def group_words(groups: Sequence[Any]) -> tuple[str, str]:
     names = list(dict.fromkeys(group.name for group in groups))
     parts = []
     for group in groups:
-        effects = listed(
-            [f"its own {'intercept' if name == 'intercept' else f'slope of {name}'}" for name in group.columns]
-        )
-        parts.append(f"each of the {counted(len(group.levels), 'level')} of {group.name} has {effects}")
-    law = "whose deviations from the common ones are normal, with estimated standard deviations"
-    return f" with groups of {listed(names, 3)}", f" {capital('; '.join(parts))}, {law}."
+        own = [f"its own {'intercept' if name == 'intercept' else f'slope of {name}'}" for name in group.columns]
+        parts.append(f"each of the {counted(len(group.levels), 'level')} of {group.name} has {' and '.join(own)}")
+    law = "their deviations from the common ones are normal, with estimated standard deviations"
+    return f" with groups of {listed(names, 3)}", f" {capital('; '.join(parts))}; {law}."

@@ -4,158 +4,32 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from gyromc.checks import cause, require
 from gyromc.errors import GyromcWarning
-from gyromc.show.pages import FIGURE_STYLE, Picture
-from gyromc.show.plots import NotebookFigure
+from gyromc.show.pages import Picture
+from gyromc.show.plots import BLUE, COLOURS, GREY, ORANGE, NotebookFigure, figure_style, intervals
 
-BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#6B6B6B"  # Okabe and Ito's, and grey
-BAND = "#9CC9E6"
+BAND, INK = "#9CC9E6", "#333333"
 MOST_LEVEL = 8  # classes whose names stand level side by side
-SIZE = (4.4, 3.1)
-Drawn = tuple[Figure, str, str]  # with a text in place of the figure, and a caption
-
-
+MOST_BARS, MOST_PANELS, MOST_NAMED = 25, 4, 45
+SIZE = (4.8, 3.3)
 LETTER = 0.068  # inches that a letter of a tick's label takes, on average
 MARGINS = {"left": 0.78, "right": 0.14, "bottom": 0.52, "top": 0.32, "between": 0.36}
 """Inches around axes, for numbers, a label and a title."""
+Results = dict[str, Any]
+Drawn = tuple[Figure, str, str]  # with a text in place of the figure, and a caption
 
 
-def axes_of(size: tuple[float, float], title: str, rows: int = 1, columns: int = 1, names: Sequence[str] = ()):
-    """Return a figure and its axes, with a title above the first, and a margin for `names` beside the vertical axes.
-
-    Margins are computed, and not found by drawing each figure once more, which takes as long as drawing it.
-    """
-    figure = NotebookFigure(figsize=size)
-    left = max([0.3 if names else MARGINS["left"], *(0.18 + LETTER * len(name) for name in names)])
-    width, height = (size[0] - MARGINS["right"]) / columns - left, size[1] - MARGINS["bottom"] - MARGINS["top"]
-    each = (height - (rows - 1) * MARGINS["between"]) / rows
-    axes = figure.subplots(
-        rows,
-        columns,
-        squeeze=False,
-        gridspec_kw={
-            "left": left / size[0],
-            "right": 1 - MARGINS["right"] / size[0],
-            "bottom": MARGINS["bottom"] / size[1],
-            "top": 1 - MARGINS["top"] / size[1],
-            "wspace": left / width,
-            "hspace": MARGINS["between"] / each,
-        },
-    ).ravel()
-    axes[0].set_title(title, loc="left")
-    return figure, axes
-
-
-def _predictive(results: dict[str, Any]) -> Drawn:
-    found, model = results["adequacy"]["figures"]["predictive"], results["model"]
-    edges, observed = np.array(found["edges"]), np.array(found["observed"], float)
-    expected, low, high = (np.array(found[key]) for key in ("expected", "low", "high"))
-    middle, width = (edges[1:] + edges[:-1]) / 2, np.diff(edges)
-    roots = found["kind"] == "counts"
-    scale = np.sqrt if roots else np.asarray
-    figure, (ax,) = axes_of(SIZE, "observed, and as the model predicts")
-    ax.bar(middle, scale(observed), 0.85 * width, color=BLUE, alpha=0.75, label="observed")
-    bars = np.maximum([scale(expected) - scale(low), scale(high) - scale(expected)], 0)
-    ax.errorbar(
-        middle, scale(expected), bars, fmt="o", color=ORANGE, markersize=3.5, elinewidth=1.2, label="predicted, 95 %"
-    )
-    if roots:
-        top = ax.get_ylim()[1]
-        ticks = [t for t in (0, 1, 4, 10, 25, 50, 100, 250, 500, 1000, 2500) if t <= top**2]
-        ax.set_yticks(np.sqrt(ticks), [str(t) for t in ticks])
-    if found["kind"] == "classes":
-        names = model["classes"][: len(middle)]
-        many = len(names) > MOST_LEVEL
-        ax.set_xticks(
-            middle[: len(names)],
-            [_short(name, 14) for name in names],
-            rotation=90 if many else 0,
-            fontsize=5 if many else None,
-        )
-        ax.grid(axis="x", visible=False)
-        ax.set_ylim(top=1.25 * ax.get_ylim()[1])  # the legend stands above the bars
-    ax.set_xlabel(_short(model["target"], 40))
-    ax.set_ylabel("rows, square roots" if roots else "rows")
-    ax.legend(loc="upper right")
-    off = int(np.sum((observed < low) | (observed > high)))
-    alt = f"Histogram of {model['target']}, observed and replicated: {off} of {len(observed)} bars are outside 95 % intervals."
-    what = "Rows in each bin: bars as observed, dots and 95 % intervals in data replicated from the model."
-    return figure, alt, f"{what} {off} of {len(observed)} bars lie outside."
-
-
-def _residuals(results: dict[str, Any]) -> Drawn:
-    found, model = results["adequacy"]["figures"]["residuals"], results["model"]
-    title = "residuals against predictions"
-    if found["kind"] != "groups":
-        return _points(found, title, f"predicted {_short(model['target'], 30)}")
-    figure, (ax,) = axes_of(SIZE, title)
-    ax.axhline(0, color="#333333", linewidth=0.8)
-    x, gap, error = np.array(found["points"]).T
-    order = np.argsort(x)
-    ax.fill_between(x[order], -error[order], error[order], color=BAND, alpha=0.6, linewidth=0)
-    ax.plot(x, gap, "o", color=BLUE, markersize=4)
-    ax.set_xlabel("predicted probability")
-    ax.set_ylabel("observed less predicted share")
-    off = int(np.sum(np.abs(gap) > error))
-    alt = f"Observed less predicted share in groups of rows: {off} of {len(x)} groups lie outside two standard errors."
-    caption = "Groups of rows with like predicted probability; the band is two standard errors."
-    return figure, alt, f"{caption} {off} of {len(x)} lie outside."
-
-
-def _curve(results: dict[str, Any]) -> Drawn:
-    found = results["adequacy"]["figures"]["curve"]
-    return _points(found, f"residuals against {_short(found['column'], 30)}", _short(found["column"], 40))
-
-
-def _points(found: dict[str, Any], title: str, name: str) -> Drawn:
-    """Draw residuals with their smooth."""
-    figure, (ax,) = axes_of(SIZE, title)
-    ax.axhline(0, color="#333333", linewidth=0.8)
-    ax.plot(found["x"], found["residuals"], "o", color=GREY, markersize=3, alpha=0.55, markeredgewidth=0)
-    ax.plot(found["grid"], found["smooth"], color=ORANGE, linewidth=2)
-    ax.set_xlabel(name)
-    ax.set_ylabel("residual, in standard deviations")
-    far = 100 * float(np.mean(np.abs(found["residuals"]) > 3))
-    bend = float(np.max(np.abs(found["smooth"])))
-    shown = f"{len(found['x'])} of {found['rows']} rows" if len(found["x"]) < found["rows"] else "All rows"
-    alt = f"Residuals against {name}: the smooth leaves zero by at most {bend:.2g} standard deviations; {far:.1f} % are beyond 3."
-    line = "the line is a smooth through all of them, level where the model is right"
-    return figure, alt, f"{shown}; {line}. {far:.1f} % are beyond ±3."
-
-
-def _pit(results: dict[str, Any]) -> Drawn:
-    found = results["adequacy"]["figures"]["pit"]
-    counts = np.array(found["counts"], float)
-    bins = len(counts)
-    figure, (ax,) = axes_of(SIZE, "place in the predictive distribution")
-    ax.axhspan(found["low"], found["high"], color=BAND, alpha=0.6, linewidth=0)
-    ax.axhline(found["expected"], color="#333333", linewidth=0.8)
-    ax.bar((np.arange(bins) + 0.5) / bins, counts, 0.85 / bins, color=BLUE, alpha=0.75)
-    ax.set_xlim(0, 1)
-    ax.set_xlabel("probability of a smaller response (PIT), the row left out")
-    ax.set_ylabel("rows")
-    off = int(np.sum((counts < found["low"]) | (counts > found["high"])))
-    alt = f"PIT histogram with {bins} bars: {off} lie outside the band that contains 95 % of them by chance."
-    shape = "High ends: predictive distributions too narrow; a hump: too wide; a slope: shifted."
-    return figure, alt, f"Level within the band where the model is right. {shape} {off} of {bins} bars lie outside."
-
-
-CHAIN_COLOURS = (BLUE, ORANGE, "#009E73", "#CC79A7")
-MOST_BARS = 25
-
-
-def pictures(results: dict[str, Any]) -> list[Picture]:
+def pictures(results: Results) -> list[Picture]:
     """Draw all pictures of a fit."""
     found = []
     for kind, function in _drawings(results).items():
         try:
-            with _style():
+            with figure_style():
                 found.append(Picture.of(kind, *function(results)))
         except Exception as error:  # whatever Matplotlib raises: a figure never costs the answer
             message = f"The figure `{kind}` is left out of the report, since it cannot be drawn: {cause(error)}."
@@ -163,15 +37,15 @@ def pictures(results: dict[str, Any]) -> list[Picture]:
     return found
 
 
-def drawn(kind: str, results: dict[str, Any]) -> Figure:
+def drawn(kind: str, results: Results) -> Figure:
     """Draw one of the pictures as a figure."""
     known = _drawings(results)
     require(kind in known, f"There is no figure {kind!r} of this model: there are {', '.join(known)}.")
-    with _style():
+    with figure_style():
         return known[kind](results)[0]
 
 
-def _drawings(results: dict[str, Any]) -> dict[str, Callable[[dict[str, Any]], Drawn]]:
+def _drawings(results: Results) -> dict[str, Callable[[Results], Drawn]]:
     """The function that draws each picture that fit.json has numbers for."""
     numbers = results["adequacy"]["figures"]
     known = [
@@ -188,44 +62,141 @@ def _drawings(results: dict[str, Any]) -> dict[str, Callable[[dict[str, Any]], D
     return {kind: draw for kind, draw, there in known if there}
 
 
-def _style() -> Any:
-    """Matplotlib's settings; a $ in the name of a column is a $."""
-    return matplotlib.rc_context({**FIGURE_STYLE, "text.parse_math": False})
+def axes_of(size: tuple[float, float], title: str, rows: int = 1, columns: int = 1, names: Sequence[str] = ()):
+    """Return a figure and its axes, with a title above the first, and a margin for `names` beside the vertical axes.
+
+    Margins are computed, and not found by drawing each figure once more, which takes as long as drawing it.
+    """
+    figure = NotebookFigure(figsize=size)
+    left = max([0.3 if names else MARGINS["left"], *(0.18 + LETTER * len(name) for name in names)])
+    width, height = (size[0] - MARGINS["right"]) / columns - left, size[1] - MARGINS["bottom"] - MARGINS["top"]
+    each = (height - (rows - 1) * MARGINS["between"]) / rows
+    around = {
+        "left": left / size[0],
+        "right": 1 - MARGINS["right"] / size[0],
+        "bottom": MARGINS["bottom"] / size[1],
+        "top": 1 - MARGINS["top"] / size[1],
+        "wspace": left / width,
+        "hspace": MARGINS["between"] / each,
+    }
+    axes = figure.subplots(rows, columns, squeeze=False, gridspec_kw=around).ravel()
+    axes[0].set_title(title, loc="left")
+    return figure, axes
 
 
-def _coefficients(results: dict[str, Any]) -> tuple[Figure, str, str]:
-    rows = [c for c in results["coefficients"] if c["standardised"] is not None]
-    rows = sorted(rows, key=lambda c: -abs(c["standardised"]["mean"]))
-    left_out, rows = len(rows) - len(rows[:MOST_BARS]), rows[:MOST_BARS]
+def _panel(title: str, across: str, up: str, level: float | None = None) -> tuple[Figure, Any]:
+    """A figure with one pair of axes, their labels, and a line where a right model is expected."""
+    figure, (ax,) = axes_of(SIZE, title)
+    ax.set(xlabel=across, ylabel=up)
+    if level is not None:
+        ax.axhline(level, color=INK, linewidth=0.8)
+    return figure, ax
+
+
+def _predictive(results: Results) -> Drawn:
+    found, model = results["adequacy"]["figures"]["predictive"], results["model"]
+    edges, observed = np.array(found["edges"]), np.array(found["observed"], float)
+    expected, low, high = (np.array(found[key]) for key in ("expected", "low", "high"))
+    middle, width = (edges[1:] + edges[:-1]) / 2, np.diff(edges)
+    roots = found["kind"] == "counts"
+    scale = np.sqrt if roots else np.asarray
+    up = "rows, square roots" if roots else "rows"
+    figure, ax = _panel("observed, and as the model predicts", _short(model["target"], 40), up)
+    ax.bar(middle, scale(observed), 0.85 * width, color=BLUE, alpha=0.75, label="observed")
+    bars = np.maximum([scale(expected) - scale(low), scale(high) - scale(expected)], 0)
+    style = {"fmt": "o", "color": ORANGE, "markersize": 3.5, "elinewidth": 1.2}
+    ax.errorbar(middle, scale(expected), bars, label="predicted, 95 %", **style)
+    if roots:
+        top = ax.get_ylim()[1]
+        ticks = [t for t in (0, 1, 4, 10, 25, 50, 100, 250, 500, 1000, 2500) if t <= top**2]
+        ax.set_yticks(np.sqrt(ticks), [str(t) for t in ticks])
+    if found["kind"] == "numbers":
+        ax.xaxis.set_major_locator(MaxNLocator(6, prune="upper"))
+        ax.yaxis.set_major_locator(MaxNLocator(integer=True))
+    if found["kind"] == "classes":
+        names = [_short(name, 14) for name in model["classes"][: len(middle)]]
+        turned = {"rotation": 90, "fontsize": 5} if len(names) > MOST_LEVEL else {}
+        ax.set_xticks(middle[: len(names)], names, **turned)
+        ax.grid(axis="x", visible=False)
+        ax.set_ylim(top=1.25 * ax.get_ylim()[1])  # the legend stands above the bars
+    ax.legend(loc="upper right")
+    off = int(np.sum((observed < low) | (observed > high)))
+    alt = f"Histogram of {model['target']}, observed and replicated: {off} of {len(observed)} bars are outside 95 % intervals."
+    what = "Rows in each bin: bars as observed, dots and 95 % intervals in data replicated from the model."
+    return figure, alt, f"{what} {off} of {len(observed)} bars lie outside."
+
+
+def _residuals(results: Results) -> Drawn:
+    found, target = results["adequacy"]["figures"]["residuals"], _short(results["model"]["target"], 30)
+    title = "residuals against predictions"
+    if found["kind"] != "groups":
+        return _points(found, title, f"predicted {target}")
+    figure, ax = _panel(title, "predicted probability", "observed less predicted share", 0)
+    x, gap, error = np.array(sorted(found["points"])).T
+    ax.fill_between(x, -error, error, color=BAND, alpha=0.6, linewidth=0)
+    ax.plot(x, gap, "o", color=BLUE, markersize=4)
+    off = int(np.sum(np.abs(gap) > error))
+    alt = f"Observed less predicted share in groups of rows: {off} of {len(x)} groups lie outside two standard errors."
+    caption = "Groups of rows with like predicted probability; the band is two standard errors."
+    return figure, alt, f"{caption} {off} of {len(x)} lie outside."
+
+
+def _curve(results: Results) -> Drawn:
+    found = results["adequacy"]["figures"]["curve"]
+    return _points(found, f"residuals against {_short(found['column'], 30)}", _short(found["column"], 40))
+
+
+def _points(found: dict[str, Any], title: str, name: str) -> Drawn:
+    """Draw residuals with their smooth."""
+    figure, ax = _panel(title, name, "residual, in standard deviations", 0)
+    ax.plot(found["x"], found["residuals"], "o", color=GREY, markersize=3, alpha=0.55, markeredgewidth=0)
+    ax.plot(found["grid"], found["smooth"], color=ORANGE, linewidth=2)
+    far = 100 * float(np.mean(np.abs(found["residuals"]) > 3))
+    bend = float(np.max(np.abs(found["smooth"])))
+    shown = f"{len(found['x'])} of {found['rows']} rows" if len(found["x"]) < found["rows"] else "All rows"
+    alt = f"Residuals against {name}: the smooth leaves zero by at most {bend:.2g} standard deviations; {far:.1f} % are beyond 3."
+    line = "the line is a smooth through all of them, level where the model is right"
+    return figure, alt, f"{shown}; {line}. {far:.1f} % are beyond ±3."
+
+
+def _pit(results: Results) -> Drawn:
+    found = results["adequacy"]["figures"]["pit"]
+    counts = np.array(found["counts"], float)
+    bins = len(counts)
+    across = "probability of a smaller response (PIT), the row left out"
+    figure, ax = _panel("place in the predictive distribution", across, "rows", found["expected"])
+    ax.axhspan(found["low"], found["high"], color=BAND, alpha=0.6, linewidth=0)
+    ax.bar((np.arange(bins) + 0.5) / bins, counts, 0.85 / bins, color=BLUE, alpha=0.75)
+    ax.set_xlim(0, 1)
+    off = int(np.sum((counts < found["low"]) | (counts > found["high"])))
+    alt = f"PIT histogram with {bins} bars: {off} lie outside the band that contains 95 % of them by chance."
+    shape = "High ends: predictive distributions too narrow; a hump: too wide; a slope: shifted."
+    return figure, alt, f"Level within the band where the model is right. {shape} {off} of {bins} bars lie outside."
+
+
+def _coefficients(results: Results) -> Drawn:
+    every = [c for c in results["coefficients"] if c["standardised"] is not None]
+    rows = sorted(every, key=lambda c: -abs(c["standardised"]["mean"]))[:MOST_BARS]
     names = [_short(c["label"]) for c in rows]
-    size = (6.6, max(1.6, 0.9 + 0.22 * len(rows)))
+    size = (SIZE[0], max(1.6, 0.9 + 0.22 * len(rows)))
     figure, (ax,) = axes_of(size, "effect of one standard deviation", names=names)
-    places = np.arange(len(rows))[::-1]
     means = np.array([c["standardised"]["mean"] for c in rows])
     ends = np.array([c["standardised"]["interval_95"] for c in rows]).reshape(-1, 2)
-    ax.axvline(0, color="#333333", linewidth=0.8)
-    sure = (ends[:, 0] > 0) | (ends[:, 1] < 0)
-    for mask, colour, marker in ((sure, BLUE, "o"), (~sure, GREY, "s")):
-        if mask.any():
-            bars = np.abs(ends[mask] - means[mask, None]).T
-            ax.errorbar(means[mask], places[mask], xerr=bars, fmt=marker, color=colour, elinewidth=1.3, capsize=0)
-    ax.set_yticks(places, names)
-    ax.grid(axis="y", visible=False)
+    ax.axvline(0, color=INK, linewidth=0.8)
+    intervals(ax, names, means, ends, (ends[:, 0] > 0) | (ends[:, 1] < 0))
     ax.set_xlabel(results["model"]["effect"])
-    ax.margins(y=0.5 / max(len(rows), 3))
     values = "; ".join(f"{c['label']} {c['standardised']['mean']:+.2g}" for c in rows[:3])
     alt = f"Coefficients with 95 % credible intervals, largest first: {values}."
     caption = "Posterior means and 95 % credible intervals, per standard deviation of the predictor, the largest first"
-    caption += f"; {left_out} smaller ones are left out." if left_out else "."
+    caption += f"; {len(every) - len(rows)} smaller ones are left out." if len(every) > len(rows) else "."
     return figure, alt, caption + " Grey squares: the interval contains zero."
 
 
-def _effects(results: dict[str, Any]) -> Drawn:
+def _effects(results: Results) -> Drawn:
     found, model = results["effects"]["curves"], results["model"]
-    size = (min(2.9 * len(found) + 0.6, 9.6), 2.9)
-    figure, axes = axes_of(size, "", columns=len(found))
+    figure, axes = axes_of((max(SIZE[0], min(3.2 * len(found), 9.6)), 2.9), "", columns=len(found))
     for ax, curve in zip(axes, found, strict=True):
-        for line, colour in zip(curve["lines"], CHAIN_COLOURS * 4, strict=False):
+        for line, colour in zip(curve["lines"], COLOURS * 4, strict=False):
             ax.fill_between(curve["x"], line["low"], line["high"], color=colour, alpha=0.2, linewidth=0)
             ax.plot(curve["x"], line["mean"], color=colour, label=_short(str(line["class"]), 16))
         ax.set_xlabel(_short(curve["name"], 30))
@@ -235,82 +206,65 @@ def _effects(results: dict[str, Any]) -> Drawn:
     if several:
         axes[0].legend(loc="best")
     alt = f"Adjusted predictions with 95 % bands along {', '.join(curve['name'] for curve in found)}."
-    caption = (
-        "The average prediction over the rows with the column set to each value, all else as it is, and 95 % bands."
-    )
-    return figure, alt, caption
+    how = "The average prediction over the rows with the column set to each value, all else as it is, and 95 % bands."
+    return figure, alt, how
 
 
-MOST_PANELS, MOST_NAMED = 4, 45
-
-
-def _groups(results: dict[str, Any]) -> Drawn:
+def _groups(results: Results) -> Drawn:
     effects = [(one, effect) for one in results["groups"] for effect in one["effects"]][:MOST_PANELS]
     most = max(min(one["levels"], MOST_NAMED) for one, _ in effects)
-    size = (min(3.0 * len(effects) + 1.4, 9.6), max(1.8, 0.9 + 0.17 * most))
-    names = [_short(row["level"], 18) for one, _ in effects if one["levels"] <= MOST_NAMED for row in one["rows"]]
-    figure, axes = axes_of(size, "", columns=len(effects), names=names)
+    size = (max(SIZE[0], min(3.2 * len(effects) + 1.4, 9.6)), max(1.8, 0.9 + 0.17 * most))
+    every = [_short(row["level"], 18) for one, _ in effects if one["levels"] <= MOST_NAMED for row in one["rows"]]
+    figure, axes = axes_of(size, "", columns=len(effects), names=every)
     for ax, (one, effect) in zip(axes, effects, strict=True):
-        rows = sorted((row for row in one["rows"] if row["effect"] == effect), key=lambda row: row["mean"])
-        places, means = np.arange(len(rows)), np.array([row["mean"] for row in rows])
-        ends = np.array([row["interval_95"] for row in rows])
-        ax.axvline(0, color="#333333", linewidth=0.8)
-        bars = np.abs(ends - means[:, None]).T
-        ax.errorbar(means, places, xerr=bars, fmt="o", color=BLUE, markersize=3, elinewidth=1, capsize=0)
-        named = len(rows) <= MOST_NAMED
-        ax.set_yticks(places if named else [], [_short(row["level"], 18) for row in rows] if named else [])
-        ax.set_ylabel("" if named else f"{len(rows)} levels, the lowest first")
-        ax.grid(axis="y", visible=False)
+        rows = sorted((row for row in one["rows"] if row["effect"] == effect), key=lambda row: -row["mean"])
+        names = [_short(row["level"], 18) for row in rows] if len(rows) <= MOST_NAMED else []
+        ax.axvline(0, color=INK, linewidth=0.8)
+        intervals(ax, names, np.array([row["mean"] for row in rows]), np.array([row["interval_95"] for row in rows]))
+        ax.set_ylabel("" if names else f"{len(rows)} levels, the lowest first")
         ax.set_title(_short(f"{effect} | {one['name']}", 34), loc="left")
-        ax.margins(y=0.5 / max(len(rows), 3))
     what = ", ".join(f"{effect} by {one['name']}" for one, effect in effects)
     alt = f"Deviations of the levels with 95 % credible intervals: {what}."
     caption = "How far each level is from the common coefficient: posterior means and 95 % credible intervals."
     return figure, alt, caption
 
 
-def _calibration(results: dict[str, Any]) -> tuple[Figure, str, str]:
+def _calibration(results: Results) -> Drawn:
     found = results["held_out"]["calibration"]
-    of_classes = found["kind"] == "classes"
-    figure, (ax,) = axes_of((4.4, 3.7), "calibration on held-out rows")
-    points = found["points"]
+    of_classes, points = found["kind"] == "classes", found["points"]
+    across = "predicted probability" if of_classes else "nominal level of the predictive interval"
+    up = "how often it happened" if of_classes else "share of rows inside it"
+    figure, ax = _panel("calibration on held-out rows", across, up)
     x, y = np.array([p["predicted"] for p in points]), np.array([p["observed"] for p in points])
     ends = np.array([p["interval_95"] for p in points])
-    ax.plot([0, 1], [0, 1], color="#333333", linewidth=0.8)
+    ax.plot([0, 1], [0, 1], color=INK, linewidth=0.8)
     ax.errorbar(x, y, np.maximum([y - ends[:, 0], ends[:, 1] - y], 0), fmt="o", color=BLUE, elinewidth=1, capsize=2.5)
-    ax.set_xlim(-0.03, 1.03)
-    ax.set_ylim(-0.03, 1.03)
-    ax.set_xlabel("predicted probability" if of_classes else "nominal level of the predictive interval")
-    ax.set_ylabel("how often it happened" if of_classes else "share of rows inside it")
+    ax.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03))
     off = int(np.sum((ends[:, 0] > x) | (ends[:, 1] < x)))
     values = ", ".join(f"{a:.2f}: {b:.2f}" for a, b in zip(x, y, strict=True))
-    alt = f"Calibration plot, predicted against observed: {values}. {off} of {len(points)} intervals miss the diagonal."
-    missed = f"{off} of {len(points)} {'misses' if off == 1 else 'miss'} the diagonal."
-    what = "Groups of like predicted probability" if of_classes else "Central predictive intervals"
+    missed = f"{off} of {len(points)} intervals {'misses' if off == 1 else 'miss'} the diagonal."
+    alt = f"Calibration plot, predicted against observed: {values}. {missed}"
+    what = "Groups of rows with like predicted probability" if of_classes else "Central predictive intervals"
     shared = "" if of_classes else ", which share the rows and so err together"
     pooled = ", all classes pooled" if of_classes and len(results["model"]["classes"]) > 2 else ""
-    caption = f"{what}{pooled}{shared}; bars are 95 % intervals of the observed share. {missed}"
-    return figure, alt, caption
+    return figure, alt, f"{what}{pooled}{shared}; bars are 95 % intervals of the observed share. {missed}"
 
 
-def _trace(results: dict[str, Any]) -> tuple[Figure, str, str]:
+def _trace(results: Results) -> Drawn:
     found = results["trace"]
     shown = found["parameters"]
     figure, axes = axes_of((6.6, 0.84 + 1.0 * len(shown)), "", rows=len(shown))
     for ax, parameter in zip(axes, shown, strict=True):
-        for series, colour in zip(parameter["chains"], CHAIN_COLOURS, strict=False):
+        for series, colour in zip(parameter["chains"], COLOURS, strict=False):
             ax.plot(found["steps"][: len(series)], series, color=colour, linewidth=0.7, alpha=0.85)
         ax.set_title(_short(parameter["label"], 50), loc="left", pad=2)
         ax.yaxis.set_major_locator(MaxNLocator(3))
-        if ax is not axes[-1]:
-            ax.tick_params(labelbottom=False)
+        ax.tick_params(labelbottom=ax is axes[-1])
     axes[-1].set_xlabel("draw")
-    names = ", ".join(p["label"] for p in shown)
-    count = len(shown[0]["chains"])
+    names, count = ", ".join(p["label"] for p in shown), len(shown[0]["chains"])
     alt = f"Traces of {count} chains for {names}: each chain wanders over the same range when the run is long enough."
     chains = results["sampler"]["num_chains"]
-    caption = f"Draws in {count} of {chains} groups, in the units of the table."
-    return figure, alt, caption
+    return figure, alt, f"Draws in {count} of {chains} groups, in the units of the table."
 
 
 def _short(text: str, most: int = 24) -> str:

@@ -45,8 +45,8 @@ export function show(settings) {
     if (document.activeElement !== number) number.value = settings[name];
   }
   for (const place of document.querySelectorAll("[data-when]")) {
-    const [name, values] = place.dataset.when.split("=");
-    place.hidden = !values.split(",").includes(settings[name]);
+    const conditions = place.dataset.when.split(";").map((text) => text.split("="));
+    place.hidden = !conditions.every(([name, values]) => values.split(",").includes(settings[name]));
   }
 }
 

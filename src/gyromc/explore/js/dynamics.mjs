@@ -25,12 +25,15 @@ function whitened(omega, K) {
   return pair(inverse(K), [[0, -rate], [rate, 0]], omega ? "rotation" : "reversible", false);
 }
 
+const SMALLER = 10; // V, by the rotation with the least variance
+
 /** The rates ω that are best for a curvature K, D = I, as gyromc.dynamics has them (T4). */
 export function bestRates(K) {
   const [low, high] = eigen(K).values;
   return {
     pairing: Math.sqrt(Math.max(0, (2 * high) / (low + high) - 1)),
     fastest: (1.5 * (high - low)) / Math.sqrt(low * high),
+    least: Math.sqrt(SMALLER - 1), // V of every linear h falls by 1 + ω², the most that a Q of this size reaches
   };
 }
 
@@ -59,6 +62,10 @@ export function whyNot(dynamics, settings) {
   const least = Math.max(...[c1, c2].map((c) => (1 - c) ** 2 / (4 * gamma * c)));
   return `D is not positive definite for these a, γ and C. Take a above ${shown(least)} or a larger γ; here a = ${shown(a)}.`;
 }
+
+/** Whether chains move in bent coordinates: those of dynamics without momenta can. */
+export const bent = ({ coordinates, dynamics }) =>
+  coordinates === "bent" && (dynamics === "rotation" || dynamics === "reversible");
 
 /** The dynamics of the page's settings; K: the mean curvature, for coordinates that it whitens. */
 export function chosen(settings, K = identity(2)) {

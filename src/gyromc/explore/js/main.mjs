@@ -85,7 +85,7 @@ function refresh() {
   controls.limitSchemes((scheme) => misfit(scheme, chosen(settings)));
   history.replaceState(null, "", `#${write(settings)}`);
   for (const place of document.querySelectorAll(".h-label")) place.textContent = OBSERVABLES[settings.observable].label;
-  $("formula").textContent = words.FORMULAS[settings.target];
+  $("formula").textContent = words.FORMULAS[settings.target] + (world.target.gaussian ? " All numbers are exact." : "");
   $("yours-title").textContent = words.title(settings);
   const augmented = chosen(settings).augmented;
   $("beside-title").textContent = augmented ? "Reversible: the same D, Q = 0" : "Reversible: Q = 0";
@@ -97,13 +97,21 @@ function refresh() {
 
 /** The coordinates of the state that are shown, the potential and the drift in that plane, and the box. */
 function view(side) {
-  const { target, settings } = world;
+  const { base: target, settings } = world;
   const { dynamics } = side;
   const part = { all: dynamics.G, descent: dynamics.D, rotation: dynamics.Q }[settings.flow];
   const phase = dynamics.augmented && settings.plane === "phase";
   const [i, j] = phase ? [0, 2] : [0, 1];
   const g = [0, 0];
   const other = target.grid.mean[1];
+  const { c, inverse } = world.target;
+  const moving = (x, y) => {
+    const [u, v] = inverse(x, y);
+    world.target.gradient(u, v, g);
+    const [a, b] = part.map((row) => -(row[0] * g[0] + row[1] * g[1]));
+    // T′ times the drift of z, and what the noise adds in θ: Γ(θ) of the complete recipe (T14).
+    return [a, b + 2 * c * (u * a + (part === dynamics.Q ? 0 : dynamics.D[0][0]))];
+  };
   const field = (x, y) => {
     target.gradient(x, phase ? other : y, g);
     const slope = [g[0], g[1], phase ? y : 0, 0];
@@ -111,7 +119,7 @@ function view(side) {
   };
   const potential = phase ? (x, r) => target.potential(x, other) + 0.5 * r * r : target.potential;
   const box = phase ? { left: target.box.left, right: target.box.right, bottom: -4, top: 4 } : target.box;
-  return { i, j, potential, field: part ? field : null, box };
+  return { i, j, potential, field: part ? (inverse ? moving : field) : null, box };
 }
 
 function drawBacks() {
@@ -125,7 +133,7 @@ function drawBacks() {
       continue;
     }
     const { flow, plane } = world.settings;
-    if (!scene.isNew(JSON.stringify([world.shape, side.dynamics, flow, plane, colours]))) continue;
+    if (!scene.isNew(JSON.stringify([world.moved, side.dynamics, flow, plane, colours]))) continue;
     const { potential, field, box } = view(side);
     scene.frame(box);
     scene.drawBack(potential, field, colours);

@@ -13,9 +13,9 @@ export function truth(target, h) {
   if (target.gaussian) return gaussian.targetMoments(target.gaussian.K, target.gaussian.mean, h);
   const { grid } = target;
   let mean = 0;
-  for (let k = 0; k < grid.count; k++) mean += grid.w[k] * evaluate(h, grid.x[k], grid.y[k]);
+  for (let k = 0; k < grid.count; k++) mean += grid.w[k] * evaluate(h, grid.tx[k], grid.ty[k]);
   let variance = 0;
-  for (let k = 0; k < grid.count; k++) variance += grid.w[k] * (evaluate(h, grid.x[k], grid.y[k]) - mean) ** 2;
+  for (let k = 0; k < grid.count; k++) variance += grid.w[k] * (evaluate(h, grid.tx[k], grid.ty[k]) - mean) ** 2;
   return { mean, variance };
 }
 

@@ -198,7 +198,7 @@ export class Scene {
     context.globalAlpha = chains.count > 150 ? 0.8 : 0.95;
     for (let c = 0; c < chains.count; c++) {
       if (chains.lost[c]) continue;
-      const [px, py] = this.toScreen(chains.y[c * chains.size + i], chains.y[c * chains.size + j]);
+      const [px, py] = this.toScreen(...chains.position(c, i, j));
       if (px < -9 || py < -9 || px > this.width + 9 || py > this.height + 9) continue;
       context.drawImage(dot, px - side / 2, py - side / 2, side, side);
     }

@@ -63,7 +63,7 @@ export class Chains {
       for (let i = 0; i < dynamics.n; i++) xi[i] = random.normal();
       const shake = tau > 0 ? [random.normal(), random.normal()] : null;
       if (this.lost[c]) continue;
-      this.sums[c] += evaluate(this.h, y[base], y[base + 1]);
+      this.sums[c] += evaluate(this.h, ...this.position(c, 0, 1));
       target.gradient(y[base], y[base + 1], out);
       [g[0], g[1]] = out;
       if (shake) {
@@ -81,13 +81,18 @@ export class Chains {
     this.t += 1;
   }
 
+  /** Where a chain is, in the coordinates i and j of the state; as θ where it moves in others. */
+  position(c, i, j) {
+    const [x, y] = [this.y[c * this.size + i], this.y[c * this.size + j]];
+    return this.target.map ? this.target.map(x, y) : [x, y];
+  }
+
   /** Keep the present positions (coordinates i and j of the state) for the trails. */
   remember(i, j) {
     const kept = Math.min(this.count, TRAILS);
     this.trail.copyWithin(2 * kept, 0, 2 * kept * (LENGTH - 1));
     for (let c = 0; c < kept; c++) {
-      this.trail[2 * c] = this.y[c * this.size + i];
-      this.trail[2 * c + 1] = this.y[c * this.size + j];
+      [this.trail[2 * c], this.trail[2 * c + 1]] = this.position(c, i, j);
     }
   }
 

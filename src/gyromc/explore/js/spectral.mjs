@@ -37,7 +37,7 @@ function leading(basis, degree) {
 /** The coefficients ⟨ψ_a, h⟩. */
 function* coefficientsOf(basis, h) {
   const { grid, w } = basis;
-  const values = Float64Array.from(w, (_, k) => evaluate(h, grid.x[k], grid.y[k]));
+  const values = Float64Array.from(w, (_, k) => evaluate(h, grid.tx[k], grid.ty[k]));
   return { values, b: yield* projections(basis, [values]) };
 }
 
@@ -229,7 +229,7 @@ function gridAlone(grid, axis) {
   const column = (f) => Float64Array.from(rows, f);
   const out = { count: rows.length, x: column((row) => row[0]), y: column((row) => row[1]), w: column((row) => row[2] / total) };
   out.gx = column((row) => row[3]);
-  out.gy = out.y;
+  [out.gy, out.tx, out.ty] = [out.y, out.x, out.y];
   out.mean = [grid.mean[axis], 0];
   out.covariance = [[grid.covariance[axis][axis], 0], [0, 1]];
   return out;

@@ -115,6 +115,30 @@ export function makeTarget(settings, data) {
   return target;
 }
 
+/** Bent coordinates: θ = T(z) = (z₁, z₂ + c(z₁² - 1)), which keeps areas, so that log |det T′| = 0. */
+export function bentCoordinates(c) {
+  return { c, map: (x, y) => [x, y + c * (x * x - 1)], inverse: (x, y) => [x, y - c * (x * x - 1)] };
+}
+
+/** A target `base` over θ as a function of z, θ = T(z) in bent coordinates (T14). */
+export function bentTarget(base, settings) {
+  const { c, map, inverse: back } = bentCoordinates(settings.straighten);
+  const curved = base.name === "banana" ? settings.bend - c : c; // what is left of the bend in z
+  const target = {
+    ...{ name: base.name, c, map, inverse: back, box: base.box },
+    superlinear: curved !== 0,
+    potential: (x, y) => base.potential(...map(x, y)),
+    gradient: (x, y, out) => {
+      base.gradient(...map(x, y), out);
+      out[0] += 2 * c * x * out[1]; // T′ᵀ∇U
+    },
+    draw: (random) => back(...base.draw(random)),
+    straight: (u, v) => back(...(base.straight?.(u, v) ?? [u, v])),
+  };
+  target.grid = integrate(target);
+  return target;
+}
+
 /** The box around all points of a scan where U is less than `depth` above its least value. */
 function boxOf(target, depth, at = (x, y) => [x, y], reach = 12, cells = 96) {
   let least = Infinity;
@@ -149,8 +173,7 @@ function integrate(target) {
   const box = boxOf(target, DEPTH, at);
   const count = NODES * NODES;
   const grid = { x: new Float64Array(count), y: new Float64Array(count), w: new Float64Array(count), count: 0 };
-  grid.gx = new Float64Array(count);
-  grid.gy = new Float64Array(count);
+  for (const name of ["gx", "gy", "tx", "ty"]) grid[name] = new Float64Array(count);
   const g = [0, 0];
   for (let i = 0; i < NODES; i++) {
     for (let j = 0; j < NODES; j++) {
@@ -162,6 +185,7 @@ function integrate(target) {
       target.gradient(x, y, g);
       const k = grid.count++;
       [grid.x[k], grid.y[k], grid.w[k], grid.gx[k], grid.gy[k]] = [x, y, Math.exp(-depth), g[0], g[1]];
+      [grid.tx[k], grid.ty[k]] = target.map?.(x, y) ?? [x, y]; // θ, which observables read
     }
   }
   return { ...grid, ...momentsOf(grid) };

@@ -7,9 +7,9 @@ import { SETTINGS } from "./settings.mjs";
 const times = (ratio) => `${shown(ratio, 2)} ×`;
 
 export const FORMULAS = {
-  gaussian: "U(θ) = ½ θᵀKθ, with the eigenvalues 1 and κ. All numbers are exact.",
+  gaussian: "U(θ) = ½ θᵀKθ, its eigenvalues 1 and κ. Angle of the long axis in degrees.",
   cosine: "U(θ) = ½|θ|² + β(cos θ₁ + cos θ₂). At β = 1.2 it has four modes.",
-  banana: "A Gaussian bent along a parabola. Large steps leave it and do not return.",
+  banana: "A Gaussian bent along a parabola. Large steps leave it, but not in bent coordinates with c = bend.",
   mixture: "Two Gaussians of equal weight.",
   logistic: "Heart disease against ST depression and ST slope, 270 patients. θ is in standard deviations from the mode.",
 };
@@ -18,7 +18,7 @@ export const FORMULAS = {
 export function title({ dynamics, ...numbers }) {
   const { omega, alpha, gamma, a, gaulGamma, c1, c2 } = Object.fromEntries(
     Object.entries(numbers).map(([name, value]) => [name, typeof value === "number" ? shown(value, 4) : value]));
-  const where = numbers.coordinates === "white" ? ", whitened" : "";
+  const where = { white: ", whitened", bent: ", bent coordinates" }[numbers.coordinates] ?? "";
   if (dynamics === "rotation") return `Rotation, ω = ${omega}${where}`;
   if (dynamics === "hfhr") return `HFHR, α = ${alpha}, γ = ${gamma}`;
   if (dynamics === "gaul") return `GAUL, a = ${a}, γ = ${gaulGamma}, C = diag(${c1}, ${c2})`;

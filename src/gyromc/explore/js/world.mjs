@@ -5,7 +5,7 @@ import { Averages, linearChain, startLaw } from "./gaussian.mjs";
 import { atStep, constant, ladder, largestStep, truth } from "./numbers.mjs";
 import { besideScheme, misfit, stepMatrices } from "./schemes.mjs";
 import { Chains } from "./simulation.mjs";
-import { OBSERVABLES, curvature, makeTarget } from "./targets.mjs";
+import { OBSERVABLES, bentTarget, curvature, makeTarget } from "./targets.mjs";
 
 const SHAPE = { gaussian: ["kappa", "angle"], cosine: ["beta"], banana: ["bend"], mixture: ["distance"], logistic: [] };
 const REACH = 1.96; // standard deviations of a 95 % band
@@ -21,11 +21,12 @@ export class World {
   /** Take new settings; everything that depends on them begins anew. */
   configure(settings) {
     this.settings = { ...settings };
+    const bent = dynamicsOf.bent(settings);
     const shape = JSON.stringify([settings.target, ...SHAPE[settings.target].map((name) => settings[name])]);
-    if (shape !== this.shape) {
-      this.target = makeTarget(settings, this.data);
-      this.shape = shape;
-    }
+    if (shape !== this.shape) this.base = makeTarget(settings, this.data);
+    const moved = bent ? `${shape} ${settings.straighten}` : shape;
+    if (shape !== this.shape || moved !== this.moved) this.target = bent ? bentTarget(this.base, settings) : this.base;
+    Object.assign(this, { shape, moved });
     this.h = OBSERVABLES[settings.observable];
     this.about = truth(this.target, this.h);
     Object.assign(this, { t: 0, history: [], thinking: null, ready: false });
@@ -44,7 +45,8 @@ export class World {
   get point() {
     if (this.settings.start === "target") return null;
     const { left, right, bottom, top } = this.target.box;
-    return [left + 0.85 * (right - left), bottom + 0.8 * (top - bottom)];
+    const [x, y] = [left + 0.85 * (right - left), bottom + 0.8 * (top - bottom)];
+    return this.target.inverse?.(x, y) ?? [x, y];
   }
 
   /** Put all chains at their start. */

@@ -38,14 +38,12 @@ class NumPyroStructure(Structure):
     """The sites and the subsampled plate of a NumPyro model.
 
     - `observed`: the observed sites.
-    - `transforms`: to the constrained value; None where that depends on other sites.
     - `hierarchical`: location-scale sites whose scale is sampled, with the parameters of their noise.
     - `plate`, `num_data`: the subsampled plate and its rows.
     - `centred`: see `recentred`.
     """
 
     observed: tuple[str, ...]
-    transforms: Mapping[str, Any]
     hierarchical: Mapping[str, tuple[str, ...]]
     plate: str | None
     num_data: int | None
@@ -60,7 +58,6 @@ class NumPyroStructure(Structure):
         return dataclasses.replace(
             self,
             parameters={rename[name]: shape for name, shape in self.parameters.items()},
-            transforms={name: how for name, how in self.transforms.items() if name not in centred},
             centred={name: (value, self.hierarchical[name]) for name, value in centred.items()},
         )
 
@@ -127,20 +124,18 @@ def read(model: Callable, args: tuple, kwargs: dict) -> NumPyroStructure:
     def traced(key, args, kwargs):
         sites, plates = _trace(model, args, kwargs, key)
         found.append(_structure(sites, plates))
-        supports = {name: sites[name]["fn"].support for name in found[0].sites}
         scales = {name: unwrapped(sites[name]["fn"]).scale for name in found[0].hierarchical}
-        return (supports, scales), {name: _observation(sites[name]) for name in found[0].observed}
+        return scales, {name: _observation(sites[name]) for name in found[0].observed}
 
     with jax.enable_x64(True):
-        (here, scales), observations = traced(jax.random.key(0), *fresh((args, kwargs)))
-        (elsewhere, others), _ = traced(jax.random.key(1), *fresh((args, kwargs)))
+        scales, observations = traced(jax.random.key(0), *fresh((args, kwargs)))
+        others, _ = traced(jax.random.key(1), *fresh((args, kwargs)))
     for name, observation in observations.items():
         if observation is not None:
             _check_observed(name, observation)
-    transforms = {name: _fixed_transform(here[name], elsewhere[name]) for name in here}
     moving = [name for name in scales if not np.array_equal(scales[name], others[name])]
     hierarchical = {name: found[0].hierarchical[name] for name in moving}
-    return dataclasses.replace(found[0], transforms=transforms, hierarchical=hierarchical)
+    return dataclasses.replace(found[0], hierarchical=hierarchical)
 
 
 def _trace(model: Callable, args: tuple, kwargs: dict, key) -> tuple[dict, dict[str, int]]:
@@ -192,7 +187,6 @@ def _structure(sites: dict, plates: dict[str, int]) -> NumPyroStructure:
     return NumPyroStructure(
         sites=tuple(latent),
         parameters={name: tuple(biject_to(s["fn"].support).inv(s["value"]).shape) for name, s in latent.items()},
-        transforms={},
         dims={name: _dims(name, site) for name, site in named.items()},
         shapes={name: np.shape(site["value"]) for name, site in named.items()},
         # Those that `LocScaleReparam` takes.
@@ -267,13 +261,6 @@ def _check_observed(name: str, observation: Observation) -> None:
             f"Observed site {name!r} has {len(bad)} values outside the support of its distribution ({observation.support}), the "
             f"first at {where}: {first}. {remedy}"
         )
-
-
-def _fixed_transform(support, other):
-    """The bijection onto the support, or None where the support depends on other sites."""
-    leaves = jax.tree.leaves(support), jax.tree.leaves(other)
-    same = all(np.array_equal(a, b) for a, b in zip(*leaves, strict=True))
-    return biject_to(support) if same else None
 
 
 def _dims(name: str, site: dict) -> tuple[str, ...]:

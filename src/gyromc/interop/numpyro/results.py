@@ -34,15 +34,13 @@ POWERS = {1: "", 2: "^2"}
 class SiteElement(Observable):
     """One element of a site's constrained value, or its square.
 
-    It comes from the `transform` of this site alone, or, where one is not enough, from `everything`, the function from parameters
-    to all sites. `shape`: of the unconstrained site; None for a deterministic one.
+    `values` is the function from parameters to sites. `shape`: of the unconstrained site; None for a deterministic one.
     """
 
     site: str = eqx.field(static=True)
     index: tuple[int, ...] = eqx.field(static=True)
     power: int = eqx.field(static=True)
-    transform: Any
-    everything: Callable | None
+    values: Callable
     unravel: Callable
     shape: tuple[int, ...] | None = eqx.field(static=True)
 
@@ -55,8 +53,7 @@ class SiteElement(Observable):
             f"Site {self.site!r} has unconstrained shape {self.shape}: the parameters give {found} for it. "
             "Begin with `target.start`.",
         )
-        value = self.everything(params)[self.site] if self.everything else self.transform(params[self.site])
-        return jnp.asarray(value)[self.index] ** self.power
+        return jnp.asarray(self.values(params)[self.site])[self.index] ** self.power
 
 
 def observables(
@@ -89,13 +86,12 @@ def observables(
         isinstance(target, NumPyroPosterior), f"`target` must be a posterior of a model: got {type(target).__name__}."
     )
     values = Sites(target, sites)
-    # For elements that need the whole model.
-    everything = jax.jit(lambda params: values(params))
+    # Compiled once for all elements.
+    compiled = jax.jit(lambda params: values(params))
     found = {}
     for power in POWERS if squares else (1,):
         for site in values.names:
-            transform, shape = target.structure.transforms.get(site), target.parameters.get(site)
-            how = (transform, None if transform else everything, target.unravel, shape)
+            how = compiled, target.unravel, target.parameters.get(site)
             for index in np.ndindex(target.structure.shapes[site]):
                 found[element_name(site, index) + POWERS[power]] = SiteElement(site, index, power, *how)
     return found

@@ -3,15 +3,14 @@
 Input: a plan. Output: `Moments` for each linear observable, and for each square where the oracle's noise is additive;
 `ridge_mean`, the mean alone, for other ρ(aᵀθ). Nothing is asymptotic or sampled. Two runs of steps compose to a longer one,
 so N steps cost O(log N) by repeated squaring, which stays exact for unstable step sizes until numbers overflow. What composes is
-- for uᵀy and additive noise, the map of the mean and the covariances of end and sum (`_Steps`);
-- for noise that depends on the state, the map Φ of the second moments of ŷ = (y, 1), vec Y ← Φ vec Y: O(n⁶ log N), once for all
-  observables, milliseconds for n = 6 and about a second for n = 24 (`_LiftedSteps`);
+- for uᵀy, the chain of (y, s), s the sum: under additive noise the map of its mean and its covariance; under noise that depends
+  on the state the map Φ of its second moments, vec Y ← Φ vec Y, in O(n⁶ log N): 0.2 seconds for n = 24;
 - for (uᵀθ)², mean and variance of the sum as quadratics ŷᵀaŷ in the state that the steps begin at (`_QuadraticSteps`).
 The increments ψ of a martingale are quadratic in state and noise, so they only change what one step begins with.
 """
 
+import contextlib
 import dataclasses
-import functools
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -26,43 +25,26 @@ from gyromc.prediction.exact.chain import LinearChain, lift, linear_chain, power
 from gyromc.prediction.exact.closed_forms import ridge_expectation
 
 
-@dataclasses.dataclass(frozen=True)
 class Symmetric:
-    """The short form of symmetric matrices of one size."""
+    """The short form of symmetric matrices of one size: the numbers on and above the diagonal."""
 
-    size: int
-
-    @functools.cached_property
-    def _pairs(self) -> tuple[np.ndarray, np.ndarray]:
-        return np.triu_indices(self.size)
-
-    @functools.cached_property
-    def _places(self) -> np.ndarray:
-        i, j = self._pairs
-        places = np.empty((self.size, self.size), int)
-        places[i, j] = places[j, i] = np.arange(len(i))
-        return places
+    def __init__(self, size: int):
+        self.pairs = i, j = np.triu_indices(size)
+        self.size, self.rows, count = size, i * size + j, np.arange(len(i))
+        self.full = np.zeros((size * size, len(i)))
+        self.full[i * size + j, count] = self.full[j * size + i, count] = 1.0
 
     def vector(self, matrix: np.ndarray) -> np.ndarray:
         """The short form of a symmetric matrix."""
-        return matrix[self._pairs]
+        return matrix[self.pairs]
 
     def matrix(self, vector: np.ndarray) -> np.ndarray:
         """The symmetric matrix of a short form."""
-        return vector[self._places]
-
-    def inputs(self, linear: np.ndarray) -> np.ndarray:
-        """A map … × size² of all matrices, as a map of short forms."""
-        i, j = self._pairs
-        short = linear[..., i * self.size + j].copy()
-        off = i != j
-        short[..., off] += linear[..., j[off] * self.size + i[off]]
-        return short
+        return (self.full @ vector).reshape(self.size, self.size)
 
     def map(self, linear: np.ndarray) -> np.ndarray:
         """A map size² × size² as a map from short forms to short forms."""
-        i, j = self._pairs
-        return self.inputs(linear[i * self.size + j])
+        return linear[self.rows] @ self.full
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -97,83 +79,61 @@ def increments(plan: Plan, chain: LinearChain) -> dict[str, Increment]:
     return parts
 
 
-def linear_change(chain: LinearChain, U: np.ndarray, c: np.ndarray, num_steps: int) -> np.ndarray:
-    """What ψ = cᵀξ changes in the variance of the average of uᵀy, for rows of U and c: N|c|² - 2uᵀΣ_j (N-1-j)M^j Cc, over N²."""
-    eye = np.eye(chain.size)
-    Z = power(_longer, (1, chain.M, eye, np.zeros_like(eye)), num_steps)[3]
-    shared = np.einsum("ki,ij,kj->k", U, Z @ chain.C, c, optimize=True)
-    return np.sum(c**2, axis=1) / num_steps - 2 * shared / num_steps**2  # T9
-
-
-def _longer(p: tuple, q: tuple) -> tuple:
-    """(m, M^m, T_m = Σ_{j<m} M^j, Σ_{j<m} (m-1-j)M^j) of two runs of steps."""
-    return p[0] + q[0], p[1] @ q[1], p[2] + p[1] @ q[2], p[3] + q[0] * p[2] + p[1] @ q[3]
-
-
 MOST_LIFTED = 24
 
 
-class _LiftedSteps(NamedTuple):
-    """m steps from second moments Y, in short form, with Φ their map over one step."""
+def linear_averages(
+    chain: LinearChain, U: np.ndarray, c: np.ndarray, num_steps: int, burn_in: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Means from each start (starts × rows of U) and variances of the averages of uᵀy - cᵀξ, for rows u of U and c.
 
-    M: np.ndarray  # M^m
-    B: np.ndarray  # Σ_{i=1..m} M^i
-    Phi: np.ndarray  # Φ^m
-    X: np.ndarray  # Σ_{k<m} Φ^k
-    U: np.ndarray  # Σ_{k<m} M^{m-1-k} Φ^k, y-block: n × n × short
-    Z: np.ndarray  # Σ_{k<m} (Σ_{i=1..m-1-k} M^i) Φ^k, y-block
+    The sums s⁺ = s + uᵀy - cᵀξ are further numbers of a linear chain, so that they need no formulas of their own.
+    """
+    longer = _with_sums(chain, U, c)
+    m, before = chain.size, np.linalg.matrix_power(chain.M, burn_in)
+    if not chain.additive:
+        ahead = np.linalg.matrix_power(longer.M, num_steps)[m:, :m] @ before
+        means = chain.starts @ ahead.T / num_steps
+        places = np.append(np.arange(m), m + len(U))
+        start = np.zeros((m + len(U) + 1,) * 2)
+        start[np.ix_(places, places)] = second_moments(chain, burn_in)
+        squares = np.diag(second_moments(longer, num_steps, start))[m:-1]
+        return means, squares / num_steps**2 - means.mean(axis=0) ** 2
+    centred = chain.starts - np.mean(chain.starts, axis=0)
+    covariance = before @ (centred.T @ centred / len(centred)) @ before.T + after_steps(chain.M, chain.W, burn_in)[1]
+    F, W = after_steps(longer.M, longer.W, num_steps)
+    A = F[m:, :m]
+    spread = np.einsum("ki,ij,kj->k", A, covariance, A) + np.diag(W)[m:]  # T1: S_N
+    return chain.starts @ (A @ before).T / num_steps, spread / num_steps**2
 
 
-def _compose_lifted(p: _LiftedSteps, q: _LiftedSteps) -> _LiftedSteps:
-    """First p, then q."""
-    return _LiftedSteps(
-        M=q.M @ p.M,
-        B=p.B + p.M @ q.B,
-        Phi=q.Phi @ p.Phi,
-        X=p.X + q.X @ p.Phi,
-        U=_times(q.M, p.U) + q.U @ p.Phi,
-        Z=p.Z + _times(q.B, p.U) + q.Z @ p.Phi,
+def _with_sums(chain: LinearChain, U: np.ndarray, c: np.ndarray) -> LinearChain:
+    """The chain of (y, s): sums of uᵀy - cᵀξ over its states, which begin at 0."""
+    count, m = U.shape
+    C = np.concatenate([chain.C, -c])
+    return dataclasses.replace(
+        chain,
+        M=np.block([[chain.M, np.zeros((m, count))], [U, np.eye(count)]]),
+        spread=np.pad(chain.spread, ((0, count), (0, 0))),
+        C=C,
+        drawn=C @ C.T,
+        starts=np.pad(chain.starts, ((0, 0), (0, count))),
+        _doubled=[],
     )
 
 
-def _times(M: np.ndarray, block: np.ndarray) -> np.ndarray:
-    return (M @ block.reshape(len(M), -1)).reshape(block.shape)
-
-
-class StateAverage(NamedTuple):
-    """Mean and covariance of the average of y, and the map from y₀ to its mean."""
-
-    mean: np.ndarray
-    covariance: np.ndarray
-    of_start: np.ndarray
-
-
-def average_moments(chain: LinearChain, num_steps: int, burn_in: int) -> StateAverage:
-    """Mean and covariance of the average of y over `num_steps` states."""
-    n, short = chain.size, Symmetric(chain.size + 1)
-    Phi, start = _phi(chain), short.vector(_start_moments(chain))
-    if burn_in:
-        start = np.linalg.matrix_power(Phi, burn_in) @ start
-    pick = np.eye((n + 1) ** 2).reshape(n + 1, n + 1, -1)[:n, :n]
-    block = short.inputs(pick)
-    total = power(_compose_lifted, _LiftedSteps(chain.M, chain.M, Phi, np.eye(len(Phi)), block, 0 * block), num_steps)
-    same, ahead = short.matrix(total.X @ start), total.Z @ start
-    mean = same[:-1, -1]  # of Σ y_k
-    covariance = (same[:-1, :-1] + ahead + ahead.T - np.outer(mean, mean)) / num_steps**2
-    of_start = (np.eye(n) + total.B - total.M) @ np.linalg.matrix_power(chain.M, burn_in) / num_steps
-    return StateAverage(mean / num_steps, covariance, of_start)
-
-
-def second_moments(chain: LinearChain, num_steps: int) -> np.ndarray:
-    """E[ŷŷᵀ] after `num_steps` steps, ŷ = (y, 1)."""
+def second_moments(chain: LinearChain, num_steps: int, start: np.ndarray | None = None) -> np.ndarray:
+    """E[ŷŷᵀ] after `num_steps` steps, ŷ = (y, 1), from `start` or from the chain's own starts."""
     short = Symmetric(chain.size + 1)
-    return short.matrix(np.linalg.matrix_power(_phi(chain), num_steps) @ short.vector(_start_moments(chain)))
-
-
-def _start_moments(chain: LinearChain) -> np.ndarray:
-    """E[ŷ₀ŷ₀ᵀ] over the starts."""
-    rows = np.concatenate([chain.starts, np.ones((len(chain.starts), 1))], axis=1)
-    return rows.T @ rows / len(rows)
+    if start is None:
+        rows = np.concatenate([chain.starts, np.ones((len(chain.starts), 1))], axis=1)
+        start = rows.T @ rows / len(rows)
+    Phi, Y = _phi(chain), short.vector(start)
+    while num_steps:
+        Y = Phi @ Y if num_steps & 1 else Y
+        Phi = Phi @ Phi if num_steps > 1 else Phi
+        num_steps >>= 1
+    return short.matrix(Y)
 
 
 def _phi(chain: LinearChain) -> np.ndarray:
@@ -204,8 +164,8 @@ class _QuadraticSteps(NamedTuple):
 
 def square_moments(
     chain: LinearChain, u: np.ndarray, shift: float, num_steps: int, burn_in: int, less: Increment | None = None
-) -> tuple[float, float, np.ndarray]:
-    """Mean and variance of the average of (uᵀz + shift)², and its mean from each start; `less`: a martingale to subtract."""
+) -> tuple[np.ndarray, float]:
+    """The mean of the average of (uᵀz + shift)² from each start, and its variance; `less`: a martingale to subtract."""
     direction = np.append(lift(u, chain.size), shift)
     size, short = chain.size + 1, Symmetric(chain.size + 1)
     one = _one_step(chain, short.vector(np.outer(direction, direction)))
@@ -222,7 +182,7 @@ def square_moments(
     inner = np.sum((rows @ v) * rows, axis=1) + np.sum(v * W)
     outer = np.sum((gradient @ W) * gradient, axis=1) + 2 * np.sum((a @ W) * (W @ a))
     variance = (np.mean(inner + outer) + np.var(expected)) / num_steps**2
-    return float(np.mean(expected)) / num_steps, float(variance), expected / num_steps
+    return expected / num_steps, float(variance)
 
 
 def _one_step(chain: LinearChain, h: np.ndarray) -> _QuadraticSteps:
@@ -355,49 +315,44 @@ def exact_moments(plan: Plan) -> dict[str, Moments]:
     chain = linear_chain(plan)
     ridges = {name: h for name, h in plan.observables.items() if isinstance(h, Ridge)}
     known = {name: h for name, h in ridges.items() if _why_not(chain, h) is None}
-    steps, found = (plan.num_steps, plan.burn_in), {}
     with np.errstate(over="ignore", invalid="ignore"):
-        averages = average_moments if not chain.additive else _average_moments
-        average = averages(chain, *steps) if any(h.is_linear for h in known.values()) else None
-        for name, h in known.items():
-            u, shift = h.direction, float(h.direction @ chain.mean)
-            if average is None or h.is_square:
-                mean, variance, by_start = square_moments(chain, u, shift, *steps)
-            else:
-                w = lift(u, chain.size)
-                mean, variance = shift + w @ average.mean, w @ average.covariance @ w
-                by_start = chain.starts @ (average.of_start.T @ w)
-            overflow = not (np.isfinite(mean) and np.isfinite(variance))
-            error = 0.0 if plan.starts.draw is None else float(np.std(by_start)) / math.sqrt(len(by_start))
-            found[name] = Moments(float(mean), np.inf if overflow else max(float(variance), 0.0), error)
+        found = _averages(plan, chain, known, {})
     # A martingale can be computed for a stable chain only.
     stable = np.all(np.isfinite(chain.M)) and np.max(np.abs(np.linalg.eigvals(chain.M))) < 1
-    return _corrected(plan, chain, known, found) if known and plan.martingale and stable else found
+    corrected = {}
+    if known and plan.martingale and stable:
+        with contextlib.suppress(InvalidInput):  # more parameters than a martingale takes
+            corrected = _averages(plan, chain, known, increments(plan, chain))
+    moments = {}
+    for name, (by_start, variance) in found.items():
+        mean, less = float(np.mean(by_start)), corrected.get(name)
+        overflow = not (np.isfinite(mean) and np.isfinite(variance))
+        error = 0.0 if plan.starts.draw is None else float(np.std(by_start)) / math.sqrt(len(by_start))
+        moments[name] = Moments(
+            mean, np.inf if overflow else max(variance, 0.0), error, None if less is None else max(less[1], 0.0)
+        )
+    return moments
 
 
-def _corrected(
-    plan: Plan, chain: LinearChain, known: dict[str, Ridge], found: dict[str, Moments]
-) -> dict[str, Moments]:
-    """The moments with the variances of the averages less their martingale, which change no mean."""
-    try:
-        less = increments(plan, chain)
-    except InvalidInput:  # more parameters than a martingale takes
-        return found
-    linear = {name: h for name, h in known.items() if not h.is_square}
-    changes = {}
-    if linear:
-        U = np.stack([lift(h.direction, chain.size) for h in linear.values()])
-        change = linear_change(chain, U, np.stack([less[name].linear for name in linear]), plan.num_steps)
-        changes = dict(zip(linear, change, strict=True))
-    for name, h in known.items():
-        if name in changes:
-            variance = found[name].variance + float(changes[name])
-        else:
-            shift = float(h.direction @ chain.mean)
-            steps = plan.num_steps, plan.burn_in
-            variance = square_moments(chain, h.direction, shift, *steps, less[name])[1]
-        found[name] = dataclasses.replace(found[name], corrected=max(float(variance), 0.0))
-    return found
+def _averages(
+    plan: Plan, chain: LinearChain, known: dict[str, Ridge], less: dict[str, Increment]
+) -> dict[str, tuple[np.ndarray, float]]:
+    """By observable the mean of an average from each start, and its variance; `less`: martingales to subtract."""
+    found, steps = {}, (plan.num_steps, plan.burn_in)
+    shifts = {name: float(h.direction @ chain.mean) for name, h in known.items()}
+    squares = {name: h for name, h in known.items() if h.is_square}
+    linear = [name for name in known if name not in squares]
+    # Noise that depends on the state: one sum at a time, or the second moments would be many.
+    for names in [linear] if chain.additive and linear else [[name] for name in linear]:
+        U = np.stack([lift(known[name].direction, chain.size) for name in names])
+        zero = np.zeros(chain.C.shape[1])
+        means, variances = linear_averages(
+            chain, U, np.stack([less[k].linear if less else zero for k in names]), *steps
+        )
+        found |= {name: (shifts[name] + means[:, j], float(variances[j])) for j, name in enumerate(names)}
+    for name, h in squares.items():
+        found[name] = square_moments(chain, h.direction, shifts[name], *steps, less.get(name))
+    return {name: found[name] for name in known}
 
 
 def why_not_exact(plan: Plan, name: str) -> str | None:
@@ -415,40 +370,6 @@ def _why_not(chain: LinearChain, h: Observable) -> str | None:
         return "the variance of a square under noise that depends on the state needs fourth moments"
     too_large = chain.size > MOST_LIFTED
     return f"the lifted second moments need a state of at most {MOST_LIFTED} numbers" if too_large else None
-
-
-class _Steps(NamedTuple):
-    """m steps from z₀: z_m = Mz₀ + e and Σ_{k<m} z_k = Az₀ + s, with the covariances of e and s."""
-
-    M: np.ndarray
-    A: np.ndarray
-    W: np.ndarray  # Cov(e)
-    X: np.ndarray  # Cov(e, s)
-    C: np.ndarray  # Cov(s)
-
-
-def _compose_steps(p: _Steps, q: _Steps) -> _Steps:
-    """First p, then q."""
-    ahead = q.A @ p.X
-    return _Steps(
-        M=q.M @ p.M,
-        A=p.A + q.A @ p.M,
-        W=q.M @ p.W @ q.M.T + q.W,
-        X=q.M @ (p.X + p.W @ q.A.T) + q.X,
-        C=p.C + q.A @ p.W @ q.A.T + ahead + ahead.T + q.C,
-    )
-
-
-def _average_moments(chain: LinearChain, num_steps: int, burn_in: int) -> StateAverage:
-    """Mean and covariance of the average of y under additive noise."""
-    start = np.mean(chain.starts, axis=0)
-    centred = chain.starts - start
-    M_b, W_b = after_steps(chain.M, chain.W, burn_in)
-    mean, covariance = M_b @ start, M_b @ (centred.T @ centred / len(centred)) @ M_b.T + W_b
-    zero = np.zeros((chain.size, chain.size))
-    total = power(_compose_steps, _Steps(chain.M, np.eye(chain.size), chain.W, zero, zero), num_steps)
-    moments = (total.A @ covariance @ total.A.T + total.C) / num_steps**2  # T1: S_N
-    return StateAverage(total.A @ mean / num_steps, moments, total.A @ M_b / num_steps)
 
 
 def after_steps(F: np.ndarray, W: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:

@@ -83,15 +83,11 @@ class Panels:
         """Panels × ORDER; they sum to the length."""
         return self.half * WEIGHTS
 
-    def divided(self) -> "Panels":
-        """Every panel in two, without values."""
-        middle = self.low + SPLIT * (self.high - self.low)
-        return Panels(_mixed(self.low, middle), _mixed(middle, self.high))
-
-    def filled(self, functions: Callable) -> "Panels":
-        """The panels with the functions' values."""
-        found = functions(self.nodes.ravel())
-        return dataclasses.replace(self, values=tuple(v.reshape(-1, ORDER) for v in found))
+    @classmethod
+    def between(cls, edges: np.ndarray, functions: Callable) -> "Panels":
+        """Panels between edges, with the functions' values."""
+        empty = cls(edges[:-1], edges[1:])
+        return cls(empty.low, empty.high, tuple(v.reshape(-1, ORDER) for v in functions(empty.nodes.ravel())))
 
     def running(self, values: np.ndarray, from_right: bool = False) -> np.ndarray:
         """The integral from the left end to every node; from every node to the right end with `from_right`."""
@@ -103,11 +99,6 @@ class Panels:
         return (totals[:, None] - inside) + (after - totals)[:, None]
 
 
-def _mixed(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """first₀, second₀, first₁, second₁, …"""
-    return np.stack([first, second], axis=1).reshape(2 * len(first), *first.shape[1:])
-
-
 def refined(
     functions: Callable, integrals: Callable, edges: np.ndarray, local: int = 1
 ) -> tuple[Panels, np.ndarray, np.ndarray]:
@@ -117,9 +108,9 @@ def refined(
     for each panel, whose columns are the integrals over it. The first `local` columns depend on the panel alone; the others
     use the integrals over other panels too, and are looked at once the local ones have settled.
     """
-    panels = Panels(edges[:-1], edges[1:]).filled(functions)
-    finer = panels.divided().filled(functions)
     for _ in range(MOST_ROUNDS):
+        middles = edges[:-1] + SPLIT * np.diff(edges)
+        panels, finer = (Panels.between(e, functions) for e in (edges, np.sort(np.append(edges, middles))))
         fine = integrals(finer)
         both = fine[0::2] + fine[1::2]
         gap = np.abs(integrals(panels) - both)
@@ -128,26 +119,8 @@ def refined(
         bad = bad if np.any(bad) else np.any(~(gap <= RESOLVED / 10 * size), axis=1)
         if not np.any(bad) or len(panels.low) + np.sum(bad) > MOST_PANELS:
             break
-        panels, finer = _split(panels, finer, bad, functions)
+        edges = np.sort(np.append(edges, middles[bad]))
     return finer, both.sum(axis=0), gap.sum(axis=0) + RESOLVED * size
-
-
-def _split(panels: Panels, finer: Panels, bad: np.ndarray, functions: Callable) -> tuple[Panels, Panels]:
-    """The bad panels replaced by their parts, which are divided again."""
-    fresh = _chosen(finer, np.repeat(bad, 2))
-    kept, kept_finer = _chosen(panels, ~bad), _chosen(finer, np.repeat(~bad, 2))
-    return _joined(kept, fresh), _joined(kept_finer, fresh.divided().filled(functions))
-
-
-def _chosen(panels: Panels, which: np.ndarray) -> Panels:
-    return Panels(panels.low[which], panels.high[which], tuple(v[which] for v in panels.values))
-
-
-def _joined(one: Panels, other: Panels) -> Panels:
-    low, high = np.append(one.low, other.low), np.append(one.high, other.high)
-    order = np.lexsort((high, low))
-    values = tuple(np.concatenate(pair)[order] for pair in zip(one.values, other.values, strict=True))
-    return Panels(low[order], high[order], values)
 
 
 def uneven(low: float, high: float, count: int) -> np.ndarray:

@@ -20,7 +20,14 @@ from scipy import special
 from gyromc.regression.adequacy import design, laws, links
 from gyromc.regression.adequacy.checks import SETTINGS, Aspect, ModelCheck, ModelVerdict, judged
 from gyromc.regression.adequacy.dependence import dependence
-from gyromc.regression.adequacy.residuals import ModelResiduals, curvature, even_spread, interactions, residuals
+from gyromc.regression.adequacy.residuals import (
+    ModelResiduals,
+    curvature,
+    even_spread,
+    interactions,
+    natural_spline,
+    residuals,
+)
 from gyromc.regression.draws import Draws, Predictive, ResponseKind
 from gyromc.regression.problem import cut
 from gyromc.regression.scores import Loo, Waic, loo, waic
@@ -253,7 +260,6 @@ def bayesian_r_squared(law: Predictive, weights: np.ndarray | None = None) -> np
 
 
 BINS, MOST_VALUES, PIT_BINS, MOST_POINTS, GRID, GROUPS = 30, 30, 20, 400, 40, 20
-NEAR = 0.4  # share of the rows that a point of the smooth looks at
 
 
 def figure_numbers(found: Adequacy) -> dict[str, Any]:
@@ -334,13 +340,7 @@ def _pit(u: np.ndarray) -> dict[str, Any]:
 
 
 def smooth(x: np.ndarray, y: np.ndarray, grid: np.ndarray) -> np.ndarray:
-    """A local line through (x, y) at each point of a grid, over the nearest 40 % of the rows, near ones weighted more."""
-    away = np.abs(x - grid[:, None])
-    reach = np.partition(away, int(NEAR * (x.size - 1)), axis=1)[:, int(NEAR * (x.size - 1))]
-    w = (1 - np.minimum(away / np.maximum(reach, 1e-300)[:, None], 1.0) ** 3) ** 3
-    total = np.maximum(w.sum(axis=1), 1e-300)
-    center, level = (w @ x) / total, (w @ y) / total
-    variance = np.sum(w * (x - center[:, None]) ** 2, axis=1) / total
-    both = np.sum(w * (x - center[:, None]) * (y - level[:, None]), axis=1) / total
-    slope = np.where(variance > 1e-12 * max(float(np.var(x)), 1e-300), both / np.maximum(variance, 1e-300), 0.0)
-    return level + slope * (grid - center)
+    """The curve through (x, y) at each point of a grid: the line and the spline that the check of curves fits."""
+    both = (np.concatenate([x, grid]) - x.min()) / max(float(np.ptp(x)), 1e-300)
+    basis = np.column_stack([np.ones(both.size), both, natural_spline(both, both[: x.size])])
+    return basis[x.size :] @ np.linalg.lstsq(basis[: x.size], y, rcond=None)[0]

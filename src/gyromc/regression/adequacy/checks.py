@@ -19,6 +19,7 @@ class AdequacySettings:
     - `chance`: of calling a correct model wrong, over all checks.
     - `most_rows`, `least_rows`: that are looked at, the more classes the fewer; `most_numbers`: draws × rows, with at least
       `least_draws` and at most `most_draws`.
+    - `orders`: in which residuals are shuffled.
     - `fitted`: the share of a direction's noise that the fit follows, from which the direction is taken as fitted; `least_left`:
       share of a candidate's square that must be left without these.
     - `curve_share`: of the residuals' variance, from which a curve or a product matters, and `link_share` another link; `uneven`:
@@ -39,6 +40,7 @@ class AdequacySettings:
     most_numbers: int = 1_500_000
     least_draws: int = 500
     most_draws: int = 2048
+    orders: int = 400
     fitted: float = 0.05
     least_left: float = 1e-4
     curve_share: float = 0.01
@@ -135,14 +137,18 @@ def judged(checks: Sequence[ModelCheck]) -> tuple[ModelCheck, ...]:
     """The checks with their verdicts, in the order of `Aspect`.
 
     A check with a p-value is a misfit where that is below 0.05 after the correction for all checks and its deviation is large; it
-    is worth a look where only the first holds. A check without one keeps its verdict.
+    is worth a look where only the first holds. A check without one keeps its verdict. Suggestions cannot call a model wrong, and
+    so do not count in the correction of those that can; they themselves are corrected for the number of all.
     """
-    chances = [check for check in checks if check.p is not None]
+    tested = [(check, check.p) for check in checks if check.p is not None]
+    strict = [(check, p) for check, p in tested if check.aspect not in WORTH_A_LOOK]
+    corrected = dict(zip((check.aspect for check, _ in strict), holm([p for _, p in strict]), strict=True))
     found = [check for check in checks if check.p is None]
-    for check, adjusted in zip(chances, holm([check.p for check in chances if check.p is not None]), strict=True):
+    for check, p in tested:
+        adjusted = float(corrected.get(check.aspect, min(1.0, len(tested) * p)))
         verdict = ModelVerdict.FINE
         if adjusted < SETTINGS.chance:
-            verdict = ModelVerdict.MISFIT if check.large and check.aspect not in WORTH_A_LOOK else ModelVerdict.LOOK
-        found.append(dataclasses.replace(check, adjusted=float(adjusted), verdict=verdict))
+            verdict = ModelVerdict.MISFIT if check.large and check.aspect in corrected else ModelVerdict.LOOK
+        found.append(dataclasses.replace(check, adjusted=adjusted, verdict=verdict))
     order = list(Aspect)
     return tuple(sorted(found, key=lambda check: order.index(check.aspect)))

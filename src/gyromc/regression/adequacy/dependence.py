@@ -11,7 +11,7 @@ import numpy as np
 from scipy import special
 
 from gyromc.regression.adequacy.checks import Aspect, ModelCheck
-from gyromc.regression.adequacy.residuals import ModelResiduals, natural_spline, residual_size
+from gyromc.regression.adequacy.residuals import ModelResiduals, natural_spline
 
 LEAST_ROWS = 20
 MATTERS = 0.05  # share of the residuals' variance
@@ -44,7 +44,8 @@ def dependence(
             kind = "group" if candidates.shape[1] >= FEW_LEVELS else "column"
         else:
             candidates, kind = np.column_stack([x - x.mean(), natural_spline(x)]), "column"
-        found += [_explained(output, candidates, kind, name) for output in outputs]
+        tests = [output.together(candidates) for output in outputs]
+        found += [(p, share, {"kind": kind, "name": name, "lag": 0.0}) for share, p in tests]
     if not found:
         return None
     # a column left out is a choice of the user's; rows that depend on each other make errors too small, and go first
@@ -70,10 +71,3 @@ def _lag(output: ModelResiduals, order: np.ndarray) -> tuple[float, float, dict]
     repeated = of(output.without_fitted(output.replicates)[:, order])
     z = (lag - repeated.mean()) / max(float(repeated.std(ddof=1)), 1e-300)
     return float(2 * special.ndtr(-abs(z))), lag**2, {"kind": "order", "name": "", "lag": lag}
-
-
-def _explained(output: ModelResiduals, candidates: np.ndarray, kind: str, name: str) -> tuple[float, float, dict]:
-    """p and share of the residuals' variance that some columns explain, less what as many columns explain by chance."""
-    statistic, p = output.together(candidates)
-    share = max(0.0, (statistic - candidates.shape[1]) / residual_size(output))
-    return p, share, {"kind": kind, "name": name, "lag": 0.0}

@@ -59,16 +59,15 @@ def separation(X: np.ndarray, y: np.ndarray, names: Sequence[str], kind: Respons
     sd = X.std(axis=0)
     kept = np.flatnonzero(sd > 0)
     Z = np.column_stack([np.ones(len(X)), (X[:, kept] - X[:, kept].mean(axis=0)) / sd[kept]])
-    weights = None
-    for j in range(1, Z.shape[1]):  # one column with the intercept is the commonest case, and the easiest to name
-        found = _separating(Z[:, [0, j]], y, kind) if _one_splits(Z[:, j], y, kind) else None
-        if found is not None:
-            weights = np.zeros((len(found), Z.shape[1]))
-            weights[:, [0, j]] = found
-            break
-    weights = _separating(Z, y, kind) if weights is None else weights
+    weights = _separating(Z, y, kind)
     if weights is None:
         return ModelCheck(Aspect.SEPARATION, 0.0, details={"columns": []})
+    for j in range(1, Z.shape[1]):  # one column with the intercept is the commonest case, and the easiest to name
+        alone = _separating(Z[:, [0, j]], y, kind)
+        if alone is not None:
+            weights = np.zeros((len(alone), Z.shape[1]))
+            weights[:, [0, j]] = alone
+            break
     size = np.abs(weights[:, 1:]).max(axis=0)
     order = [j for j in np.argsort(-size, kind="stable") if size[j] > 1e-3 * size.max()]
     share = float(np.mean(_margins(Z, y, kind, weights).max(axis=1) > SETTINGS.close))
@@ -77,22 +76,6 @@ def separation(X: np.ndarray, y: np.ndarray, names: Sequence[str], kind: Respons
         "more": max(0, len(order) - SETTINGS.columns),
     }
     return ModelCheck(Aspect.SEPARATION, share, details=details, verdict=ModelVerdict.LOOK)
-
-
-def _one_splits(x: np.ndarray, y: np.ndarray, kind: ResponseKind) -> bool:
-    """Whether one column by itself may separate: the ranges of two groups of rows do not overlap on one side."""
-    split = (y > 0) if kind is ResponseKind.COUNTS else None
-    for label in [True] if split is not None else np.unique(y):
-        inside = split if split is not None else y == label
-        if inside.all() or not inside.any():
-            continue
-        a, b = x[inside], x[~inside]
-        if kind is ResponseKind.COUNTS:
-            if np.ptp(a) == 0 and (b.min() >= a[0] or b.max() <= a[0]):
-                return True
-        elif a.max() <= b.min() or b.max() <= a.min():
-            return True
-    return False
 
 
 def _separating(Z: np.ndarray, y: np.ndarray, kind: ResponseKind) -> np.ndarray | None:

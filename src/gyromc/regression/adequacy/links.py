@@ -7,7 +7,7 @@ import numpy as np
 from scipy import linalg, special
 
 from gyromc.regression.adequacy.checks import SETTINGS, Aspect, ModelCheck
-from gyromc.regression.adequacy.residuals import ModelResiduals, residual_size
+from gyromc.regression.adequacy.residuals import ModelResiduals
 from gyromc.regression.draws import Predictive
 from gyromc.targets.families import Bernoulli, Binomial, Ordinal
 
@@ -22,10 +22,9 @@ def link(law: Predictive, output: ModelResiduals, columns: int) -> ModelCheck | 
         return None
     t = law.t.mean(axis=0)
     bend = (np.logaddexp(0.0, t) / special.expit(t) - 1)[:, None]
-    statistic, p = output.each(bend)
-    share = max(0.0, float(statistic[0]) - 1) / residual_size(output)
+    (share,), (p,) = output.each(bend)
     steeper = bool(output.left(bend)[:, 0] @ output.values > 0)
-    return ModelCheck(Aspect.LINK, share, float(p[0]), share > SETTINGS.link_share, {"steeper": steeper})
+    return ModelCheck(Aspect.LINK, float(share), float(p), share > SETTINGS.link_share, {"steeper": steeper})
 
 
 def proportional_odds(law: Predictive, X: np.ndarray, y: np.ndarray, names: list[str]) -> ModelCheck | None:

@@ -75,34 +75,50 @@ class ModelResiduals:
         Q = self._fitted_directions
         return replicates - (replicates @ Q) @ Q.T
 
+    @functools.cached_property
+    def shuffled(self) -> np.ndarray:
+        """The residuals in other orders, some × n: what columns explain that have no part in them, however heavy their tails."""
+        values = np.tile(self.values / np.sqrt(self.inflation), (SETTINGS.orders, 1))
+        return np.random.default_rng(0).permuted(values, axis=1)
+
     def each(self, candidates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Test each candidate column by itself: (statistics, p), a statistic per column that is χ² with one degree of freedom."""
+        """Test each candidate column by itself: the share of the residuals' variance that it explains beyond chance, and p."""
         Z = self.left(candidates)
         found = (Z.T @ self.values) ** 2 / self.inflation
-        repeated = (self.replicates @ Z) ** 2
-        p = np.array([chance(x, t, 1) for x, t in zip(found, repeated.T, strict=True)])
-        return found, np.where(np.any(Z, axis=0), p, 1.0)
+        replicated, shuffled = (self.replicates @ Z) ** 2, (self.shuffled @ Z) ** 2
+        p = np.array([chance(x, 1, *laws) for x, *laws in zip(found, replicated.T, shuffled.T, strict=True)])
+        return np.maximum(0.0, found - 1) / self._size, np.where(np.any(Z, axis=0), p, 1.0)
 
     def together(self, candidates: np.ndarray) -> tuple[float, float]:
-        """Test some candidate columns together: (statistic, p), the statistic χ² with one degree per column that is left."""
+        """Test some candidate columns together: the share that they explain beyond chance, and p."""
         Z = self.left(candidates)
         U, size, _ = np.linalg.svd(Z[:, np.any(Z, axis=0)], full_matrices=False)
         basis = U[:, size > 0.01]
-        if not basis.shape[1]:
+        degrees = basis.shape[1]
+        if not degrees:
             return 0.0, 1.0
         found = float(np.sum((basis.T @ self.values) ** 2)) / self.inflation
-        repeated = np.sum((self.replicates @ basis) ** 2, axis=1)
-        return found, chance(found, repeated, basis.shape[1])
+        laws = [np.sum((rows @ basis) ** 2, axis=1) for rows in (self.replicates, self.shuffled)]
+        return max(0.0, found - degrees) / self._size, chance(found, degrees, *laws)
+
+    @property
+    def _size(self) -> float:
+        """What is left to explain: the sum of squares of the residuals, in the units of the tests."""
+        return max(float(np.sum(self.values**2)) / self.inflation, 1e-300)
 
 
-def chance(found: float, repeated: np.ndarray, degrees: int) -> float:
-    """P(χ² ≥ found), with the law widened to the mean and variance of the replicated statistics where these are larger."""
-    mean, variance = float(repeated.mean()), float(repeated.var(ddof=1))
-    plain = special.chdtrc(degrees, found)
-    if mean <= 0 or variance <= 0:
-        return float(plain)
-    scale, matched = variance / (2 * mean), 2 * mean**2 / variance
-    return float(max(plain, special.chdtrc(matched, found / scale)))
+def chance(found: float, degrees: int, *laws: np.ndarray) -> float:
+    """P(χ² ≥ found), with the law widened to the mean and variance of repeated statistics where these are clearly larger.
+
+    Clearly: by two standard errors of so many. Without that their noise alone would make every p larger.
+    """
+    p = [special.chdtrc(degrees, found)]
+    for repeated in laws:
+        noise = 2 / np.sqrt(repeated.size)
+        mean = max(float(degrees), float(repeated.mean()) - noise * np.sqrt(2 * degrees))
+        variance = max(2.0 * degrees, float(repeated.var(ddof=1)) - noise * np.sqrt(8 * degrees**2 + 48 * degrees))
+        p.append(special.chdtrc(2 * mean**2 / variance, found * 2 * mean / variance))
+    return float(max(p))
 
 
 def residuals(law: Predictive, y: np.ndarray, replicates: np.ndarray) -> list[ModelResiduals]:
@@ -138,25 +154,24 @@ def _of_output(mean: np.ndarray, variance: np.ndarray, y: np.ndarray, replicates
     return ModelResiduals((y - center) / sd, center, repeated, moves, sensitivity, classes)
 
 
-def natural_spline(x: np.ndarray) -> np.ndarray:
-    """The curved part of a cubic spline in x that is straight beyond its outer knots: n × 2, or fewer where x has few values."""
-    distinct = np.unique(x)
+def natural_spline(x: np.ndarray, fitted: np.ndarray | None = None) -> np.ndarray:
+    """The curved part of a cubic spline in x that is straight beyond its outer knots: n × 2, or fewer where x has few values.
+
+    The knots are quantiles of `fitted`, of x itself when left out.
+    """
+    of = x if fitted is None else fitted
+    distinct = np.unique(of)
     if distinct.size < 3:
         return np.zeros((x.size, 0))
     for levels in KNOTS.values():
-        knots = np.quantile(x, levels)
+        knots = np.quantile(of, levels)
         if np.all(np.diff(knots) > 1e-9 * np.ptp(distinct)):
-            return _curves((x - knots[0]) / (knots[-1] - knots[0]), (knots - knots[0]) / (knots[-1] - knots[0]))
-    return (_standard(x) ** 2)[:, None]
-
-
-def _curves(x: np.ndarray, knots: np.ndarray) -> np.ndarray:
-    """One truncated cubic for each knot but the last two, with their straight ends."""
-    cubes = np.maximum(x[:, None] - knots, 0.0) ** 3
-    last, gap = cubes[:, -1:], knots[-1] - knots[-2]
-    before = cubes[:, -2:-1]
-    inner = knots[:-2]
-    return cubes[:, :-2] - before * (knots[-1] - inner) / gap + last * (knots[-2] - inner) / gap
+            width, gap = knots[-1] - knots[0], knots[-1] - knots[-2]
+            # one truncated cubic for each knot but the last two, with their straight ends
+            cubes = np.maximum(x[:, None] - knots, 0.0) ** 3 / width**3
+            ends = cubes[:, -2:-1] * (knots[-1] - knots[:-2]) - cubes[:, -1:] * (knots[-2] - knots[:-2])
+            return cubes[:, :-2] - ends / gap
+    return ((x - of.mean()) / of.std())[:, None] ** 2
 
 
 def curvature(outputs: Sequence[ModelResiduals], X: np.ndarray, names: Sequence[str]) -> ModelCheck | None:
@@ -171,8 +186,7 @@ def curvature(outputs: Sequence[ModelResiduals], X: np.ndarray, names: Sequence[
         if not curves.shape[1]:
             continue
         tests = [output.together(curves) for output in outputs]
-        share = max(statistic / residual_size(output) for output, (statistic, _) in zip(outputs, tests, strict=True))
-        found.append((min(1.0, len(tests) * min(p for _, p in tests)), share, name))
+        found.append((min(1.0, len(tests) * min(p for _, p in tests)), max(share for share, _ in tests), name))
     if not found:
         return None
     p = [min(1.0, len(found) * chance) for chance, _, _ in found]
@@ -205,8 +219,8 @@ def interactions(
         return None
     Z = (X - X.mean(axis=0)) / np.where(sd > 0, sd, 1.0)
     products = np.column_stack([Z[:, i] * Z[:, j] for i, j in pairs])
-    statistic, p = zip(*(output.each(products) for output in outputs), strict=True)
-    share = np.max([s / residual_size(output) for output, s in zip(outputs, statistic, strict=True)], axis=0)
+    shares, p = zip(*(output.each(products) for output in outputs), strict=True)
+    share = np.max(shares, axis=0)
     p = np.minimum(1.0, len(pairs) * len(outputs) * np.min(p, axis=0))
     order = np.argsort(p, kind="stable")
     clear = [
@@ -217,11 +231,6 @@ def interactions(
     best = int(order[0])
     details = {"pairs": clear, "tried": len(pairs), "best": [names[i] for i in pairs[best]]}
     return ModelCheck(Aspect.INTERACTIONS, float(share[best]), float(p[best]), bool(clear), details)
-
-
-def residual_size(output: ModelResiduals) -> float:
-    """What is left to explain: the sum of squares of the residuals, in the units of the tests."""
-    return max(float(np.sum(output.values**2)) / output.inflation, 1e-300)
 
 
 def _effects(output: ModelResiduals, X: np.ndarray) -> np.ndarray:
@@ -244,7 +253,7 @@ def even_spread(output: ModelResiduals) -> ModelCheck | None:
     Q, _ = np.linalg.qr(np.column_stack([np.ones(n), _standard(output.fitted), natural_spline(output.fitted)[:, :1]]))
     share = float(_explained(squares, Q))
     repeated = n * _explained(output.without_fitted(output.replicates) ** 2 / inner, Q)
-    p = chance(n * share, repeated, Q.shape[1] - 1)
+    p = chance(n * share, Q.shape[1] - 1, repeated)
     thirds = np.array_split(np.argsort(output.fitted, kind="stable"), 3)
     sds = np.sqrt([max(float(squares[third].mean()), 1e-300) for third in thirds])
     ratio = float(sds.max() / sds.min())
