@@ -24,7 +24,7 @@ from gyromc.dynamics import augment
 from gyromc.engines import suitability
 from gyromc.engines.lanes import gradients
 from gyromc.engines.lanes.gradients import Part, mapped_rows, no_rows
-from gyromc.engines.lanes.kernel import Program, Sparse, IncrementTerms
+from gyromc.engines.lanes.kernel import IncrementTerms, Program, Sparse
 from gyromc.engines.lanes.vectors import LANES, WIDTH
 from gyromc.engines.lowering import anchor_of, at_center, linear_step
 from gyromc.engines.suitability import PROFILES
