@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from gyromc import processes
@@ -38,6 +39,8 @@ def heard(*signals: Interruption | None) -> tuple[bool, ...]:
 
 def same_start(plan: Plan) -> Plan:
     """The plan with what process 0 computed for it: a mode that each finds for itself can differ in its last digits."""
+    # JAX's devices come up in all processes together: process 0 alone would wait for the others, which wait for its message.
+    jax.devices()
     plan = plan.replace()
     found = sent(prepared(plan, functions=False) if processes.index() == 0 else None)
     if processes.index() > 0:

@@ -151,7 +151,7 @@ class _Reader:
         """A number, a text or a truth value; 1.0 is a whole number, as in JSON Schema."""
         if wanted is Type.WHOLE and isinstance(given, float) and given.is_integer():
             given = int(given)
-        right = isinstance(given, wanted.plain) and (wanted is Type.FLAG or not isinstance(given, bool))
+        right = isinstance(given, wanted.plain or ()) and (wanted is Type.FLAG or not isinstance(given, bool))
         self.right(right, wanted, given, path)
         return self.file(given, path) if wanted is Type.FILE else given
 

@@ -159,8 +159,9 @@ def compiled_loop(parts: LoopParts, precision: str, users: Any = None) -> Any:
     scope: dict[str, Any] = {**vars(functions), **vars(gradients), **vars(kernel), **globals()}
     exec(compile(LOOP.format(**parts._asdict()), __file__, "exec"), scope)
     loop = scope["made"](STAMP, slope)
-    # A name, and so a file, for each: two processes that add to one file can mix up its entries.
-    loop.__qualname__ = "_".join(("loop", *parts, precision)).replace(".", "_")
+    # A name, and so a file, for each: two processes that add to one file can mix up its entries, and those of another version
+    # may refer to classes that this one does not have.
+    loop.__qualname__ = "_".join(("loop", *parts, precision, f"{STAMP:x}")).replace(".", "_")
     return stored(loop) if users is None else njit(**OPTIONS)(loop)
 
 

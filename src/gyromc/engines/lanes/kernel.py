@@ -47,7 +47,7 @@ class Sparse(NamedTuple):
     shift: np.ndarray
 
 
-class Terms(NamedTuple):
+class IncrementTerms(NamedTuple):
     """The terms of the increments of all observables, in their order; none without a martingale."""
 
     start: np.ndarray  # int64: where the terms of an observable's increment begin
@@ -71,7 +71,7 @@ class Program(NamedTuple):
     profile: np.ndarray  # int64: index into PROFILES
     window: int  # steps whose θ is kept until their observables are added together; 0: none
     columns: int  # sums of a chain: the observables', then those of their increments, if any
-    terms: Terms
+    terms: IncrementTerms
     weight: float
     burn_in: int
     thin: int

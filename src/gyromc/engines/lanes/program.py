@@ -24,7 +24,7 @@ from gyromc.dynamics import augment
 from gyromc.engines import suitability
 from gyromc.engines.lanes import gradients
 from gyromc.engines.lanes.gradients import Part, mapped_rows, no_rows
-from gyromc.engines.lanes.kernel import Program, Sparse, Terms
+from gyromc.engines.lanes.kernel import IncrementTerms, Program, Sparse
 from gyromc.engines.lanes.vectors import LANES, WIDTH
 from gyromc.engines.lowering import anchor_of, at_center, linear_step
 from gyromc.engines.suitability import PROFILES
@@ -304,13 +304,13 @@ class Increments(NamedTuple):
     """Rows over (y, s, ξ), the observables' own first, and the terms."""
 
     rows: np.ndarray
-    terms: Terms
+    terms: IncrementTerms
 
 
 def observables_alone(plan: Plan) -> Increments:
     """The observables' directions as rows, and no increments."""
     none, index = np.zeros(0, plan.dtype), np.zeros(0, np.int64)
-    return Increments(_directions(plan), Terms(np.zeros(1, np.int64), index, index, none, none, none, none))
+    return Increments(_directions(plan), IncrementTerms(np.zeros(1, np.int64), index, index, none, none, none, none))
 
 
 def increments(plan: Plan) -> Increments:
@@ -354,7 +354,7 @@ def _table(plan: Plan, state: np.ndarray, noise: np.ndarray, start: np.ndarray, 
     rows = np.zeros((len(state) + len(noise), m + d + n))
     rows[: len(state), :m], rows[len(state) :, m + d :] = state, noise
     places = start, (len(state) + u) * WIDTH, w * WIDTH
-    return Increments(rows, Terms(*places, *map(stored, (cross, square, terms[:, 4], each))))
+    return Increments(rows, IncrementTerms(*places, *map(stored, (cross, square, terms[:, 4], each))))
 
 
 class _Rows:

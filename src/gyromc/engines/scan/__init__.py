@@ -332,12 +332,13 @@ def _values_and_gradients(pieces: Pieces, theta, zeta, anchors):
         oracle: Any = pieces.oracle if anchor is None else pieces.oracle.anchored(anchor)  # type: ignore[attr-defined]
         return oracle.gradient(pieces.target, theta, s)
 
-    if pieces.parts is None:
+    parts = pieces.parts
+    if parts is None:
         return pieces.observed(theta), _each_chain(gradient, theta, zeta, anchors)
 
     def one(own):
-        theta, s, anchor = pieces.parts.gathered(own[0]), own[1], pieces.parts.gathered(own[2])
-        return pieces.observed(theta[None])[0], pieces.parts.own(gradient(theta, s, anchor))
+        theta, s, anchor = parts.gathered(own[0]), own[1], parts.gathered(own[2])
+        return pieces.observed(theta[None])[0], parts.own(gradient(theta, s, anchor))
 
     return jax.lax.map(one, (theta, zeta, anchors))
 
@@ -345,9 +346,10 @@ def _values_and_gradients(pieces: Pieces, theta, zeta, anchors):
 def _anchors(pieces: Pieces, theta):
     """On one device: what the oracle keeps of an anchor at the state of its chains, or its part of that."""
     at: Any = lambda t: pieces.oracle.anchor_at(pieces.target, t)  # type: ignore[attr-defined]
-    if pieces.parts is None:
+    parts = pieces.parts
+    if parts is None:
         return _each_chain(at, theta)
-    return jax.lax.map(lambda own: pieces.parts.own(at(pieces.parts.gathered(own))), theta)
+    return jax.lax.map(lambda own: parts.own(at(parts.gathered(own))), theta)
 
 
 def _drawn(pieces: Pieces, key, first, chains: int, dtype):
