@@ -99,8 +99,9 @@ def _secants(target: Target, center: GaussianApproximation, s: np.ndarray) -> li
     return found
 
 
-SAME = 1e-9  # relative error of a radius
-FEW = 4  # vectors of the iteration: it begins near what was found last
+SMALL = 6  # parameters: the map is formed as a matrix
+SAME = 1e-8  # relative change of the power iteration at which it stops
+MOST_TURNS = 100
 DEFECTIVE = 1e6  # condition number of the eigenvectors of M, above which they are not used
 LONGER = 1.25  # factor between step sizes that are tried on the way to the limit
 MOST_TRIED = 120
@@ -206,15 +207,24 @@ class Steps:
         """The radius of (r - Φ₀)⁻¹Φ₁."""
         assert self.noise is not None
         d = len(self.noise.constant)
-        flat = lambda y: self._apply(step_size, r, y.reshape(d, d)).ravel()
-        start = self._last.get("Y", np.eye(d).ravel())  # what was found last
-        image = flat(start)
-        if d == 1 or not np.any(image):
-            return float(abs(image[0]))
+        apply = functools.partial(self._apply, step_size, r)
+        if d <= SMALL:
+            columns = [apply(E).ravel() for E in np.eye(d * d).reshape(-1, d, d)]
+            return float(np.max(np.abs(np.linalg.eigvals(np.array(columns)))))
+        Y, before = self._last.get("Y", np.eye(d)), 0.0  # where the last power iteration ended
+        for _ in range(MOST_TURNS):
+            Y = apply(Y)
+            size = float(np.linalg.norm(Y))
+            if size == 0:
+                return 0.0
+            Y /= size
+            if abs(size - before) <= SAME * size:
+                self._last["Y"] = Y
+                return size
+            before = size
+        flat = lambda y: apply(y.reshape(d, d)).ravel()
         map_: Any = sparse.LinearOperator((d * d, d * d), matvec=flat, dtype=float)  # type: ignore[call-issue]  # incomplete stubs
-        values, vectors = sparse.eigs(map_, 1, v0=start, ncv=FEW, tol=SAME)
-        self._last["Y"] = np.real(vectors[:, 0])
-        return float(abs(values[0]))
+        return float(np.abs(sparse.eigs(map_, 1, v0=Y.ravel(), return_eigenvectors=False)[0]))
 
     def _apply(self, step_size: float, r: float, Y: np.ndarray) -> np.ndarray:
         assert self.noise is not None

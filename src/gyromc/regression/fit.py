@@ -26,7 +26,7 @@ from gyromc.posterior import Account
 from gyromc.regression import marginal
 from gyromc.regression.conjugate import integrate
 from gyromc.regression.draws import Draws, GroupDraws, Predictions, quantile_errors, sd_errors, weighted_ends
-from gyromc.regression.problem import GroupTerm, Prior, read
+from gyromc.regression.problem import GroupTerm, read
 from gyromc.regression.standardised import Standardised, standardise
 from gyromc.show.interruption import interruptible
 from gyromc.show.numbers import is_number
@@ -34,6 +34,7 @@ from gyromc.show.records import Column, Records
 from gyromc.solve.expect import expect
 from gyromc.targets.families import FAMILIES, Normal, NormalNoise
 from gyromc.targets.mixed import MixedRegression
+from gyromc.targets.priors import Prior
 
 __all__ = [
     "EFFORTS",
@@ -213,8 +214,9 @@ def fit(
     - `offset`: a known part of each linear predictor; `weights`: how many times each row counts.
     - `trials`: of each row, for `"binomial"` and `"beta-binomial"`; `censored`: 1 where a time (`"exponential"`, `"weibull"`) is
       only known to be longer, else 0.
-    - `priors`: by the name of a column, `intercept` or a group: a `Prior`, its scale, or (location, scale), per unit of the
-      column.
+    - `priors`: by the name of a column, `intercept`, a further parameter (`sigma`, `shape`, …), a group, `sd(column | group)` or
+      `cor(group)`: a text such as `"student_t(3, 0, 2.5)"`, a `Prior`, a scale, or (location, scale), in the units of y per
+      unit of the column; that of the intercept is for columns at their means.
     - `prior_scale`: the prior's standard deviation for all other coefficients.
     - `intercept`: whether there is one; without it columns are scaled but not centred. An ordinal model has cutpoints instead.
     - `names`, `classes`: of the columns and of the response's values, for the tables.
@@ -381,11 +383,11 @@ def _closed_form(question: _Question) -> Fit | str:
     """Independent draws of a linear regression: nothing is warmed up, and no chain is run."""
     standard, target = question.standard, question.target
     if isinstance(target.likelihood, NormalNoise):
-        return "groups have variances of their own"
+        return "priors of coefficients are not normal" if target.priors else "groups have variances of their own"
     if not isinstance(target.likelihood, Normal):
         return f"the family {target.likelihood.name} has no closed form"
     (T, offset), scale = question.map, float(target.prior_precision) ** -0.5
-    found = integrate(target.X, target.y, scale, T, standard.count)
+    found = integrate(target.X, target.y, scale, T, standard.count, standard.noise_prior)
     theta, sigma = found.draws(np.random.default_rng(question.seed), question.shape)
     (mean, sd), none, unit = found.moments(), np.zeros(len(T)), standard.units.y_scale
     low, high = (found.quantiles(end) + offset for end in question.ends)
@@ -498,6 +500,8 @@ def _draws(question: _Question, target: MixedRegression, theta: Any, lift: np.nd
 
 def _spanned(target: MixedRegression) -> np.ndarray:
     """An orthonormal basis, in columns, of the directions of the coefficients in which rows have entries."""
+    if target.coefficient_priors:
+        return np.eye(target.num_coefficients)
     values, vectors = np.linalg.eigh(target.X.T @ target.X)
     kept = values > 1e-13 * max(float(values.max(initial=0.0)), np.finfo(float).tiny)
     kept[-1:] = True

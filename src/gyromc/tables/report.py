@@ -56,6 +56,7 @@ def render(results: Results) -> str:
         pictures={picture.kind: picture for picture in pictures(dict(results))},
         tables={name: list(make(results)) for name, make in TABLES.items()},
         coefficients=coefficient_table(results, page=True),
+        parameters=list(_parameters(results, page=True)),
         errors=error_table(results),
         error_sentence=error_sentence(results["coefficients"]),
         mark=mark,
@@ -138,7 +139,9 @@ def _estimates(
     kinds = {} if page else {"Monte Carlo error": "std_error", "step-size bias": "bias"}
     errors = {name: key for name, key in kinds.items() if any(row[key] for row in shown)}
     more = ["per sd of the column"] if standardised else []
-    columns = [first, "mean", "95\u00a0% credible interval", "posterior sd", *errors, *more]
+    # short on the page, where a phone shows them side by side
+    names = ["95\u00a0% interval", "sd"] if page else ["95\u00a0% credible interval", "posterior sd"]
+    columns = [first, "mean", *names, *errors, *more]
     rows: list[list[Cell]] = []
     for name, some in itertools.groupby(shown, key=lambda row: row["class"]):
         if name is not None:
@@ -153,9 +156,9 @@ def _estimates(
     return columns, rows
 
 
-def _parameters(results: Results) -> Iterator[Table]:
+def _parameters(results: Results, page: bool = False) -> Iterator[Table]:
     if results["parameters"]:
-        yield Table(*_estimates(results["parameters"], "parameter"), "Further parameters", style="simple")
+        yield Table(*_estimates(results["parameters"], "parameter", page=page), "Further parameters", style="simple")
 
 
 def error_table(results: Results) -> Table | None:
