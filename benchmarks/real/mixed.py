@@ -1,35 +1,38 @@
-"""Models with groups beside NumPyro's NUTS: fixed effects, standard deviations and the correlation.
+"""Models with groups of lme4 and MASS beside NumPyro's NUTS: fixed effects, standard deviations, correlations, processor time.
 
-Input: real files. Output: for each parameter what gyromc and NUTS say, with their errors. The models of NumPyro are written by
-hand: priors as documented, y and columns in the units of the file.
+Input: real files. Output: for each parameter what `gyromc fit` and NUTS say, with their errors, and the processor seconds of the
+command from a cold start: a new process, nothing compiled before. The models of NumPyro are written by hand from the documented
+priors, y and columns in the units of the file.
 """
 
-import contextlib
 import dataclasses
-import io
+import json
+import os
+import resource
+import subprocess
+import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
-from scipy import special
 
 from real.files import fetch
 
 __all__ = ["MIXED", "Mixed", "mixed_record"]
 
-CHAINS, WARMUP, DRAWS = 4, 1000, 4000
+CHAINS, WARMUP, DRAWS = 4, 1000, 2500
+PRIOR, INTERCEPT = 2.5, 10.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Mixed:
-    """A linear model with one column x and a group: y ~ x + (1 | group), or with a slope of its own for each level."""
+    """A model with groups; `family` and `options` as `gyromc fit` takes them."""
 
     source: str
-    response: str
-    column: str
-    group: str
-    slopes: bool
+    formula: str
+    family: str = "linear"
+    options: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -37,55 +40,57 @@ class Mixed:
         return self.source.rpartition("/")[2].rpartition(":")[2]
 
     @property
-    def formula(self) -> str:
-        """The model in R's notation."""
-        return f"{self.response} ~ {self.column} + ({f'1 + {self.column}' if self.slopes else '1'} | {self.group})"
-
-    @property
     def key(self) -> str:
         """The file and the model."""
-        return f"{self.name}: {self.formula}"
+        return f"{self.name}: {self.formula}, {self.family}"
 
 
 MIXED = (
-    Mixed("lme4/sleepstudy", "Reaction", "Days", "Subject", slopes=True),
-    Mixed("lme4/sleepstudy", "Reaction", "Days", "Subject", slopes=False),
-    Mixed("pymc3:radon", "log_radon", "floor", "county", slopes=False),
-    Mixed("pymc3:radon", "log_radon", "floor", "county", slopes=True),
+    Mixed("lme4/sleepstudy", "Reaction ~ Days + (1 + Days | Subject)"),
+    Mixed("lme4/sleepstudy", "Reaction ~ Days + (1 | Subject)"),
+    Mixed("lme4/Dyestuff", "Yield ~ 1 + (1 | Batch)"),
+    Mixed("lme4/cake", "angle ~ recipe * temp + (1 | recipe:replicate)"),
+    Mixed("MASS/oats", "Y ~ N + V + (1 | B) + (1 | B:V)"),
+    Mixed("lme4/cbpp", "incidence ~ factor(period) + (1 | herd)", "binomial", {"trials": "size"}),
+    Mixed("MASS/bacteria", "y ~ trt + week + (1 | ID)", "logistic"),
+    Mixed("lme4/grouseticks", "TICKS ~ factor(YEAR) + HEIGHT + (1 | BROOD)", "poisson"),
+    Mixed("lme4/grouseticks", "TICKS ~ factor(YEAR) + HEIGHT + (1 | BROOD)", "negative-binomial"),
+    Mixed("lme4/VerbAgg", "r2 ~ Anger + Gender + btype + situ + (1 | id) + (1 | item)", "logistic"),
 )
 
 
 def mixed_record(case: Mixed) -> dict:
     """All parameters of one model, from both."""
-    from gyromc.tables.study import Request, study
-
     path = fetch(case.source, Path("results/real-files"))
-    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()):
-        request = Request(data=str(path), formula=case.formula, family="linear", out=f"{folder}/fit")
-        found = study(request)[1]
-    theirs = nuts(case, pd.read_csv(path))
+    found, seconds = fitted(case, path)
+    theirs = nuts(case, path)
     rows = []
     for c in [*found["coefficients"], *found["parameters"]]:
-        name = c["name"].replace(" ", "")
-        mean, error, sd = theirs[name]
+        mean, error, sd = theirs[c["name"]]
         combined = float(np.hypot(np.hypot(c["std_error"], c["bias"]), error))
-        z = (c["mean"] - mean) / combined
-        rows.append(
-            {
-                "name": c["name"],
-                "ours": c["mean"],
-                "theirs": mean,
-                "error": combined,
-                "z": z,
-                "spread_ratio": c["sd"] / sd,
-            }
-        )
+        parts = {"ours": c["mean"], "theirs": mean, "error": combined, "z": (c["mean"] - mean) / combined}
+        rows.append({"name": c["name"], **parts, "sd_ratio": c["sd"] / sd})
     assert len(rows) == len(theirs), (list(theirs), [r["name"] for r in rows])
-    return {"file": case.name, "formula": case.formula, "verdict": found["adequacy"]["verdict"], "rows": rows}
+    about = {"file": case.name, "formula": case.formula, "family": case.family, "data_rows": found["data"]["rows"]}
+    return {**about, "verdict": found["adequacy"]["verdict"], "processor_seconds": seconds, "rows": rows}
 
 
-def nuts(case: Mixed, frame: pd.DataFrame) -> dict[str, tuple[float, float, float]]:
-    """Mean, its error and the spread of every parameter, in the units of the file."""
+def fitted(case: Mixed, path: Path) -> tuple[dict, float]:
+    """The content of fit.json, and the processor seconds of the command."""
+    with tempfile.TemporaryDirectory() as folder:
+        options = [part for name, value in case.options.items() for part in (f"--{name}", value)]
+        given = ["fit", str(path), "--formula", case.formula, "--family", case.family, "--out", f"{folder}/fit"]
+        cold = {"JAX_ENABLE_COMPILATION_CACHE": "false", "GYROMC_NO_CACHE": "1"}
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        command = [sys.executable, "-m", "gyromc", *given, *options]
+        subprocess.run(command, env=os.environ | cold, check=True, capture_output=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        return json.loads(Path(f"{folder}/fit/fit.json").read_text()), round(seconds, 1)
+
+
+def nuts(case: Mixed, path: Path) -> dict[str, tuple[float, float, float]]:
+    """Mean, its error and the standard deviation of every parameter, in the units of the file."""
     import jax
     import jax.numpy as jnp
     import numpyro
@@ -93,40 +98,59 @@ def nuts(case: Mixed, frame: pd.DataFrame) -> dict[str, tuple[float, float, floa
     from numpyro.diagnostics import effective_sample_size
     from numpyro.infer import MCMC, NUTS
 
-    x, y = frame[case.column].to_numpy(float), frame[case.response].to_numpy(float)
-    index, levels = pd.factorize(frame[case.group])
-    two = len(np.unique(x)) == 2
-    unit, y_unit = (np.ptp(x) / 2 if two else x.std()), y.std()
-    fisher = np.sqrt(special.polygamma(1, 2.0) / 2)  # of Fisher's z under LKJ(2)
-    k, count = 1 + case.slopes, len(levels)
+    from gyromc.tables.preparation import prepare
+    from gyromc.tables.request import Request
+
+    given = prepare(Request(data=str(path), formula=case.formula, family=case.family, **case.options))
+    X, y, groups, names = given.rows.X, given.y, given.rows.groups, given.encoding.names
+    trials = given.rows.trials
+    two = np.array([len(np.unique(column)) == 2 for column in X.T], bool)
+    unit = np.where(two, np.ptp(X, axis=0) / 2, X.std(axis=0)) if X.size else np.zeros(0)
+    y_unit, y_mean = (y.std(), y.mean()) if case.family == "linear" else (1.0, 0.0)
+    center = X.mean(axis=0)
 
     def model():
-        mid = numpyro.sample("mid", dist.Normal(y.mean(), 10 * y_unit))
-        slope = numpyro.sample("slope", dist.Normal(0, 2.5 * y_unit / unit))
-        sigma = numpyro.sample("sigma", dist.Exponential(1 / y_unit))
-        tau = numpyro.sample("tau", dist.Exponential(jnp.array([1.0, unit][:k]) / y_unit).to_event(1))
-        z = numpyro.sample("z", dist.Normal(0, 1).expand([count, k]).to_event(2))
-        t = mid + slope * (x - x.mean()) + (tau[0] * z[:, 0])[index]
-        if case.slopes:
-            r = jnp.tanh(numpyro.sample("fisher", dist.Normal(0, fisher)))
-            t = t + (tau[1] * (r * z[:, 0] + jnp.sqrt(1 - r**2) * z[:, 1]))[index] * x
-        numpyro.sample("y", dist.Normal(t, sigma), obs=y)
+        mid = numpyro.sample("mid", dist.Normal(y_mean, INTERCEPT * y_unit))
+        slopes = numpyro.sample("slopes", dist.Normal(0, PRIOR * y_unit / unit).to_event(1)) if X.size else np.zeros(0)
+        t = mid + (X - center) @ slopes
+        for g, term in enumerate(groups):
+            k, count = term.Z.shape[1], len(term.levels)
+            sds = np.array([1.0 if np.ptp(z) == 0 else z.std() for z in term.Z.T])
+            tau = numpyro.sample(f"tau{g}", dist.Exponential(jnp.asarray(sds / y_unit)).to_event(1))
+            z = numpyro.sample(f"z{g}", dist.Normal(0, 1).expand([count, k]).to_event(2))
+            if k > 1:
+                z = z @ numpyro.sample(f"root{g}", dist.LKJCholesky(k, 2.0)).T
+            t = t + jnp.sum(term.Z * (tau * z)[term.index], axis=1)
+        if case.family == "linear":
+            law = dist.Normal(t, numpyro.sample("sigma", dist.Exponential(1 / y_unit)))
+        elif case.family == "negative-binomial":
+            law = dist.NegativeBinomial2(jnp.exp(t), numpyro.sample("noise", dist.Exponential(1.0)) ** -2.0)
+        elif case.family == "binomial":
+            law = dist.Binomial(trials, logits=t)
+        else:
+            law = dist.BernoulliLogits(t) if case.family == "logistic" else dist.Poisson(jnp.exp(t))
+        numpyro.sample("y", law, obs=jnp.asarray(y))
 
     kernel = NUTS(model, target_accept_prob=0.9)
-    mcmc = MCMC(
-        kernel, num_warmup=WARMUP, num_samples=DRAWS, num_chains=CHAINS, chain_method="vectorized", progress_bar=False
-    )
+    options = {"num_chains": CHAINS, "chain_method": "vectorized", "progress_bar": False}
+    mcmc = MCMC(kernel, num_warmup=WARMUP, num_samples=DRAWS, **options)
     with jax.enable_x64(True):
         mcmc.run(jax.random.key(5))
         draws = {name: np.asarray(value) for name, value in mcmc.get_samples(group_by_chain=True).items()}
-    found = {
-        "intercept": draws["mid"] - draws["slope"] * x.mean(),
-        case.column: draws["slope"],
-        "sigma": draws["sigma"],
-        f"sd(intercept|{case.group})": draws["tau"][..., 0],
-    }
-    if case.slopes:
-        found[f"sd({case.column}|{case.group})"] = draws["tau"][..., 1]
-        found[f"cor(intercept,{case.column}|{case.group})"] = np.tanh(draws["fisher"])
+    found = {"intercept": draws["mid"]}
+    if X.size:
+        found["intercept"] = draws["mid"] - draws["slopes"] @ center
+        found |= {name: draws["slopes"][..., j] for j, name in enumerate(names)}
+    if case.family == "linear":
+        found["sigma"] = draws["sigma"]
+    if case.family == "negative-binomial":
+        found["shape"] = draws["noise"] ** -2.0
+    for g, term in enumerate(groups):
+        k = len(term.columns)
+        found |= {name: draws[f"tau{g}"][..., j] for j, name in enumerate(term.names[:k])}
+        if k > 1:
+            R = draws[f"root{g}"] @ np.swapaxes(draws[f"root{g}"], -1, -2)
+            pairs = [(i, j) for i in range(k) for j in range(i + 1, k)]
+            found |= {name: R[..., i, j] for name, (i, j) in zip(term.names[k:], pairs, strict=True)}
     errors = {name: v.std() / np.sqrt(effective_sample_size(v)) for name, v in found.items()}
     return {name: (float(v.mean()), float(errors[name]), float(v.std())) for name, v in found.items()}

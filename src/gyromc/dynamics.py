@@ -430,10 +430,10 @@ def _by_products(
     d = _size(dim)
     diffusion = Scaled(1.0, d) if D is None else D.diffusion if isinstance(D, Dynamics) else as_operator(D, "D", size=d)
     entries = diffusion.entries()
-    require(
-        entries is not None and diffusion.size == d,
-        f"With products K·x the rotation is for a diagonal D: pass {d} numbers, leave `D` out, or pass K as a matrix.",
-    )
+    if entries is None or diffusion.size != d:
+        raise InvalidInput(
+            f"With products K·x the rotation is for a diagonal D: pass {d} numbers, leave `D` out, or pass K as a matrix."
+        )
     R = np.sqrt(entries)
     planes = turned(lambda x: R * np.asarray(K(R * x), float), R)
     inner = planes if D is None else Product(Diagonal(R), Product(planes, Diagonal(R)))

@@ -115,7 +115,7 @@ class Function(Observable):
 
 SCORES: dict[str, Callable] = {
     "predictive": lambda probabilities, label: probabilities[label],
-    "brier": lambda probabilities, label: _brier(probabilities, label),
+    "brier": lambda probabilities, y: jnp.sum((probabilities - jax.nn.one_hot(y, probabilities.shape[-1])) ** 2),
     "entropy": lambda probabilities, label: jnp.sum(jax.scipy.special.entr(probabilities)),
 }
 """What is made of class probabilities, by name."""
@@ -130,10 +130,10 @@ class Predicted(Observable):
     label: int | None = eqx.field(static=True)
 
     def __init__(self, model: Callable, x: Any, score: str, label: int | None = None):
-        if not callable(model):
-            raise InvalidInput(
-                f"`model` must be a function of (params, x) that returns probabilities: got {shown(model)}."
-            )
+        require(
+            callable(model),
+            f"`model` must be a function of (params, x) that returns probabilities: got {shown(model)}.",
+        )
         self.model, self.x, self.score = owned(model), x, score
         self.label = None if label is None else whole(label, "y" if score == "brier" else "label", least=0)
 
@@ -245,7 +245,3 @@ def _binary(value, name: str) -> int:
         return whole(int(value) if isinstance(value, bool | np.bool_) else value, name, least=0, most=1)
     except InvalidInput as error:
         raise InvalidInput(f"{error} A logistic model has two classes: pass `model` for more.") from None
-
-
-def _brier(probabilities, y):
-    return jnp.sum((probabilities - jax.nn.one_hot(y, probabilities.shape[-1])) ** 2)

@@ -7,7 +7,7 @@ import pytest
 from scipy import optimize, special, stats
 
 import gyromc as gm
-from gyromc.regression.fit import GroupTerm, Prior, fit
+from gyromc.regression.fit import GroupTerm, fit
 from gyromc.regression.marginal import Marginal
 from gyromc.regression.problem import read
 from gyromc.regression.standardised import standardise
@@ -295,7 +295,8 @@ def test_the_evidence_of_a_linear_model_with_groups():
         rho = np.tanh(np.sqrt(special.polygamma(1, 2.0) / 2) * p[3])
         S = np.array([[sd[0] ** 2, rho * sd[0] * sd[1]], [rho * sd[0] * sd[1], sd[1] ** 2]])
         C = sigma**2 * np.eye(ROWS) + 6.25 * Z @ Z.T + (Z @ S @ Z.T) * (index[:, None] == index)
-        exact.append(stats.multivariate_normal(np.zeros(ROWS), C).logpdf(y) - 0.5 * p @ p)
+        prior = 2 * np.log(1 - rho**2) - 0.5 * p[:3] @ p[:3]  # LKJ(2), by Fisher's z
+        exact.append(stats.multivariate_normal(np.zeros(ROWS), C).logpdf(y) + prior)
     found = Marginal(target).log_densities(phi)
     np.testing.assert_allclose(found - found[0], np.array(exact) - exact[0], atol=1e-8)
 
@@ -434,9 +435,7 @@ def test_offsets_are_known_parts():
 def test_narrow_priors_decide(family):
     x = column()
     y = np.random.default_rng(3).poisson(np.exp(1 + 0.2 * x)).astype(float)
-    found = fit(
-        x[:, None], y, family, names=["dose"], priors={"dose": Prior(1e-3, location=0.7), "intercept": (2.0, 1e-3)}
-    )
+    found = fit(x[:, None], y, family, names=["dose"], priors={"dose": "normal(0.7, 0.001)", "intercept": (2.0, 1e-3)})
     assert found["dose"].mean == pytest.approx(0.7, abs=0.004)
     assert found["dose"].sd == pytest.approx(1e-3, rel=0.1)
     assert found["intercept"].mean == pytest.approx(2.0, abs=0.004)
@@ -455,7 +454,7 @@ def test_narrow_priors_decide(family):
         ({"family": "ordinal", "y": [0, 0, 0]}, "at least two classes"),
         ({"weights": [1, 1]}, "`weights` must have one entry per row"),
         ({"weights": [1, -1, 1]}, "`weights` must not be negative"),
-        ({"priors": {"x9": 1.0}}, "no column or group 'x9'"),
+        ({"priors": {"x9": 1.0}}, "no parameter 'x9'"),
         ({"priors": {"x0": 0.0}}, "must be positive"),
         ({"family": "softmax", "y": [0, 1, 2], "offset": [0, 0, 0]}, "not available for the family softmax"),
         ({"groups": [3]}, "values of `GroupTerm`"),

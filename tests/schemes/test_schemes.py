@@ -215,7 +215,6 @@ def test_a_schedule_needs_euler():
         (gm.dynamics.general([1.0, 2.0, 0.5, 1.0], 0), LowRank(np.arange(1.0, 5.0), np.arange(8.0).reshape(4, 2) / 8)),
         (gm.dynamics.nonreversible(gm.dynamics.rotations(4)), LowRank(np.arange(1.0, 5.0), np.ones((4, 1)))),
         (gm.dynamics.hfhr(4, 0.5, 2.0), [1.0, 2.0, 3.0, 4.0, 1.0, 1.0, 1.0, 1.0]),
-        (gm.dynamics.gaul([0.5, 0.8, 1.0, 1.5], 1.0, 2.0), [1.0, 2.0, 3.0, 4.0, 1.0, 1.0, 1.0, 1.0]),
     ],
 )
 def test_structured_noise_has_the_covariance_of_the_matrices(dynamics, S):

@@ -43,7 +43,9 @@ def fitted(table, tmp_path_factory):
 def test_title_and_sentence_name_the_groups(fitted):
     _, results, model = fitted
     assert results["model"]["title"] == "linear regression with groups of School"
-    assert "Each of the 14 levels of School has its own intercept, its own slope of x" in results["model"]["sentence"]
+    assert (
+        "Each of the 14 levels of School has its own intercept and its own slope of x" in results["model"]["sentence"]
+    )
     assert "Linear regression with groups of School of Score" in str(model)
 
 

@@ -7,10 +7,11 @@ import pandas as pd
 import pytest
 
 from gyromc.errors import InvalidInput
-from gyromc.regression.fit import Prior, fit
+from gyromc.regression.fit import GroupTerm, fit
 from gyromc.regression.robust import robust_sd
 from gyromc.tables.datatable import read_table
-from gyromc.tables.preparation import asked_priors, prepare
+from gyromc.tables.preparation import prepare
+from gyromc.tables.priors import asked_priors
 from gyromc.tables.request import Request
 from gyromc.tables.roles import learn_dates
 from gyromc.tables.study import fit as fit_table
@@ -174,36 +175,54 @@ def test_families_and_their_targets(data):
 # --- priors
 
 
-def test_priors_by_coefficient_term_group_and_for_all():
+def asked(*texts, intercept=True, families=("linear",)):
     sources = {"x": "x", "a[u]": "a", "a[v]": "a", "bs(z, 4)[1]": "bs(z, 4)"}
-    found = asked_priors(
-        ["a[u]=normal(1, 2)", "all = normal(0, 5)", "a=normal(0,3)", "g=exponential(4)"], sources, ["g"], True
-    )
-    assert found == {
-        "x": Prior(5.0),
-        "a[u]": Prior(2.0, 1.0),
-        "a[v]": Prior(3.0),
-        "bs(z, 4)[1]": Prior(5.0),
-        "g": Prior(0.25),
+    term = GroupTerm("g", ("intercept", "x"), np.ones((2, 2)), [0, 1], ("m", "n"))
+    found = asked_priors(texts, sources, [term], intercept, families)
+    return {name: str(prior) for name, prior in found.items()}
+
+
+def test_priors_by_coefficient_term_group_and_for_all():
+    assert asked("a[u]=normal(1, 2)", "all = normal(0, 5)", "a=student_t(3, 0,3)", "g=exponential(4)") == {
+        "x": "normal(0, 5)",
+        "a[u]": "normal(1, 2)",
+        "a[v]": "student_t(3, 0, 3)",
+        "bs(z, 4)[1]": "normal(0, 5)",
+        "g": "exponential(4)",
     }
-    assert asked_priors(["intercept=normal(-3, 1e2)"], sources, [], True) == {"intercept": Prior(100.0, -3.0)}
-    for text, message in {
-        "x": "takes NAME=normal",
-        "x=normal(0)": "takes NAME=normal",
-        "x=normal(0, -1)": "must be positive",
-        "x=cauchy(0, 1)": "takes NAME=normal",
-        "x=normal(0, __import__('os'))": "takes NAME=normal",
-        "b=normal(0, 1)": "no coefficient, term or group. There are x",
+    assert asked("intercept=normal(-3, 1e2)") == {"intercept": "normal(-3, 100)"}
+    every = ["sigma=cauchy(0, 2)", "sd(x | g)=gamma(2, 1)", "cor(g)=lkj(4)", "sd=half_normal(2)", "cor=lkj(1)"]
+    assert len(asked(*every)) == 5
+    assert asked("nu=gamma(2, 0.1)", families=("linear", "student-t")) == {"nu": "gamma(2, 0.1)"}
+    assert asked("cutpoints=dirichlet(2)", families=("ordinal",)) == {"cutpoints": "dirichlet(2)"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    {
+        "x": "takes NAME=LAW",
+        "x=normal(0)": "must be one of normal",
+        "x=normal(0, -1)": "scale of normal.* must be",
+        "x=laplace(0, 1)": "must be one of normal",
+        "x=normal(0, __import__('os'))": "must be one of normal",
+        "b=normal(0, 1)": "no coefficient, parameter, term or group. There are",
         "a[w]=normal(0, 1)": "Did you mean",
-        "g=normal(0, 1)": "a group has an exponential prior",
-        "x=exponential(1)": "a coefficient has a normal one",
-    }.items():
-        with pytest.raises(InvalidInput, match=message):
-            asked_priors([text], sources, ["g"], True)
+        "g=lkj(1)": "g is a positive number, whose prior is",
+        "x=exponential(1)": r"x is any number, whose prior is normal, student_t, cauchy: got exponential\(1\)",
+        "cor=normal(0, 1)": r"cor is a matrix of correlations, whose prior is lkj: got normal\(0, 1\). Write it as lkj",
+        "nu=gamma(2, 0.1)": "no coefficient, parameter, term or group",
+    }.items(),
+)
+def test_wrong_priors(text, message):
+    with pytest.raises(InvalidInput, match=message):
+        asked(text)
+
+
+def test_priors_are_named_once_and_need_what_they_name():
     with pytest.raises(InvalidInput, match="names x twice"):
-        asked_priors(["x=normal(0,1)", "x=normal(0,2)"], sources, [], True)
+        asked("x=normal(0,1)", "x=normal(0,2)")
     with pytest.raises(InvalidInput, match="no coefficient"):
-        asked_priors(["intercept=normal(0,1)"], sources, [], False)
+        asked("intercept=normal(0,1)", intercept=False)
 
 
 # --- notes, dates, --explain, --robust

@@ -46,11 +46,11 @@ class Coordinates(eqx.Module):
 
     def thetas(self, rows: Any) -> np.ndarray:
         """T of vectors along the last axis, in float64."""
-        return _over_last(_forward, rows, self)
+        return _over_last(type(self).forward, rows, self)
 
     def zs(self, rows: Any) -> np.ndarray:
         """T⁻¹ of vectors along the last axis, in float64."""
-        return _over_last(_inverse, rows, self)
+        return _over_last(type(self).inverse, rows, self)
 
 
 class Linear(Coordinates):
@@ -271,14 +271,6 @@ def _evaluated(compute: Callable[[], Any], d: int) -> Any:
         raise InvalidInput(
             f"`coordinates` cannot be evaluated at {d} parameters: {cause(error)}. They take and return vectors of {d} numbers."
         ) from error
-
-
-def _forward(coordinates, z):
-    return coordinates.forward(z)
-
-
-def _inverse(coordinates, theta):
-    return coordinates.inverse(theta)
 
 
 def _log_det(forward: Callable, z):

@@ -304,7 +304,8 @@ def estimate(
     require(
         isinstance(run, Run), f"`estimate` takes a `Run`: got {type(run).__name__}. Make one with `gyromc.run(plan)`."
     )
-    asked = _error_method(method)
+    methods = ("auto", ErrorMethod.REPLICATE, ErrorMethod.LUGSAIL, ErrorMethod.PLUG_IN)
+    asked = None if one_of(method, methods, "method") == "auto" else ErrorMethod(method)
     source = bias
     if not isinstance(source, Run | Mapping):
         known = [str(source) for source in BiasSource]
@@ -324,13 +325,6 @@ def estimate(
     if sentences:
         warnings.warn(" ".join(sentences), GyromcWarning, stacklevel=2)
     return Estimates(run, level, rows, sentences, list(hints_of(run, rows, source is not BiasSource.NONE)))
-
-
-def _error_method(method: str | ErrorMethod) -> ErrorMethod | None:
-    """The method asked for; None for `"auto"`."""
-    known = ("auto", ErrorMethod.REPLICATE, ErrorMethod.LUGSAIL, ErrorMethod.PLUG_IN)
-    one_of(method, known, "method")
-    return None if method == "auto" else ErrorMethod(method)
 
 
 def _error(run: Run, row: Average, asked: ErrorMethod | None) -> MonteCarloError:

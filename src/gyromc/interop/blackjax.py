@@ -23,7 +23,7 @@ from gyromc.extras import needs
 from gyromc.flat import ravel, unraveler
 from gyromc.operators import Operator, as_operator
 from gyromc.precision import owned, private
-from gyromc.prediction.exact.mean_square import largest_stable_step
+from gyromc.prediction.stability import limit_of_mean
 from gyromc.targets import FiniteSum, SumOverData
 
 with needs("blackjax", "`gyromc.interop.blackjax`"):
@@ -214,7 +214,7 @@ def _limits(dynamics: Dynamics, curvature: np.ndarray, d: int) -> tuple[float, f
     )
     P = curvature if curvature.ndim == 2 else np.diag(np.broadcast_to(curvature, d))
     A = (dynamics.D + dynamics.Q) @ augment(P, dynamics.has_momentum(d, "the position"))
-    return largest_stable_step(A), largest_stable_step(P)
+    return limit_of_mean(np.linalg.eigvals(A)), limit_of_mean(np.linalg.eigvals(P))
 
 
 def _check_stable(step_size: float, name: str, limit: float, plain: float) -> None:

@@ -86,6 +86,11 @@ class Type(enum.Enum):
         {"type": "array", "items": _refer("group")},
         "groups",
     )
+    PRIORS = (
+        'a prior as "normal(0, 1)", or a table or an array of such texts',
+        {"anyOf": [{"type": "string"}, {"type": "array"}, {"type": "object"}]},
+        "priors correlations",
+    )
     WEIGHTING = "uniform or step_size", {"type": "string", "enum": list(WEIGHTINGS)}, "weighting"
     PRECISION = "float32 or float64", {"type": "string", "enum": ["float32", "float64"]}, "dtype"
 

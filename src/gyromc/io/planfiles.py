@@ -139,7 +139,7 @@ class _Reader:
         if wanted is Type.GROUPS:
             self.right(isinstance(given, list), wanted, given, path)
             return tuple(self.arguments(GROUP, entry, (*path, i)) for i, entry in enumerate(given))
-        if wanted in (Type.SCHEME, Type.CURVATURE) and isinstance(given, str):
+        if wanted is Type.PRIORS or (wanted in (Type.SCHEME, Type.CURVATURE) and isinstance(given, str)):
             return given
         if wanted in NUMERIC and not (isinstance(given, dict) and "kind" in given):
             return self.numbers(wanted, given, path)

@@ -35,7 +35,7 @@ from gyromc.oracles.control_variates import Curvature
 from gyromc.plan import FIELDS, Plan
 from gyromc.results import Cause, EngineState, Failure, Run, RunOptions
 from gyromc.schemes import Scheme
-from gyromc.targets import Group, StreamedRegression, Target, families
+from gyromc.targets import Group, Prior, StreamedRegression, Target, families
 
 MOST_SHOWN = 8
 """Differences between two plans in a message."""
@@ -43,7 +43,7 @@ MOST_SHOWN = 8
 assert issubclass(Gram, Operator)
 
 CLASSES = known_classes(
-    *(Group, Martingale, Curvature, FilePrint, EngineState, Failure, Cause, RunOptions),
+    *(Group, Prior, Martingale, Curvature, FilePrint, EngineState, Failure, Cause, RunOptions),
     *families.LIKELIHOODS,
     below=(Target, Oracle, Operator, Observable, Scheme, Dynamics, RowSource, Coordinates),
 )

@@ -20,7 +20,7 @@ from gyromc.model import Model
 from gyromc.paper import claims
 from gyromc.paper.cache import Piece
 from gyromc.paper.catalogue import Experiment, PaperProblem, Profile
-from gyromc.paper.claims import Bootstrap, Normality, interval, normality, rmse, rmse_ratio
+from gyromc.paper.claims import Bootstrap, interval, normality, rmse, rmse_ratio
 from gyromc.plan import paper_steps
 from gyromc.targets import LogisticRegression
 
@@ -222,7 +222,7 @@ def _qq(data: Measured, role: str) -> dict[str, Any]:
 
 def _normalised(averages: np.ndarray, center: float, scale: float, by: str, known: bool) -> dict[str, Any]:
     """How averages were centred and scaled, by what, and the tests of normality."""
-    tests = dataclasses.asdict(normality((averages - center) / scale))
+    tests = normality((averages - center) / scale)
     return {"center": center, "scale": scale, "by": by, "scale_known": known, **tests}
 
 
@@ -289,9 +289,7 @@ def _claims(data: Measured, found: Mapping[str, Any]) -> list[claims.Claim]:
 def _normal_errors(found: Mapping[str, Any], which: str, key: str, source: str) -> claims.Claim:
     """Judge the normality of the errors as the paper normalises them, or as predicted."""
     qq = {role: found["qq"][role][which] for role in PAIR}
-    fields = [f.name for f in dataclasses.fields(Normality)]
-    tests = {role: Normality(**{name: q[name] for name in fields}) for role, q in qq.items()}
-    return claims.normal_errors(tests, key, source, qq["nonreversible"]["by"], qq["nonreversible"]["scale_known"])
+    return claims.normal_errors(qq, key, source, qq["nonreversible"]["by"], qq["nonreversible"]["scale_known"])
 
 
 def _exact_claims(found: Mapping[str, Any]) -> list[claims.Claim]:
@@ -367,7 +365,8 @@ def sensitivity(
         pair = ("nonreversible", rival)
         if about == "exact":
             ours, theirs = (exact(v, role, etas[k], "rmse") for role in pair)
-            return (np.array([ours / theirs]),) * 3
+            ratio = np.array([ours / theirs])
+            return ratio, ratio, ratio
         ours, theirs = (errors(v, role, etas[k], about) for role in pair)
         return rmse_ratio(ours, theirs, bootstrap, k)
 

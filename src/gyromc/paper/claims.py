@@ -77,23 +77,8 @@ def slope(step_sizes, values: np.ndarray) -> np.ndarray | float:
     return float(result) if np.ndim(result) == 0 else result
 
 
-@dataclasses.dataclass(frozen=True)
-class Normality:
-    """Two tests of normality, and the line through the Q-Q plot with 95 % intervals."""
-
-    num: int
-    ks_statistic: float
-    ks_p: float
-    ad_statistic: float
-    ad_p: float
-    slope: float
-    slope_interval: tuple[float, float]
-    intercept: float
-    intercept_interval: tuple[float, float]
-
-
-def normality(z: np.ndarray) -> Normality:
-    """Test normalised errors against N(0, 1).
+def normality(z: np.ndarray) -> dict[str, Any]:
+    """Test normalised errors against N(0, 1); and the line through the Q-Q plot with 95 % intervals.
 
     Kolmogorov-Smirnov against N(0, 1) detects a wrong location, scale or shape; Anderson-Darling, with mean and variance
     estimated, only a wrong shape.
@@ -107,17 +92,17 @@ def normality(z: np.ndarray) -> Normality:
     statistic, p = anderson_darling(z)
     slope, intercept = map(float, np.polyfit(normal_scores(n), z, 1))
     half_slope, half_mean = float(1.96 * z.std() / math.sqrt(2 * n)), float(1.96 * z.std() / math.sqrt(n))
-    return Normality(
-        num=n,
-        ks_statistic=float(ks.statistic),
-        ks_p=float(ks.pvalue),
-        ad_statistic=statistic,
-        ad_p=p,
-        slope=slope,
-        slope_interval=(slope - half_slope, slope + half_slope),
-        intercept=intercept,
-        intercept_interval=(intercept - half_mean, intercept + half_mean),
-    )
+    return {
+        "num": n,
+        "ks_statistic": float(ks.statistic),
+        "ks_p": float(ks.pvalue),
+        "ad_statistic": statistic,
+        "ad_p": p,
+        "slope": slope,
+        "slope_interval": (slope - half_slope, slope + half_slope),
+        "intercept": intercept,
+        "intercept_interval": (intercept - half_mean, intercept + half_mean),
+    }
 
 
 def normal_scores(n: int) -> np.ndarray:
@@ -376,19 +361,16 @@ def half_slope(
     return _claim("slope", source, judged, count=len(small))
 
 
-def normal_errors(found: Mapping[str, Normality], key: str, source: str, by: str, scale_known: bool) -> Claim:
-    """(iv) Normalised errors are standard normal, by tests and by the line through the Q-Q plot."""
+def normal_errors(found: Mapping[str, Mapping[str, Any]], key: str, source: str, by: str, scale_known: bool) -> Claim:
+    """(iv) Normalised errors are standard normal, by the tests of `normality` and by the line through the Q-Q plot."""
     judged = []
     for role, n in found.items():
-        p = n.ks_p if scale_known else n.ad_p
-        near = max(abs(x - 1) for x in n.slope_interval) <= QQ_TOLERANCE
-        near &= max(abs(x) for x in n.intercept_interval) <= QQ_TOLERANCE
+        p, (low, high) = n["ks_p" if scale_known else "ad_p"], n["intercept_interval"]
+        near = max(abs(x) for x in (n["slope_interval"][0] - 1, n["slope_interval"][1] - 1, low, high)) <= QQ_TOLERANCE
         verdict = REFUTED if p < 1e-3 else CONFIRMED if p > 1e-2 and near else UNRESOLVED
-        note = (
-            f"KS p = {n.ks_p:.3g}, AD p = {n.ad_p:.3g}, intercept {n.intercept:+.3f} "
-            f"[{n.intercept_interval[0]:+.3f}, {n.intercept_interval[1]:+.3f}]"
-        )
-        judged.append((Item(role, n.slope, n.slope_interval, verdict, note), -p))
+        tests = f"KS p = {n['ks_p']:.3g}, AD p = {n['ad_p']:.3g}"
+        note = f"{tests}, intercept {n['intercept']:+.3f} [{low:+.3f}, {high:+.3f}]"
+        judged.append((Item(role, n["slope"], n["slope_interval"], verdict, note), -p))
     test = "Kolmogorov-Smirnov against N(0, 1)" if scale_known else "Anderson-Darling, location and scale estimated"
     return _claim("normality", source, judged, key, by=by, test=test)
 

@@ -68,8 +68,7 @@ class Transient(NamedTuple):
 NOT_ARRIVED = Transient(math.nan, math.nan, math.nan, math.nan)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Arrival:
+class Arrival(NamedTuple):
     """Where each followed chain enters the bulk, after how many steps, and the sum of h - μ(h) over its steps before that."""
 
     z: np.ndarray

@@ -17,7 +17,7 @@ from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.regression.adequacy.assess import chosen_rows
 from gyromc.regression.draws import Predictive
 from gyromc.regression.fit import fit
-from gyromc.regression.problem import cut, of_rows, read_groups
+from gyromc.regression.problem import cut, of_family, of_rows, read_groups
 from gyromc.regression.scores import Loo, loo, paired_difference
 from gyromc.show.numbers import counted, number, plus_minus
 from gyromc.targets.families import FAMILIES
@@ -195,6 +195,7 @@ def compare(
     found: dict[str, Loo | str] = {}
     for family in families:
         given = {"weights": None if weights is None else w[rows], "seed": seed, **options}
+        given["priors"] = of_family(options.get("priors"), family)
         try:
             found[family] = _left_out(X[rows], y[rows], family, counts, beside, len(counted_rows) / len(rows), given)
         except InvalidInput as refusal:

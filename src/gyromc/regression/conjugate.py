@@ -6,7 +6,8 @@ and a draw is a σ from the grid and a θ given σ: no chain, no step size, no d
 
 The prior of σ is uniform in log σ between a thousandth and ten standard deviations of y, with smooth ends: p(log σ) ∝
 exp(-ε²/(2σ²) - σ²/(2B²)), ε = 0.001, B = 10. In between it is the prior 1/σ, under which credible intervals are confidence
-intervals where the prior of θ is flat; the lower end keeps σ positive where the columns explain y without an error.
+intervals where the prior of θ is flat; the lower end keeps σ positive where the columns explain y without an error. Where the
+user asks for a `Prior` of σ, that takes its place.
 """
 
 import dataclasses
@@ -15,9 +16,32 @@ import functools
 import numpy as np
 from scipy import linalg, special
 
+from gyromc.targets.priors import Prior
+
 SMALLEST, LARGEST = 1e-3, 10.0  # ε and B of the prior of σ, in standard deviations of y
 GRID = 400  # values of σ
 FAR = 45.0  # logarithms of the density below its maximum, beyond which σ is left out
+ENDS = np.log(SMALLEST) - 4, np.log(LARGEST) + 3  # of log σ
+
+
+def log_prior(log_sigma: np.ndarray, prior: Prior | None) -> np.ndarray:
+    """log p(log σ) up to a constant."""
+    log_sigma = np.asarray(log_sigma, float)
+    if prior is not None:
+        return prior.log_density(np.exp(log_sigma)) + log_sigma
+    return -0.5 * (SMALLEST**2 * np.exp(-2 * log_sigma) + np.exp(2 * log_sigma) / LARGEST**2)
+
+
+def mixture_quantiles(weights: np.ndarray, means: np.ndarray, sds: np.ndarray, level: float) -> np.ndarray:
+    """Where mixtures of normal laws, parts × numbers, have a level, by bisection."""
+    reach = 40 * sds.max(axis=0)
+    low, high = means.min(axis=0) - reach, means.max(axis=0) + reach
+    away = np.where(sds > 0, sds, 1.0)
+    for _ in range(80):
+        middle = (low + high) / 2
+        above = weights @ special.ndtr((middle - means) / away) > level
+        low, high = np.where(above, low, middle), np.where(above, middle, high)
+    return (low + high) / 2
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -29,6 +53,7 @@ class Integrated:
     - `values`, `vectors`: eigenvalues λ of XᵀX (0 where no row has an entry) and eigenvectors; `products`: Xᵀy along these.
     - `apart`: the squares of y that no column explains; `count`: the number of observations.
     - `prior_scale`: of θ; `T`: a matrix whose rows are the coefficients as functions of θ.
+    - `prior`: of σ, None for the one above.
     """
 
     values: np.ndarray
@@ -38,6 +63,7 @@ class Integrated:
     count: float
     prior_scale: float
     T: np.ndarray
+    prior: Prior | None = None
 
     def log_density(self, log_sigma: np.ndarray) -> np.ndarray:
         """log p(log σ | y) up to a constant, at every log σ."""
@@ -47,8 +73,8 @@ class Integrated:
         along = self.products[seen] ** 2 / self.values[seen]  # squares of y along the left singular vectors
         explained = np.sum(np.log(total) + along / total, axis=-1)
         variance = variance[..., 0]
-        left = (self.count - seen.sum()) * np.log(variance) + (self.apart + SMALLEST**2) / variance
-        return -0.5 * (explained + left + variance / LARGEST**2)
+        left = (self.count - seen.sum()) * np.log(variance) + self.apart / variance
+        return log_prior(log_sigma, self.prior) - 0.5 * (explained + left)
 
     def given(self, sigma: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Means and standard deviations of θ along the eigenvectors, given every σ: … × dim."""
@@ -59,7 +85,7 @@ class Integrated:
     @functools.cached_property
     def grid(self) -> tuple[np.ndarray, np.ndarray]:
         """(log σ, weights) of a grid over all of the posterior of σ."""
-        grid = np.linspace(np.log(SMALLEST) - 4, np.log(LARGEST) + 3, GRID)
+        grid = np.linspace(*ENDS, GRID)
         for _ in range(3):  # the second and third look at a narrower range
             density = self.log_density(grid)
             near = np.flatnonzero(density > density.max() - FAR)
@@ -81,16 +107,8 @@ class Integrated:
         return mean, np.sqrt(weights @ (sds**2 + (means - mean) ** 2))
 
     def quantiles(self, level: float) -> np.ndarray:
-        """The quantile of each coefficient: where the mixture of normals over σ has the level, by bisection."""
-        weights, means, sds = self._parts
-        reach = 40 * sds.max(axis=0)
-        low, high = means.min(axis=0) - reach, means.max(axis=0) + reach
-        away = np.where(sds > 0, sds, 1.0)
-        for _ in range(80):
-            middle = (low + high) / 2
-            above = weights @ special.ndtr((middle - means) / away) > level
-            low, high = np.where(above, low, middle), np.where(above, middle, high)
-        return (low + high) / 2
+        """The quantile of each coefficient."""
+        return mixture_quantiles(*self._parts, level)
 
     def sigma(self, levels: tuple[float, float]) -> tuple[float, float, float, float]:
         """Mean, standard deviation and two quantiles of σ."""
@@ -118,15 +136,20 @@ class Integrated:
 
 
 def integrate(
-    rows: np.ndarray, y: np.ndarray, prior_scale: float, T: np.ndarray, count: float | None = None
+    rows: np.ndarray,
+    y: np.ndarray,
+    prior_scale: float,
+    T: np.ndarray,
+    count: float | None = None,
+    prior: Prior | None = None,
 ) -> Integrated:
     """The posterior of y = Xθ + σN(0, I), θ ~ N(0, prior_scale² I), and of the coefficients Tθ.
 
-    `count` is the number of observations where `rows` sum up more than they are long.
+    `count` is the number of observations where `rows` sum up more than they are long; `prior`: of σ.
     """
     values, vectors = linalg.eigh(rows.T @ rows)
     seen = values > 1e-12 * max(float(values[-1]), 1e-300)
     products = np.where(seen, vectors.T @ (rows.T @ y), 0.0)
     values = np.where(seen, values, 0.0)
     apart = max(0.0, float(y @ y) - float(np.sum(products[seen] ** 2 / values[seen])))
-    return Integrated(values, vectors, products, apart, float(count or len(y)), prior_scale, T)
+    return Integrated(values, vectors, products, apart, float(count or len(y)), prior_scale, T, prior)

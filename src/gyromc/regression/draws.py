@@ -19,6 +19,7 @@ from scipy import special
 from gyromc.checks import numbers, require
 from gyromc.errors import InvalidInput
 from gyromc.io.codec import known_classes
+from gyromc.posterior import weighted_quantiles
 from gyromc.regression.averages import (
     Averages,
     against_first,
@@ -43,6 +44,7 @@ __all__ = [
     "check_posterior",
     "quantile_errors",
     "sd_errors",
+    "weighted_ends",
 ]
 
 REACH = 3.0  # errors of the share, up and down: over fewer draws the slope would be mostly noise
@@ -76,6 +78,26 @@ def quantile_errors(draws: np.ndarray, levels: Sequence[float]) -> np.ndarray:
         apart = [np.diff(np.quantile(column, np.clip(both, 0, 1), method="hazen"))[0] for column, both in columns]
         found.append(error * apart / (2 * reach))
     return np.array(found).reshape(len(levels), draws.shape[-1])
+
+
+def weighted_ends(values: np.ndarray, weights: np.ndarray, levels: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+    """Quantiles of weighted draws, chains × draws × numbers, and their standard errors: levels × numbers each.
+
+    The weights make the means of the numbers and of their squares right. So the error of a share of draws below a quantile is
+    what the chains show of it beside their own means and mean squares.
+    """
+    chains, p, found = len(values), np.asarray(levels), []
+    for x in np.moveaxis(values, -1, 0):
+        z = (x - x.mean()) / max(float(x.std()), 1e-300)
+        known = np.column_stack([np.ones(chains), z.mean(axis=1), (z**2).mean(axis=1)])
+        ends = weighted_quantiles(x, weights, p)
+        below = np.mean(x[..., None] <= ends, axis=1)
+        left = below - known @ np.linalg.lstsq(known, below, rcond=None)[0]
+        error = np.sqrt(np.sum(left**2, axis=0) / (chains - known.shape[1]) / chains)
+        reach = np.minimum(REACH * error, MOST_REACH * np.minimum(p, 1 - p)) + 1 / x.size
+        apart = weighted_quantiles(x, weights, p + reach) - weighted_quantiles(x, weights, p - reach)
+        found.append((ends, error * apart / (2 * reach)))
+    return np.array(found).reshape(-1, 2, p.size).transpose(1, 2, 0)
 
 
 AT_ONCE = 2_000_000  # numbers held while predicting

@@ -25,8 +25,8 @@ from gyromc.observables import linear
 from gyromc.posterior import Account
 from gyromc.regression import marginal
 from gyromc.regression.conjugate import integrate
-from gyromc.regression.draws import Draws, GroupDraws, Predictions, quantile_errors, sd_errors
-from gyromc.regression.problem import GroupTerm, Prior, read
+from gyromc.regression.draws import Draws, GroupDraws, Predictions, quantile_errors, sd_errors, weighted_ends
+from gyromc.regression.problem import GroupTerm, read
 from gyromc.regression.standardised import Standardised, standardise
 from gyromc.show.interruption import interruptible
 from gyromc.show.numbers import is_number
@@ -34,6 +34,7 @@ from gyromc.show.records import Column, Records
 from gyromc.solve.expect import expect
 from gyromc.targets.families import FAMILIES, Normal, NormalNoise
 from gyromc.targets.mixed import MixedRegression
+from gyromc.targets.priors import Prior
 
 __all__ = [
     "EFFORTS",
@@ -51,6 +52,7 @@ __all__ = [
 EFFORTS = {"quick": 0.05, "standard": 0.02, "thorough": 0.005}
 """Errors aimed at, bias included, in posterior standard deviations."""
 LEAST_EFFORT = 1e-6  # what averages reach in a fit's time where the posterior is nearly Gaussian
+LEAST_CHAINS = 8  # for errors of interval ends between chains
 SECONDS = 120.0  # that a fit may take; the error that was reached is stated
 
 
@@ -212,8 +214,9 @@ def fit(
     - `offset`: a known part of each linear predictor; `weights`: how many times each row counts.
     - `trials`: of each row, for `"binomial"` and `"beta-binomial"`; `censored`: 1 where a time (`"exponential"`, `"weibull"`) is
       only known to be longer, else 0.
-    - `priors`: by the name of a column, `intercept` or a group: a `Prior`, its scale, or (location, scale), per unit of the
-      column.
+    - `priors`: by the name of a column, `intercept`, a further parameter (`sigma`, `shape`, …), a group, `sd(column | group)` or
+      `cor(group)`: a text such as `"student_t(3, 0, 2.5)"`, a `Prior`, a scale, or (location, scale), in the units of y per
+      unit of the column; that of the intercept is for columns at their means.
     - `prior_scale`: the prior's standard deviation for all other coefficients.
     - `intercept`: whether there is one; without it columns are scaled but not centred. An ordinal model has cutpoints instead.
     - `names`, `classes`: of the columns and of the response's values, for the tables.
@@ -352,18 +355,23 @@ class _Question:
         tables = {"coefficients": tuple(coefficients), "auxiliary": tuple(auxiliary)}
         return Fit(**about, **tables, posterior=posterior, target=self.target, reason=reason, level=self.level, **more)
 
-    def from_draws(self, posterior: Draws, mean, sd, std_error, reason: str, scarcity: float = 1.0, **more: Any) -> Fit:
+    def from_draws(
+        self, posterior: Draws, mean, sd, std_error, known: Any, reason: str, scarcity: float = 1.0, **more: Any
+    ) -> Fit:
         """The fit of draws; mean, sd and standard error of coefficients and further parameters are known better than from these.
 
-        `scarcity`: by how much errors of the draws are larger than those of as many independent ones.
+        `known`: the same of interval ends and their errors, 2 × levels × the first of the parameters; `scarcity`: by how much
+        errors of the draws are larger than those of as many independent ones.
         """
         draws = np.concatenate([posterior.coefficients(), posterior.further()], axis=-1)
-        low, high = np.quantile(draws.reshape(-1, draws.shape[-1]), self.ends, axis=0, method="hazen")
-        errors = scarcity * sd_errors(draws), *(scarcity * quantile_errors(draws, self.ends))
-        columns = mean, sd, low, high, std_error, np.zeros(len(mean)), *errors
+        ends = np.quantile(draws.reshape(-1, draws.shape[-1]), self.ends, axis=0, method="hazen")
+        errors = scarcity * quantile_errors(draws, self.ends)
+        count = known[0].shape[1]
+        ends[:, :count], errors[:, :count] = known
+        columns = mean, sd, *ends, std_error, np.zeros(len(mean)), scarcity * sd_errors(draws), *errors
         rows = _table([*self.coefficients, *self.further], *columns)
-        count = len(self.coefficients)
-        return self.fit(posterior, rows[:count], rows[count:], reason, **more)
+        first = len(self.coefficients)
+        return self.fit(posterior, rows[:first], rows[first:], reason, **more)
 
 
 def _table(labels: Sequence[tuple[str, str | None]], *columns: np.ndarray) -> list[Coefficient]:
@@ -375,11 +383,11 @@ def _closed_form(question: _Question) -> Fit | str:
     """Independent draws of a linear regression: nothing is warmed up, and no chain is run."""
     standard, target = question.standard, question.target
     if isinstance(target.likelihood, NormalNoise):
-        return "groups have variances of their own"
+        return "priors of coefficients are not normal" if target.priors else "groups have variances of their own"
     if not isinstance(target.likelihood, Normal):
         return f"the family {target.likelihood.name} has no closed form"
     (T, offset), scale = question.map, float(target.prior_precision) ** -0.5
-    found = integrate(target.X, target.y, scale, T, standard.count)
+    found = integrate(target.X, target.y, scale, T, standard.count, standard.noise_prior)
     theta, sigma = found.draws(np.random.default_rng(question.seed), question.shape)
     (mean, sd), none, unit = found.moments(), np.zeros(len(T)), standard.units.y_scale
     low, high = (found.quantiles(end) + offset for end in question.ends)
@@ -400,7 +408,7 @@ def _marginal(question: _Question) -> Fit | str:
         return why_not
     (T, offset), target = question.map, question.target.centred([True] * len(question.groups))
     left = marginal.Marginal(target)
-    found = left.sample(T, math.prod(question.shape), question.seed)
+    found = left.sample(T, math.prod(question.shape), question.seed, question.ends)
     if found.why_not_trusted is not None:
         return found.why_not_trusted
     posterior = _draws(question, target, found.theta.reshape(*question.shape, -1))
@@ -413,6 +421,7 @@ def _marginal(question: _Question) -> Fit | str:
         np.concatenate([found.mean + offset, mean]),
         np.concatenate([found.sd, further.std(axis=(0, 1))]),
         np.concatenate([found.std_error, scarcity * error]),
+        (found.ends + offset, found.end_errors),
         "Independent draws: given σ and the groups' standard deviations and correlations, coefficients and deviations are "
         f"Gaussian and were integrated out. The {left.dim} remaining parameters were drawn by importance sampling; the "
         f"effective sample size is {100 * found.share:.0f} % of the draws.",
@@ -452,12 +461,17 @@ def _solved(question: _Question) -> Fit:
     # Variances of weighted draws: the zero-mean functions that made the weights sharpen them too.
     weights, values = found.weights / found.weights.sum(), found.values_at_draws
     variance = np.einsum("cd,cdk->k", weights, (values - np.einsum("cd,cdk->k", weights, values)) ** 2)
+    shift, unseen = (np.concatenate([part, np.zeros(len(further))]) for part in (offset, unseen))
+    # The solver's draws are more than those kept; those of directions without data are not among them.
+    many = len(values) >= LEAST_CHAINS and not unseen.any()
+    ends, errors = weighted_ends(values if many else values[..., :0], weights, question.ends)
     said = found.account.sentence()
     return question.from_draws(
         posterior,
-        np.array([row.mean for row in found.values()]) + np.concatenate([offset, np.zeros(len(further))]),
-        np.sqrt(variance + np.concatenate([unseen, np.zeros(len(further))])),
+        np.array([row.mean for row in found.values()]) + shift,
+        np.sqrt(variance + unseen),
         np.array([row.std_error for row in found.values()]),
+        (ends + shift[: ends.shape[1]], errors),
         f"{said[0].upper()}{said[1:]}.",
         account=found.account,
         warnings=tuple(found.warnings),
@@ -486,6 +500,8 @@ def _draws(question: _Question, target: MixedRegression, theta: Any, lift: np.nd
 
 def _spanned(target: MixedRegression) -> np.ndarray:
     """An orthonormal basis, in columns, of the directions of the coefficients in which rows have entries."""
+    if target.coefficient_priors:
+        return np.eye(target.num_coefficients)
     values, vectors = np.linalg.eigh(target.X.T @ target.X)
     kept = values > 1e-13 * max(float(values.max(initial=0.0)), np.finfo(float).tiny)
     kept[-1:] = True

@@ -1,7 +1,7 @@
 """What a user passes to a regression, read and checked: X, y, the family, names, groups of rows, priors.
 
 Input: arrays and texts. Output: a `Problem`, whose values fit each other, or an `InvalidInput` that says what to change.
-`GroupTerm` is a grouping of rows whose levels have deviations of their own, `Prior` the prior of a coefficient or group.
+`GroupTerm` is a grouping of rows whose levels have deviations of their own.
 """
 
 import dataclasses
@@ -12,25 +12,11 @@ import numpy as np
 
 from gyromc.checks import numbers, one_of, positive, require, shown
 from gyromc.errors import InvalidInput
-from gyromc.targets.families import FAMILIES
-from gyromc.targets.likelihoods import Likelihood, ResponseKind
+from gyromc.targets.families import FAMILIES, Normal, NormalNoise
+from gyromc.targets.likelihoods import Domain, Likelihood, ResponseKind
+from gyromc.targets.priors import Prior
 
 MOST_COLUMNS = 6  # of a group: beyond, correlations are too many to be told apart
-
-
-@dataclasses.dataclass(frozen=True)
-class Prior:
-    """N(location, scale²) for a coefficient, per unit of its column; the standard deviations of a group are exponential with mean
-    `scale`, and have no location.
-
-    ```python
-    from gyromc.regression.problem import Prior
-    assert Prior(2.0).location == 0
-    ```
-    """
-
-    scale: float
-    location: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -117,23 +103,48 @@ def read_groups(groups: Any, num_rows: int) -> tuple[GroupTerm, ...]:
     return tuple(groups)
 
 
-def read_priors(priors: Any, columns: Sequence[str], groups: Sequence[GroupTerm]) -> dict[str, Prior]:
-    """Priors by the name of a column, `intercept` or a group: a `Prior`, a scale, or (location, scale)."""
+def settable(
+    likelihood: type[Likelihood] | Likelihood, columns: Sequence[str], intercept: bool, groups: Sequence[GroupTerm]
+) -> dict[str, Domain]:
+    """What may be given a prior, by name: coefficients first, then further parameters, then those of groups.
+
+    `sd` and `cor` stand for the standard deviations and the correlations of all groups, a group's name for its standard
+    deviations. A column goes before what has the same name.
+    """
+    found = dict.fromkeys((*columns, *(["intercept"] if intercept else [])), Domain.REAL)
+    further = NormalNoise.further if likelihood.name == Normal.name else likelihood.further
+    others = {one.name: one.domain for one in further}
+    for group in groups:
+        several = len(group.columns) > 1
+        others |= dict.fromkeys(("sd", group.name, *group.names[: len(group.columns)]), Domain.POSITIVE)
+        others |= dict.fromkeys(("cor", f"cor({group.name})") if several else (), Domain.CORRELATIONS)
+    return {**others, **found}
+
+
+def of_family(priors: Mapping[str, Any] | None, family: str) -> dict[str, Any]:
+    """The priors without those of further parameters that only other families have."""
+    every = {one.name for known in (*FAMILIES.values(), NormalNoise) for one in known.further}
+    own = settable(FAMILIES[family], (), False, ())
+    return {name: prior for name, prior in (priors or {}).items() if name in own or name not in every}
+
+
+def read_priors(priors: Any, known: Mapping[str, Domain]) -> dict[str, Prior]:
+    """Priors by name of what is settable: a text, a `Prior`, a scale, or (location, scale).
+
+    A scale alone is that of a normal law for a coefficient, and the mean of an exponential law for a positive parameter.
+    """
     if priors is None:
         return {}
     require(isinstance(priors, Mapping), f"`priors` must be a dictionary from names to priors: got {shown(priors)}.")
-    names, found = [group.name for group in groups], {}
+    found = {}
     for name, prior in priors.items():
-        known = [*columns, "intercept", *names]
-        require(name in known, f"`priors` has no column or group {shown(name)}: there are {', '.join(known)}.")
-        if not isinstance(prior, Prior):
+        require(name in known, f"`priors` has no parameter {shown(name)}: there are {', '.join(known)}.")
+        if not isinstance(prior, str | Prior):
             pair: Any = prior if isinstance(prior, Sequence) and len(prior) == 2 else (0.0, prior)
-            prior = Prior(pair[1], pair[0])
-        prior = Prior(positive(prior.scale, f"priors[{name!r}]"), float(numbers(prior.location, f"priors[{name!r}]")))
-        require(
-            name not in names or prior.location == 0, f"The prior of the group {name!r} has a scale only, no location."
-        )
-        found[name] = prior
+            location, scale = float(numbers(pair[0], f"priors[{name!r}]")), positive(pair[1], f"priors[{name!r}]")
+            alone = known[name] is Domain.POSITIVE and not isinstance(prior, Sequence)
+            prior = Prior("exponential", (1 / scale,)) if alone else Prior("normal", (location, scale))
+        found[name] = Prior.read(prior, f"priors[{name!r}]").require(known[name], f"`priors`: {name}")
     return found
 
 
@@ -188,10 +199,13 @@ def read(X, y, family: str, *, names, classes, intercept: bool, prior_scale: flo
     require(
         offset is None or not likelihood.vector, f"`offset` is not available for the family {family}: leave it out."
     )
-    priors = read_priors(beside["priors"], columns, groups)
-    located = any(prior.location for prior in priors.values())
-    require(not located or not likelihood.vector, f"Priors of the family {family} have a scale only, no location.")
     intercept = intercept and not likelihood.cutpoints
+    priors = read_priors(beside["priors"], settable(likelihood, columns, intercept, groups))
+    centred = all(prior.law == "normal" and not prior["location"] for prior in priors.values())
+    require(
+        centred or not likelihood.vector,
+        f"Priors of the family {family} are normal(0, scale): for the difference of two classes there is no other.",
+    )
     model = Problem(family, likelihood, X, y, columns, values, intercept, prior_scale, priors)
     return dataclasses.replace(model, offset=offset, weights=weights, known=known, groups=groups)
 

@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float
 
-from gyromc.regression.problem import GroupTerm, Prior, Problem, cut
+from gyromc.regression.problem import GroupTerm, Problem, cut, settable
 from gyromc.targets.families import Normal, NormalNoise
-from gyromc.targets.mixed import Group, MixedRegression
+from gyromc.targets.mixed import LKJ, Group, MixedRegression
+from gyromc.targets.priors import Prior
 
 INTERCEPT_SCALE = 10.0  # prior standard deviation of the intercept, in standardised units
 
@@ -69,10 +70,11 @@ class Units:
         scale, location, intercept, y_center = self.scale.copy(), np.zeros(len(names)), self.intercept, self.y_center
         for j, name in enumerate(names):
             if name in priors:
-                scale[j], location[j] = self.y_scale * prior_scale / priors[name].scale, priors[name].location
+                scale[j] = self.y_scale * prior_scale / priors[name]["scale"]
+                location[j] = priors[name]["location"]
         if "intercept" in priors and intercept:
-            intercept = priors["intercept"].scale / (prior_scale * self.y_scale)
-            y_center = priors["intercept"].location
+            intercept = priors["intercept"]["scale"] / (prior_scale * self.y_scale)
+            y_center = priors["intercept"]["location"]
         moved = location if np.any(location) else None
         return dataclasses.replace(self, scale=scale, location=moved, intercept=intercept, y_center=y_center)
 
@@ -126,12 +128,13 @@ class Standardised:
     """The posterior in standardised coordinates (`target`), and how these belong to the user's (`units`).
 
     The target of a linear model without groups has noise 1: σ is integrated out, and has no part in it. `count` is the number of
-    observations where its rows sum up more than they are long.
+    observations where its rows sum up more than they are long; `noise_prior` that of σ, where the user asks for one.
     """
 
     target: MixedRegression
     units: Units
     count: float | None = None
+    noise_prior: Prior | None = None
 
 
 def standardise(problem: Problem) -> Standardised:
@@ -145,19 +148,36 @@ def standardise(problem: Problem) -> Standardised:
     if likelihood.measured:
         y, offset = (y - offset) / units.y_scale, 0.0
     offset = np.broadcast_to(offset, y.shape)
-    if isinstance(likelihood, Normal) and not problem.groups:
+    priors = _priors(problem, units)
+    if isinstance(likelihood, Normal) and not problem.groups and not any(name.isdigit() for name in priors):
         if problem.weights is None:
-            return Standardised(MixedRegression(rows, y, likelihood, prior_scale), units)
+            return Standardised(MixedRegression(rows, y, likelihood, prior_scale), units, None, priors.get("sigma"))
         # Weighted rows are multiplied by the roots of their weights.
         root = np.sqrt(problem.weights)
         target = MixedRegression(rows * root[:, None], y * root, likelihood, prior_scale)
-        return Standardised(target, units, float(problem.weights.sum()))
+        return Standardised(target, units, float(problem.weights.sum()), priors.get("sigma"))
     if likelihood.vector:
         prior_scale = prior_scale / math.sqrt(2)  # so that the difference of two classes has the prior asked for
     groups = tuple(_group(term, problem, units) for term in problem.groups)
-    beside = {"weights": problem.weights, "known": problem.known, "groups": groups}
+    beside = {"weights": problem.weights, "known": problem.known, "groups": groups, "priors": priors}
     likelihood = NormalNoise() if isinstance(likelihood, Normal) else likelihood
     return Standardised(MixedRegression(rows, y, likelihood, prior_scale, offset=offset, **beside), units)
+
+
+def _priors(problem: Problem, units: Units) -> dict[str, Prior]:
+    """The priors that a target takes: of coefficients that are not normal, by number, and of further parameters."""
+    asked, found = problem.priors, {}
+    columns = (["intercept"] if units.intercept else []) + list(problem.names)
+    for j, name in enumerate(columns):
+        if name in asked and asked[name].law != "normal":
+            # In units of which a column's scale has made the prior's scale `prior_scale`, and its location 0.
+            centred = Prior(asked[name].law, (*asked[name].numbers[:-2], 0.0, problem.prior_scale))
+            found[str(j)] = centred
+    for one in settable(problem.likelihood, (), False, ()):
+        if one in asked and one not in columns:
+            measured = problem.likelihood.measured and one == "sigma"
+            found[one] = asked[one].scaled(1 / units.y_scale) if measured else asked[one]
+    return found
 
 
 def _in_order(problem: Problem) -> Problem:
@@ -174,11 +194,15 @@ def _in_order(problem: Problem) -> Problem:
 
 
 def _group(term: GroupTerm, problem: Problem, units: Units) -> Group:
-    """A group with the prior means of its standard deviations."""
-    prior = problem.priors.get(term.name)
-    sd = Units.of(term.Z, None, 1.0, True, weights=problem.weights).scale
-    scale = GROUP_SCALE / sd if prior is None else np.full(len(sd), prior.scale / units.y_scale)
-    return Group(term.Z, term.index, len(term.levels), scale)
+    """A group with the priors of its standard deviations and correlations, those of the most particular name."""
+    others = {name: prior for name, prior in problem.priors.items() if name not in problem.names}
+    asked = lambda *names: next((others[name] for name in names if name in others), None)
+    usual = GROUP_SCALE / Units.of(term.Z, None, 1.0, True, weights=problem.weights).scale
+    priors = [asked(name, term.name, "sd") for name in term.names[: len(term.columns)]]
+    own = [prior and prior.scaled(1 / units.y_scale) for prior in priors]
+    scale = [mean if prior is None else prior.size for mean, prior in zip(usual, own, strict=True)]
+    correlations = asked(f"cor({term.name})", "cor") or LKJ
+    return Group(term.Z, term.index, len(term.levels), scale, priors=own, correlations=correlations)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -99,7 +99,7 @@ def _of_state(S: Operator, n: int) -> Operator:
 
 def noise_root(dynamics: Dynamics, S: Operator, eta: float) -> Operator:
     """W^{1/2} for W = 2ηD - η²GSGᵀ, in the structure of D, Q and S; `InvalidInput` with the largest step where W is not ⪰ 0."""
-    for structured in (_coordinatewise, _in_pairs, _low_rank):
+    for structured in (_coordinatewise, _low_rank):
         found = structured(dynamics, S, eta)
         if found is not None:
             return found
@@ -139,25 +139,6 @@ def _coordinatewise(dynamics: Dynamics, S: Operator, eta: float) -> Operator | N
     if np.min(W) < -1e-12 * np.max(2 * eta * d):
         _too_large(eta, float(largest))
     return Diagonal(np.sqrt(np.maximum(np.broadcast_to(W, (dynamics.size,)), 0.0)))
-
-
-def _in_pairs(dynamics: Dynamics, S: Operator, eta: float) -> Operator | None:
-    """Where D, Q and S pair each θ_i with its own r_i only, as in HFHR and GAUL with diagonals: 2 × 2 matrices."""
-    found = [op.coordinates() if isinstance(op, Blocks) else None for op in (dynamics.diffusion, dynamics.rotation, S)]
-    parts = [part for part in found if part is not None]
-    if len(parts) < len(found):
-        return None
-    d = dynamics.size // 2
-    D, Q, S2 = (np.stack([np.broadcast_to(x, (d,)) for x in part], axis=-1).reshape(d, 2, 2) for part in parts)
-    G = D + Q
-    brought = G @ S2 @ np.swapaxes(G, 1, 2)
-    W = 2 * eta * D - eta**2 * brought  # T7
-    eigenvalues, basis = np.linalg.eigh(W)
-    if eigenvalues.min() < -1e-12 * np.max(2 * eta * D):
-        inverse = np.linalg.inv(np.linalg.cholesky(D))
-        _too_large(eta, 2 / float(np.linalg.eigvalsh(inverse @ brought @ np.swapaxes(inverse, 1, 2)).max()))
-    root = (basis * np.sqrt(np.maximum(eigenvalues, 0))[:, None]) @ np.swapaxes(basis, 1, 2)
-    return Blocks(*(Diagonal(root[:, i, j].copy()) for i in range(2) for j in range(2)))
 
 
 def _low_rank(dynamics: Dynamics, S: Operator, eta: float) -> Operator | None:

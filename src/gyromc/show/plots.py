@@ -11,7 +11,6 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from scipy import stats
 
 from gyromc.show.pages import FIGURE_STYLE, image, lay_out
 
@@ -91,11 +90,14 @@ def intervals(ax: Axes, names: Sequence[str], means: np.ndarray, ends: np.ndarra
 
 def _density(ax: Axes, values: np.ndarray, weights: np.ndarray, ends: np.ndarray, mean: float) -> None:
     """A smoothed density with its interval shaded and its mean marked; a line where all values are equal."""
+    # When it is used: reports, which have no densities, take a second less.
+    from scipy.stats import gaussian_kde
+
     x, w = values.ravel(), weights.ravel()
     every = max(1, len(x) // MOST_POINTS)
     x, w = x[::every], w[::every]
     if np.ptp(x) > 0:
-        density = stats.gaussian_kde(x, weights=w / w.sum())
+        density = gaussian_kde(x, weights=w / w.sum())
         low, high = np.quantile(x, [0.001, 0.999])
         grid = np.linspace(low, high, 200)
         height = density(grid)
@@ -115,8 +117,10 @@ def _trace(ax: Axes, values: np.ndarray) -> None:
 
 def _ranks(ax: Axes, values: np.ndarray) -> None:
     """How often each chain has each rank among all draws: level where the chains agree."""
+    from scipy.stats import rankdata
+
     chains, draws = values.shape
-    ranks = stats.rankdata(values, axis=None).reshape(values.shape)
+    ranks = rankdata(values, axis=None).reshape(values.shape)
     edges = np.linspace(0.5, values.size + 0.5, BINS + 1)
     for chain in ranks:
         ax.stairs(np.histogram(chain, edges)[0], edges, color=BLUE, alpha=max(0.15, 1 / chains), linewidth=1)

@@ -36,7 +36,7 @@ SKEWED = 0.25  # (q₉₀ + q₁₀ - 2 q₅₀)/(q₉₀ - q₁₀) of residual
 @dataclasses.dataclass(frozen=True, eq=False)
 class Setting:
     """What the sentences name: the columns, the command, the places of rows, whether all responses are positive, the excess
-    kurtosis of the residuals, and whether these are skewed."""
+    kurtosis of the residuals, whether these are skewed, and the check that found a column left out that explains much."""
 
     encoding: Encoding
     table: DataTable
@@ -44,6 +44,7 @@ class Setting:
     positive: bool
     kurtosis: float = 0.0
     skewed: bool = False
+    left_out: ModelCheck | None = None
 
     @property
     def heavy(self) -> bool:
@@ -178,6 +179,10 @@ def _dispersion(check: ModelCheck, setting: Setting) -> Advice:
     if ratio < 1:
         return _too_even(f"{text}: {setting.target} varies less than {law} does, and intervals are too wide.", setting)
     text = f"{text}: {setting.target} varies more than {law} does, and intervals are too narrow."
+    if setting.left_out is not None:
+        name, share = setting.left_out.details["name"], _share(setting.left_out)
+        remedy = f"Add {name}, which the model leaves out and which would explain {share}."
+        return Advice(text, remedy, setting.formula(_backticked, _backticked(name)))
     if check.details["zeros"] and setting.model == "poisson":
         return Advice(text, "Zeros are too many: give them a share of their own.", setting.family(ZEROS))
     return setting.wide(text) or Advice(text, "A relevant column may be missing, or rows may belong to groups.")
@@ -212,7 +217,7 @@ def _dependence(check: ModelCheck, setting: Setting) -> Advice:
 
 def _link(check: ModelCheck, setting: Setting) -> Advice:
     end = "1" if check.details["steeper"] else "0"
-    than = "faster than the logistic link lets them: another link would explain"
+    than = "faster than the logistic link allows: another link would explain"
     text = f"probabilities approach {end} {than} {_share(check)}{_chance(check)}."
     classes = setting.encoding.response.classes
     if not classes:
@@ -248,8 +253,8 @@ def _curvature(check: ModelCheck, setting: Setting) -> Advice:
 
 
 def _spread(check: ModelCheck, setting: Setting) -> Advice:
-    where = f"where {setting.target} is predicted {check.details['where']}"
-    text = f"residuals are {number(check.statistic, 2)} times as wide {where} as elsewhere{_chance(check)}."
+    where = f"where predictions of {setting.target} are {check.details['where']} as where they vary least"
+    text = f"residuals vary {number(check.statistic, 2)} times as much {where}{_chance(check)}."
     if setting.positive and check.details["where"] == "high" and setting.model == "linear":
         return Advice(text, "Use a family whose variance grows with the mean.", setting.family("gamma"))
     return setting.robust(text)
@@ -366,11 +371,11 @@ _WORDS: dict[Aspect, Callable[[ModelCheck, Setting], Advice]] = {
     Aspect.COLLINEARITY: _collinearity,
 }
 FINE = {
-    Aspect.DEPENDENCE: "residuals go neither with their neighbours nor with columns left out",
-    Aspect.LINK: "probabilities rise as the logistic link has them",
+    Aspect.DEPENDENCE: "residuals are related neither to neighbouring rows nor to columns left out",
+    Aspect.LINK: "probabilities rise as the logistic link says",
     Aspect.PROPORTIONAL: "every column changes the odds of all higher classes alike",
     Aspect.CURVATURE: "no curve explains the residuals",
-    Aspect.SPREAD: "residuals are as wide for low predictions as for high ones",
+    Aspect.SPREAD: "residuals vary as much for low predictions as for high ones",
     Aspect.CALIBRATION: "responses follow their predictive distributions",
 }
 OF_CLASSES = "class frequencies match the predictions in every group of rows"
@@ -429,7 +434,10 @@ def adequacy(fit: Fit, prepared: Prepared, held_out: dict[str, Any] | None, comm
     low, middle, high = np.quantile(z, [0.1, 0.5, 0.9])
     skewed = abs(high + low - 2 * middle) > SKEWED * (high - low)
     positive = bool(np.min(y) > 0) and not encoding.response.classes
-    setting = Setting(encoding, prepared.table.take(found.rows), command, positive, kurtosis, bool(skewed))
+    of_columns = lambda check: check.aspect is Aspect.DEPENDENCE and check.details["kind"] == "column"
+    clear = (check for check in found.checks if check.verdict is not ModelVerdict.FINE and check.statistic > FAIR)
+    left_out = next(filter(of_columns, clear), None)
+    setting = Setting(encoding, prepared.table.take(found.rows), command, positive, kurtosis, bool(skewed), left_out)
     checks = [_written(check, setting) for check in _ordered(found)]
     return {
         "verdict": found.judgement.value,

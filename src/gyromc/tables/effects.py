@@ -292,9 +292,7 @@ def group_words(groups: Sequence[Any]) -> tuple[str, str]:
     names = list(dict.fromkeys(group.name for group in groups))
     parts = []
     for group in groups:
-        effects = listed(
-            [f"its own {'intercept' if name == 'intercept' else f'slope of {name}'}" for name in group.columns]
-        )
-        parts.append(f"each of the {counted(len(group.levels), 'level')} of {group.name} has {effects}")
-    law = "whose deviations from the common ones are normal, with estimated standard deviations"
-    return f" with groups of {listed(names, 3)}", f" {capital('; '.join(parts))}, {law}."
+        own = [f"its own {'intercept' if name == 'intercept' else f'slope of {name}'}" for name in group.columns]
+        parts.append(f"each of the {counted(len(group.levels), 'level')} of {group.name} has {' and '.join(own)}")
+    law = "their deviations from the common ones are normal, with estimated standard deviations"
+    return f" with groups of {listed(names, 3)}", f" {capital('; '.join(parts))}; {law}."

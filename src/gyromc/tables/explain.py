@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from gyromc.regression.problem import GroupTerm
 from gyromc.regression.standardised import INTERCEPT_SCALE, Units
 from gyromc.show.numbers import counted, number
 from gyromc.show.tables import Table
 from gyromc.tables.encoding import CategoricalColumn, Encoding
-from gyromc.tables.findings import prior_words
 from gyromc.tables.preparation import Prepared
+from gyromc.tables.priors import prior_words
 from gyromc.targets.families import FAMILIES
 
 FIRST_ROWS = 5
@@ -26,7 +27,7 @@ def explained(prepared: Prepared, prior_scale: float) -> dict[str, Any]:
     numbers = FAMILIES[encoding.response.model].measured
     units = Units.of(rows.X, y if numbers else None, prior_scale, encoding.intercept, weights=rows.weights)
     deviations = prior_scale * units.y_scale / units.scale
-    at_means = f"normal({units.y_center:.4g}, {INTERCEPT_SCALE * units.y_scale:.4g}) at the columns' means"
+    usual = f"normal({units.y_center:.4g}, {INTERCEPT_SCALE * units.y_scale:.4g})"
     columns = [
         {
             "name": name,
@@ -35,7 +36,7 @@ def explained(prepared: Prepared, prior_scale: float) -> dict[str, Any]:
             "least": float(values.min()),
             "mean": float(values.mean()),
             "most": float(values.max()),
-            "prior": _prior(prepared, name, f"normal(0, {deviation:.4g})"),
+            "prior": _prior(prepared, f"normal(0, {deviation:.4g})", name),
         }
         for (name, source, coding), values, deviation in zip(_origins(encoding), rows.X.T, deviations, strict=True)
     ]
@@ -47,7 +48,7 @@ def explained(prepared: Prepared, prior_scale: float) -> dict[str, Any]:
         "reason": encoding.response.reason,
         "classes": list(encoding.response.classes),
         "formula": None if encoding.formula is None else encoding.formula.text,
-        "intercept": _prior(prepared, "intercept", at_means) if encoding.intercept else None,
+        "intercept": f"{_prior(prepared, usual, 'intercept')} at the columns' means" if encoding.intercept else None,
         "columns": columns,
         "groups": [
             {
@@ -55,7 +56,7 @@ def explained(prepared: Prepared, prior_scale: float) -> dict[str, Any]:
                 "columns": list(group.columns),
                 "levels": len(group.levels),
                 "first": list(group.levels[:5]),
-                "prior": _prior(prepared, group.name, "the default"),
+                "prior": _group_prior(prepared, group),
             }
             for group in rows.groups
         ],
@@ -66,19 +67,23 @@ def explained(prepared: Prepared, prior_scale: float) -> dict[str, Any]:
         "observed": [
             encoding.response.classes[int(v)] if encoding.response.classes else float(v) for v in y[:FIRST_ROWS]
         ],
-        "further": prior_words(prepared).strip(),
+        "further": prior_words(encoding.response.model, rows.groups, prepared.priors),
         "notes": prepared.notes,
     }
 
 
-def _prior(prepared: Prepared, name: str, default: str) -> str:
-    """Return the prior of a coefficient or group as text: the one asked for, or the default."""
-    asked = prepared.priors.get(name)
-    if asked is None:
-        return default
-    if name in [group.name for group in prepared.rows.groups]:
-        return f"standard deviations: exponential with mean {asked.scale:.4g}, asked for"
-    return f"normal({asked.location:.4g}, {asked.scale:.4g}), asked for"
+def _prior(prepared: Prepared, usual: str, *names: str) -> str:
+    """Return a prior as text: the one asked for under the first of some names, or the usual one."""
+    asked = [prepared.priors[name] for name in names if name in prepared.priors]
+    return f"{asked[0]}, asked for" if asked else usual
+
+
+def _group_prior(prepared: Prepared, group: GroupTerm) -> str:
+    count = len(group.columns)
+    found = [f"{name}: {_prior(prepared, 'the default', name, group.name, 'sd')}" for name in group.names[:count]]
+    if count > 1:
+        found.append(f"correlations: {_prior(prepared, 'lkj(2)', f'cor({group.name})', 'cor')}")
+    return "; ".join(found)
 
 
 def _origins(encoding: Encoding) -> list[tuple[str, str, str]]:

@@ -110,6 +110,9 @@ def _predictive(results: Results) -> Drawn:
         top = ax.get_ylim()[1]
         ticks = [t for t in (0, 1, 4, 10, 25, 50, 100, 250, 500, 1000, 2500) if t <= top**2]
         ax.set_yticks(np.sqrt(ticks), [str(t) for t in ticks])
+    if found["kind"] == "numbers":
+        ax.xaxis.set_major_locator(MaxNLocator(6, prune="upper"))
+        ax.yaxis.set_major_locator(MaxNLocator(integer=True))
     if found["kind"] == "classes":
         names = [_short(name, 14) for name in model["classes"][: len(middle)]]
         turned = {"rotation": 90, "fontsize": 5} if len(names) > MOST_LEVEL else {}

@@ -25,7 +25,8 @@ from gyromc.tables.datatable import DataTable
 from gyromc.tables.effects import group_words
 from gyromc.tables.encoding import DesignRows, Encoding
 from gyromc.tables.preparation import Prepared
-from gyromc.targets.families import FAMILIES, NormalNoise
+from gyromc.tables.priors import prior_words
+from gyromc.targets.families import FAMILIES
 from gyromc.targets.likelihoods import ResponseKind
 
 
@@ -39,8 +40,11 @@ def model_words(prepared: Prepared, prior_scale: float, noise_scale: float | Non
     of_classes = ", for the difference of two classes" if family.vector else ""
     change, noise = words.of.format_map(fill), None
     title, sentence = group_words(groups)
+    categories = any(feature.kind == "categorical" for feature in prepared.encoding.features)
+    levels = "; that of a category is against its column's reference" if categories else ""
     if noise_scale is not None:
-        noise = f"The noise has the standard deviation {noise_scale:.4g} (posterior mean); its uncertainty counts everywhere."
+        size = readable(noise_scale, 4)
+        noise = f"The noise has the standard deviation {size} (posterior mean); its uncertainty counts everywhere."
     return {
         "name": response.model,
         "title": f"{words.title}{title}",
@@ -49,41 +53,14 @@ def model_words(prepared: Prepared, prior_scale: float, noise_scale: float | Non
         "positive": response.positive,
         "reason": response.reason,
         "sentence": f"{words.sentence.format_map(fill)}{sentence}",
-        "reading": f"A coefficient is the change of {change} for one unit more of its column, the others unchanged; that of a "
-        "category is against its column's reference.",
+        "reading": f"A coefficient is the change of {change} for one unit more of its column, the others unchanged{levels}.",
         "effect": words.effect.format_map(fill),
         "noise": noise,
         "noise_scale": noise_scale,
         "prior": f"Prior: N(0, {prior_scale:g}²) for a coefficient per standard deviation of its column{of_target}{of_classes}; "
-        "N(0, 10²) for the intercept at the columns' means. A column of two values counts as if both were equally frequent."
-        f"{prior_words(prepared)}{_asked(prepared)}",
+        "N(0, 10²) for the intercept at the columns' means. A column of two values counts as if both were equally frequent. "
+        f"{prior_words(response.model, groups, prepared.priors)}",
     }
-
-
-def _asked(prepared: Prepared) -> str:
-    groups = [group.name for group in prepared.rows.groups]
-    texts = [
-        f"{name} exponential with mean {p.scale:g}" if name in groups else f"{name} N({p.location:g}, {p.scale:g}²)"
-        for name, p in prepared.priors.items()
-    ]
-    return f" Asked for, per unit of the column: {listed(texts, 8)}." if texts else ""
-
-
-def prior_words(prepared: Prepared) -> str:
-    """Return the priors of all further parameters in sentences."""
-    family, groups = FAMILIES[prepared.encoding.response.model], prepared.rows.groups
-    own = family.prior if not groups or family is not FAMILIES["linear"] else NormalNoise.prior
-    sentences = [own] if own else []
-    if groups:
-        sentences.append(
-            "Standard deviations of groups: exponential with mean 1 per standard deviation of their column"
-            f"{' and of the target' if family.measured else ''}."
-        )
-        if any(len(group.columns) > 1 for group in groups):
-            sentences.append(
-                "Correlations: Fisher's z of each partial correlation normal, with the variance of LKJ(2)."
-            )
-    return "".join(f" {sentence}" for sentence in sentences)
 
 
 MOST_ERROR = 0.15  # of a posterior standard deviation: a 95 % interval with such an error still covers 94.5 %
@@ -146,9 +123,9 @@ def _halves(fit: Fit) -> dict[str, Any]:
     r_hat = float(np.sqrt(np.max((half - 1) / half + between / np.maximum(within, 1e-300))))
     expected = math.sqrt((half - 1) / half + 1 / max(half - 1, 1e-9))
     text = (
-        f"first and second halves of the {chains} chains differ by at most {z[worst]:.1f} standard errors "
-        f"({label(fit.coefficients[worst])}; chance allows {limit:.1f}). R-hat is at most {r_hat:.2f}; half-chains of "
-        f"{half} independent draws should show {expected:.2f}."
+        f"in {chains} parts of the chains, first and second halves of the draws differ by at most {z[worst]:.1f} standard errors "
+        f"({label(fit.coefficients[worst])}; chance allows {limit:.1f}). R-hat is at most {r_hat:.2f}; {half} independent draws "
+        f"in each half would show {expected:.2f}."
     )
     return _check(
         "agreement of the chains", z[worst] < limit, text, "The start is still visible: pass `--effort thorough`."

@@ -6,9 +6,7 @@ scores well and says nothing about rows whose target is not known.
 """
 
 import dataclasses
-import re
 import shlex
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +15,17 @@ import numpy as np
 from gyromc.checks import positive, require, shown, whole
 from gyromc.errors import InvalidInput
 from gyromc.regression.adequacy.dependence import FEW_LEVELS
-from gyromc.regression.problem import Prior
 from gyromc.regression.scores import held_out_rows
-from gyromc.show.numbers import counted, did_you_mean, is_number, listed
+from gyromc.show.numbers import counted, listed
 from gyromc.tables.datatable import DataTable, as_numbers, as_text, is_dates, pandas_module, read_table, split_names
 from gyromc.tables.encoding import DesignRows, Encoding, NumericColumn
 from gyromc.tables.formula import Formula, evaluate, read_formula, response_of
+from gyromc.tables.priors import asked_priors
 from gyromc.tables.recognition import complete_rows, rare_levels, recognise
 from gyromc.tables.request import Request
 from gyromc.tables.response import Wishes, families_of, recognise_response
 from gyromc.tables.roles import DateColumn, Roles, learn_dates
+from gyromc.targets.priors import Prior
 
 MOST_BYTES = 20_000_000  # of a file that is read a second time for the columns that a model leaves out
 MOST_UNUSED, MOST_GROUPS = 12, 100  # such columns, and levels of one
@@ -40,7 +39,7 @@ class Prepared:
     - `train`, `test`: the numbers of the rows to fit and to judge on, before all are fitted.
     - `new`: the table and the numbers of new rows to predict for, or None.
     - `notes`: what the user should know; `given_away`: the giveaway_check for columns that give the target away.
-    - `priors`: those that the user asks for, by coefficient or group.
+    - `priors`: those that the user asks for, by what has them.
     - `families`: those to be compared, the simplest first; the encoding has the first of them until then.
     - `unused`: columns of the data that are not in the model, as `assess` takes them.
     """
@@ -91,7 +90,9 @@ def prepare(request: Request, data: Any = None) -> Prepared:
         notes.append("no rows are held out, since times may be censored: LOO judges the predictions.")
     elif not test.size and request.test_fraction > 0:
         notes.append(f"{counted(table.num_rows, 'row')} are too few to hold any out: no scores.")
-    priors = asked_priors(request.prior, encoding.sources, [group.name for group in rows.groups], encoding.intercept)
+    priors = asked_priors(
+        request.prior, encoding.sources, rows.groups, encoding.intercept, families or (response.model,)
+    )
     given_away = giveaway_check(giveaways(table, encoding, y, rows.X), target)
     unused = _unused(request, request.data if data is None else data, table)
     return Prepared(table, encoding, rows, y, train, test, new, notes, given_away, priors, families, unused)
@@ -260,57 +261,6 @@ def _require_trials(table: DataTable, rows: DesignRows, y: np.ndarray) -> None:
         raise InvalidInput(
             f"{table.path}, {table.place(more)}: {y[more][0]:g} successes of {rows.trials[more][0]:g} trials. Correct the row."
         )
-
-
-FORM = re.compile(r"\s*(normal|exponential)\s*\(([^()]*)\)\s*")
-EXAMPLES = "'age=normal(0, 1)', 'all=normal(0, 1)', or for the standard deviations of a group 'subject=exponential(1)'"
-
-
-def asked_priors(
-    texts: Sequence[str], sources: Mapping[str, str], groups: Sequence[str], intercept: bool
-) -> dict[str, Prior]:
-    """Return the priors by name of a coefficient or group; what is named itself goes before its term, that before `all`.
-
-    `sources` has the term of each column of X.
-    """
-    named: dict[str, tuple[int, list[str]]] = {}
-    for column, source in sources.items():
-        named.setdefault(source, (1, []))[1].append(column)
-    named |= {name: (2, [name]) for name in (*sources, *groups, *(["intercept"] if intercept else []))}
-    named.setdefault("all", (0, list(sources)))
-    found: dict[tuple[int, str], Prior] = {}
-    for text in texts:
-        name, prior, is_group = _read_prior(text)
-        hint = did_you_mean(name, list(named), "There are")
-        require(name in named, f"`--prior` names {name!r}, which is no coefficient, term or group. {hint}")
-        rank, targets = named[name]
-        for target in targets:
-            kind = "a group has an exponential prior" if target in groups else "a coefficient has a normal one"
-            require((target in groups) == is_group, f"`--prior {text}`: {kind}. Write it as {EXAMPLES}.")
-            require((rank, target) not in found, f"`--prior` names {target} twice. Keep one of them.")
-            found[rank, target] = prior
-    return {target: found[rank, target] for rank, target in sorted(found, key=lambda key: key[0])}
-
-
-def _read_prior(text: str) -> tuple[str, Prior, bool]:
-    """Return the name, the prior, and whether it is one for a group."""
-    name, sign, form = text.rpartition("=")
-    match = FORM.fullmatch(form)
-    given = [part.strip() for part in match[2].split(",")] if match else []
-    require(
-        sign
-        and name.strip()
-        and match
-        and all(map(is_number, given))
-        and len(given) == (2 if match[1] == "normal" else 1),
-        f"`--prior` takes NAME=normal(location, scale), as in {EXAMPLES}: got {shown(text)}.",
-    )
-    assert match is not None
-    numbers = [float(part) for part in given]
-    require(numbers[-1] > 0, f"`--prior {text}`: the {'scale' if match[1] == 'normal' else 'rate'} must be positive.")
-    if match[1] == "normal":
-        return name.strip(), Prior(numbers[1], numbers[0]), False
-    return name.strip(), Prior(1 / numbers[0]), True
 
 
 FEW = 5  # rows in which anything agrees by chance

@@ -27,6 +27,7 @@ FILES = (RESULTS.name, "report.html", "coefficients.csv", "groups.csv", "held_ou
 MOST_COEFFICIENTS, MOST_EFFECTS, MOST_COMMANDS = 60, 40, 3
 CLOSE, CLOSEST = 0.005, 1e-12  # distances of a ratio from 1 between which its digits are counted from 1
 SIGNS = {"fine": ("fine", "green"), "look": ("look", "yellow"), "misfit": ("misfit", "bold red")}
+HEADINGS = {"monte_carlo_error": "Monte Carlo error", "low_95": "95\u00a0% from", "high_95": "to"}
 Results = Mapping[str, Any]
 Rows = Sequence[Mapping[str, Any]]
 
@@ -55,6 +56,7 @@ def render(results: Results) -> str:
         pictures={picture.kind: picture for picture in pictures(dict(results))},
         tables={name: list(make(results)) for name, make in TABLES.items()},
         coefficients=coefficient_table(results, page=True),
+        parameters=list(_parameters(results, page=True)),
         errors=error_table(results),
         error_sentence=error_sentence(results["coefficients"]),
         mark=mark,
@@ -106,8 +108,11 @@ def error_sentence(rows: Rows) -> str:
     }
     if not any(sizes.values()):
         return "Means, standard deviations and interval ends are integrals: they have no Monte Carlo error."
-    parts = [f"{name} {number(100 * size, 2)} %" for name, size in sizes.items()]
-    return f"Monte Carlo errors of {', '.join(parts)} of the posterior standard deviation, at most."
+    parts = [f"{number(100 * size, 2)} % of a posterior standard deviation for {name}" for name, size in sizes.items()]
+    first, *others = (
+        part.replace(" of a posterior standard deviation", "") if i else part for i, part in enumerate(parts)
+    )
+    return f"The Monte Carlo error is at most {first}, {' and '.join(others)}."
 
 
 def coefficient_table(results: Results, page: bool = False) -> Table:
@@ -133,8 +138,10 @@ def _estimates(
     """
     kinds = {} if page else {"Monte Carlo error": "std_error", "step-size bias": "bias"}
     errors = {name: key for name, key in kinds.items() if any(row[key] for row in shown)}
+    more = ["per sd of the column"] if standardised else []
+    # short on the page, where a phone shows them side by side
     names = ["95\u00a0% interval", "sd"] if page else ["95\u00a0% credible interval", "posterior sd"]
-    columns = [first, "mean", *names, *errors, *(["per sd of the column"] if standardised else [])]
+    columns = [first, "mean", *names, *errors, *more]
     rows: list[list[Cell]] = []
     for name, some in itertools.groupby(shown, key=lambda row: row["class"]):
         if name is not None:
@@ -149,19 +156,24 @@ def _estimates(
     return columns, rows
 
 
-def _parameters(results: Results) -> Iterator[Table]:
+def _parameters(results: Results, page: bool = False) -> Iterator[Table]:
     if results["parameters"]:
-        yield Table(*_estimates(results["parameters"], "parameter"), "Further parameters", style="simple")
+        yield Table(*_estimates(results["parameters"], "parameter", page=page), "Further parameters", style="simple")
 
 
-def error_table(results: Results) -> Table:
-    """Return the errors of all numbers of the tables of estimates, for the page."""
-    columns = ["coefficient", "of the mean", "step-size bias", "of the sd", "of the low end", "of the high end"]
-    rows = [
-        [c["label"], *(number(x, 2) for x in (c["std_error"], c["bias"], c["sd_error"], *c["interval_std_error"]))]
-        for c in [*results["coefficients"], *results["parameters"]]
-    ]
-    return Table(columns, rows, "Errors of the computation")
+def error_table(results: Results) -> Table | None:
+    """Return the errors of all numbers of the tables of estimates, for the page; None where there are none."""
+    every = [*results["coefficients"], *results["parameters"]]
+    sizes = {
+        "of the mean": [c["std_error"] for c in every],
+        "step-size bias": [c["bias"] for c in every],
+        "of the sd": [c["sd_error"] for c in every],
+        "of the low end": [c["interval_std_error"][0] for c in every],
+        "of the high end": [c["interval_std_error"][1] for c in every],
+    }
+    known = {name: [number(x, 2) for x in values] for name, values in sizes.items() if any(values)}
+    rows = [list(row) for row in zip([c["label"] for c in every], *known.values(), strict=True)]
+    return Table(["coefficient", *known], rows, "Errors of the computation") if known else None
 
 
 def effect_table(found: Mapping[str, Any]) -> Table:
@@ -241,7 +253,7 @@ def _predictions(results: Results) -> Iterator[Table]:
             for row in part["first"]
         ]
         some = f"the first {len(rows)} of {part['rows']}; all are" if part["rows"] > len(rows) else "they are"
-        names = [name.replace("_", " ").replace("monte carlo", "Monte Carlo") for name in part["columns"]]
+        names = [HEADINGS.get(name, name.replace("_", " ")) for name in part["columns"]]
         yield Table(names, rows, part["title"], [f"{some} in {part['file']}"], left=(), style="simple")
 
 
@@ -309,7 +321,7 @@ def _of_model(results: Results) -> Iterator[Table]:
     found = results["adequacy"]
     some = found["rows"] < found["of_rows"]
     sample = f"checked on {found['rows']} of {found['of_rows']} rows, drawn at random; " if some else ""
-    rule = "p is corrected for the number of checks: a model that is right is called wrong in at most 5 % of cases"
+    rule = "the p-values are corrected for the number of checks: a right model is called wrong in at most 5 % of cases"
     yield _checks("Does the model fit?", found["checks"], [sample + rule])
 
 

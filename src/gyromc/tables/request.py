@@ -60,7 +60,7 @@ class Request:
         "The same the other way: 1 where the event was seen, as in Surv(time, event).", metavar="COLUMN"
     )
     prior: list[str] = option(
-        "A coefficient's prior, per unit of its column: 'age=normal(0, 1)'; 'all=normal(0, 1)'.",
+        "A prior, in units of the file: 'age=normal(0, 1)', 'all=student_t(3, 0, 2.5)', 'sigma=exponential(1)', 'cor=lkj(4)'.",
         metavar="NAME=PRIOR",
         default=[],
     )

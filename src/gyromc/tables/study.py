@@ -21,6 +21,7 @@ from gyromc.errors import DivergenceError, GyromcWarning, InvalidInput
 from gyromc.machine import release_memory
 from gyromc.regression import fit as regression
 from gyromc.regression.comparing import compare
+from gyromc.regression.problem import of_family
 from gyromc.show.files import json_text, require_output, results_folder
 from gyromc.show.interruption import Interruption, interruptible
 from gyromc.show.numbers import counted
@@ -65,8 +66,8 @@ def fit(
     - `progress`: whether to show it; None: where standard error is a terminal.
     - `options`: those of `gyromc fit` by their names: `categorical`, `dates`, `reference` (a mapping from columns to levels),
       `positive`, `order`, `weights`, `offset`, `exposure`, `trials`, `censored`, `event`, `robust`, `cluster`, `impute`,
-      `missing`, `prior` (a mapping, `{"age": "normal(0, 1)"}`), `prior_scale`, `effort`, `seed`; of files `encoding`, `decimal`
-      and `sheet`.
+      `missing`, `priors` (a mapping, `{"age": "normal(0, 1)", "sigma": "student_t(3, 0, 5)"}`), `prior_scale`, `effort`,
+      `seed`; of files `encoding`, `decimal` and `sheet`.
 
     **Returns:** a `FittedModel`: `print(model)`, `model.summary()`, `model.predict(new)`, `model.plot()`, `model.report(path)`,
     `model.save(path)`.
@@ -82,6 +83,7 @@ def fit(
     ```
     """
     require(isinstance(formula, str), f"`formula` must be a text such as 'y ~ x1 + x2': got {type(formula).__name__}.")
+    options = {"prior" if name == "priors" else name: value for name, value in options.items()}
     unknown = [name for name in options if name not in OPTIONS]
     require(not unknown, f"`fit` has no option {', '.join(unknown)}: there are {', '.join(OPTIONS)}.")
     require(data is not None, "`data` must be a file, a data frame or a mapping of columns: got None.")
@@ -277,8 +279,11 @@ def _findings(request: Request, prepared: Prepared, watch: Watch) -> tuple[dict[
 def _judged(request: Request, prepared: Prepared, watch: Watch) -> tuple[Any, dict[str, Any] | None, float]:
     """The fit to the rows that are not held out, what it says about the others, and its seconds; a fit that fails is left out."""
     train, test, y = prepared.train, prepared.test, prepared.y
+    # Rows without weight, not fewer rows: what is compiled for so many rows serves the fit to all of them.
+    weights = np.ones(len(y)) if prepared.rows.weights is None else prepared.rows.weights.copy()
+    weights[test] = 0.0
     try:
-        found, seconds = _fit(request, prepared, prepared.rows.take(train), y[train], watch)
+        found, seconds = _fit(request, prepared, dataclasses.replace(prepared.rows, weights=weights), y, watch)
     except (InvalidInput, DivergenceError) as error:
         prepared.notes.append(f"predictions were not judged on held-out rows: the fit to the others failed ({error})")
         watch.warn(prepared.notes[-1])
@@ -313,7 +318,7 @@ def _fit(request: Request, prepared: Prepared, rows: DesignRows, y: np.ndarray, 
             classes=encoding.response.classes or None,
             effort=request.effort,
             seed=request.seed,
-            priors=prepared.priors or None,
+            priors=of_family(prepared.priors, encoding.response.model),
             weights=rows.weights,
             **rows.beside(),
         )

@@ -9,7 +9,7 @@ formula serves NumPy arrays (mode finding, predictions: nothing to compile) and 
 import abc
 import dataclasses
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import jax
@@ -21,7 +21,8 @@ from gyromc.errors import InvalidInput
 
 __all__ = [
     "Canonical",
-    "Dispersed",
+    "Domain",
+    "Further",
     "Likelihood",
     "LinkFunction",
     "LogLink",
@@ -46,23 +47,28 @@ def _either(of_numpy: Callable, of_jax: Callable) -> Callable:
     return lambda t: of_numpy(t) if library(t) is np else of_jax(t)
 
 
-# 1/(1 + e⁻ᵗ), its logarithm, log Γ, log Φ.
+# 1/(1 + e⁻ᵗ), log Γ, log Φ.
 sigmoid = _either(scipy.special.expit, jax.nn.sigmoid)
-log_sigmoid = _either(scipy.special.log_expit, jax.nn.log_sigmoid)
 log_gamma = _either(scipy.special.gammaln, jax.scipy.special.gammaln)
 log_ndtr = _either(scipy.special.log_ndtr, jax.scipy.special.log_ndtr)
 # Φ makes a uniform variable on (0, 1) of a standard normal one.
 uniform = _either(scipy.special.ndtr, jax.scipy.special.ndtr)
 
 
+def softplus(t):
+    """log(1 + eᵗ), in a third of the time of `logaddexp` with its derivative; `where`, unlike `abs`, is smooth at 0."""
+    numpy, up = library(t), t >= 0
+    return numpy.where(up, t, 0.0) + numpy.log1p(numpy.exp(numpy.where(up, -t, t)))
+
+
+def log_sigmoid(t):
+    """log 1/(1 + e⁻ᵗ)."""
+    return -softplus(-t)
+
+
 def exponential(u):
     """The function that makes an exponential variable with mean 1 of a standard normal one."""
     return -log_ndtr(-u)
-
-
-def dispersed(u):
-    """k with 1/√k exponential, of a standard normal u: the prior of shapes and concentrations."""
-    return library(u).maximum(exponential(u), LEAST_DISPERSION) ** -2.0
 
 
 def stirling(x):
@@ -106,6 +112,43 @@ class LinkFunction(enum.Enum):
     CLOGLOG = "cloglog"
 
 
+class Domain(enum.Enum):
+    """What a parameter is, which decides about the priors that it can have."""
+
+    REAL = "any number"
+    POSITIVE = "a positive number"
+    SHARE = "a number between 0 and 1"
+    CUTPOINTS = "an ascending row of numbers"
+    CORRELATIONS = "a matrix of correlations"
+
+
+@dataclasses.dataclass(frozen=True)
+class Further:
+    """A further parameter of a likelihood, and the prior that it has unless the user asks for another.
+
+    - `name`; `natural`: makes it of a number that is standard normal a priori, and so gives it that prior.
+    - `log_density`: of that prior, up to a constant; `words`: the prior in a sentence.
+    - `domain`, `least`: what it is, and its lowest value where it is positive.
+    """
+
+    name: str
+    natural: Callable[[Values], Values]
+    log_density: Callable[[Values], Values]
+    words: str
+    domain: Domain = Domain.POSITIVE
+    least: float = 0.0
+
+
+def dispersion(name: str) -> Further:
+    """k with 1/√k exponential: the prior of shapes and concentrations."""
+    return Further(
+        name,
+        lambda u: library(u).maximum(exponential(u), LEAST_DISPERSION) ** -2.0,
+        lambda k: -(k**-0.5) - 1.5 * library(k).log(k),
+        f"1/√{name}: exponential with mean 1.",
+    )
+
+
 @dataclasses.dataclass(frozen=True)
 class Wording:
     """A family in words; `{name}` is the target, `{positive}` its positive class.
@@ -134,13 +177,12 @@ class Likelihood(abc.ABC):
       `remedy`: what to do where it does not.
     - `measured`: whether y has units, so that it is standardised; `vector`: whether t is a vector, also one of length 1.
     - `cutpoints`: whether the further parameters are cutpoints, which stand for the intercept.
-    - `known`: names of what is given for every row; `auxiliary`: of the further parameters, which are `given` after these.
+    - `known`: names of what is given for every row; `further`: the further parameters, which are `given` after these.
     - `wider`: the family to take where y varies more than this one allows, or None.
-    - `rank`: place among all families, the simplest first; `prior`: those of its further parameters, in a sentence.
+    - `rank`: place among all families, the simplest first.
     """
 
     name: ClassVar[str] = ""
-    prior: ClassVar[str] = ""
     words: ClassVar[Wording]
     response: ClassVar[ResponseKind] = ResponseKind.COUNTS
     link: ClassVar[LinkFunction] = LinkFunction.IDENTITY
@@ -153,7 +195,7 @@ class Likelihood(abc.ABC):
     vector: ClassVar[bool] = False
     cutpoints: ClassVar[bool] = False
     known: ClassVar[tuple[str, ...]] = ()
-    auxiliary: ClassVar[tuple[str, ...]] = ()
+    further: ClassVar[tuple[Further, ...]] = ()
 
     @classmethod
     def made(cls, num_classes: int) -> "Likelihood":
@@ -184,9 +226,25 @@ class Likelihood(abc.ABC):
         """The matrix from the weights of the linear predictors to those of the classes; [[1]] for scalar models."""
         return np.eye(1)
 
+    @property
+    def auxiliary(self) -> tuple[str, ...]:
+        """The names of the further parameters."""
+        return tuple(one.name for one in self.further)
+
     def natural(self, u: Values) -> tuple[Values, ...]:
         """The further parameters from numbers that are standard normal a priori, … × parameters; each of shape …."""
-        return ()
+        return tuple(one.natural(u[..., k]) for k, one in enumerate(self.further))
+
+    def prior_change(self, given: tuple[Values, ...], priors: Mapping[str, Any]) -> Values:
+        """What other priors of some further parameters add to U: the log density of the usual ones less that of these."""
+        values = [(one, v) for one, v in zip(self.further, given, strict=True) if one.name in priors]
+        return sum(one.log_density(v) - priors[one.name].log_density(v) for one, v in values)
+
+    def drawn(self, rng: np.random.Generator, shape: tuple[int, ...], priors: Mapping[str, Any]) -> tuple[Values, ...]:
+        """Draws of the further parameters from their priors."""
+        usual = self.natural(rng.standard_normal((*shape, len(self.auxiliary))))
+        values = zip(self.further, usual, strict=True)
+        return tuple(priors[x.name].draw(rng, shape, x.least) if x.name in priors else v for x, v in values)
 
     def in_units(self, given: tuple[Values, ...], y_scale: float) -> tuple[Values, ...]:
         """The further parameters for y in the user's units, from those for y/y_scale."""
@@ -262,13 +320,6 @@ class LogLink(Likelihood):
         # A mean of zero counts as half an event.
         least = 0.5 / len(y) if self.discrete else 0.0
         return np.log(y.mean(keepdims=True) + least)
-
-
-class Dispersed(Likelihood):
-    """A model with one further parameter k, 1/√k exponential a priori."""
-
-    def natural(self, u):
-        return (dispersed(u[..., 0]),)
 
 
 def contrasts(count: int) -> np.ndarray:

@@ -2,15 +2,16 @@
 
 Input: a design matrix, responses, a `Likelihood`, known parts of the linear predictors (offset), weights of rows and `Group`s,
 whose levels have deviations of their own (random intercepts and slopes). Output: U, and the sums over rows that a mini-batch
-needs. θ holds, in this order, the coefficients of the columns, N(0, prior_scale²) a priori; the likelihood's further parameters,
-as standard normal numbers; and for each group the numbers that make its standard deviations, its correlations and the deviations
-of its levels, all standard normal a priori (non-centred). Nothing is compiled for drawing: `parts` takes NumPy and JAX arrays.
+needs. θ holds, in this order, the coefficients of the columns, N(0, prior_scale²) a priori; the likelihood's further parameters;
+and for each group its standard deviations, its correlations and the deviations of its levels. All but the coefficients are
+numbers that are standard normal a priori (non-centred), correlations nearly. Where a parameter is given another `Prior`, U gets
+the logarithm of the ratio of both densities. Nothing is compiled for drawing: `parts` takes NumPy and JAX arrays.
 """
 
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -20,13 +21,14 @@ import numpy as np
 import scipy
 from jaxtyping import Float, Int
 
-from gyromc.checks import numbers, positive, require
+from gyromc.checks import numbers, positive, require, shown
 from gyromc.targets.base import SumOverData
-from gyromc.targets.likelihoods import Likelihood, exponential, library
+from gyromc.targets.likelihoods import Domain, Likelihood, exponential, library
+from gyromc.targets.priors import Prior
 
 __all__ = ["Group", "MixedRegression"]
 
-LKJ = 2.0  # correlations: density ∝ det^(LKJ - 1) of the correlation matrix, nearly
+LKJ = Prior("lkj", (2.0,))
 INFORMED = 5.0  # information of a level's rows over that of the law of the levels, from which on a group is centred
 STEP = 1e-3  # of difference quotients in the linear predictors
 MOST_AT_ONCE = 4_000_000  # linear predictors held while U is evaluated at many points
@@ -36,7 +38,7 @@ class Group(eqx.Module):
     """A grouping of the rows whose levels have deviations: t_i gets Σ_c Z_ic b_{index_i, c}.
 
     The deviations b of a level are N(0, S R S): standard deviations S, exponential a priori with the means `scale`, and a
-    correlation matrix R. Fisher's z of each partial correlation is normal, with the variance it has under LKJ(2).
+    correlation matrix R with the density ∝ det R^(η - 1), LKJ(η).
 
     **Arguments:**
 
@@ -46,6 +48,8 @@ class Group(eqx.Module):
     - `scale`: k prior means of the standard deviations.
     - `centred`: whether θ holds the deviations themselves, in units of `scale`; otherwise standard normal numbers that the
       standard deviations and correlations turn into them. The first suits levels with many rows, the second those with few.
+    - `priors`: for each standard deviation a `Prior` or its text, None for the exponential one.
+    - `correlations`: the prior of the correlations, `"lkj(2)"`.
 
     ```python
     import numpy as np
@@ -60,8 +64,19 @@ class Group(eqx.Module):
     scale: Float[np.ndarray, " k"]
     num_levels: int = eqx.field(static=True)
     centred: bool = eqx.field(static=True, default=False)
+    priors: tuple[Prior | None, ...] = eqx.field(static=True, default=())
+    correlations: Prior = eqx.field(static=True, default=LKJ)
 
-    def __init__(self, Z, index, num_levels: int, scale, centred: bool = False):
+    def __init__(
+        self,
+        Z,
+        index,
+        num_levels: int,
+        scale,
+        centred: bool = False,
+        priors: Sequence[str | Prior | None] = (),
+        correlations: str | Prior = LKJ,
+    ):
         self.Z, self.index, self.scale = numbers(Z, "Z"), np.asarray(index, np.int32), numbers(scale, "scale")
         self.num_levels, self.centred = num_levels, centred
         fits = self.Z.ndim == 2 and self.index.shape == self.Z.shape[:1] and self.scale.shape == self.Z.shape[1:]
@@ -70,6 +85,18 @@ class Group(eqx.Module):
         )
         inside = self.index.size == 0 or (self.index.min() >= 0 and self.index.max() < num_levels)
         require(inside, f"`index` must hold levels 0 … {num_levels - 1}: got up to {int(self.index.max(initial=0))}.")
+        require(
+            isinstance(priors, list | tuple),
+            f"`priors` must be a list with a prior for each column: got {shown(priors)}.",
+        )
+        of = "The prior of a group's standard deviation"
+        self.priors = tuple(p if p is None else Prior.read(p, of).require(Domain.POSITIVE, of) for p in priors)
+        require(
+            len(self.priors) in (0, self.Z.shape[1]),
+            f"`priors` must have one entry for each of {self.Z.shape[1]} columns of `Z`: got {len(self.priors)}.",
+        )
+        of = "The prior of a group's correlations"
+        self.correlations = Prior.read(correlations, of).require(Domain.CORRELATIONS, of)
 
     @property
     def sizes(self) -> tuple[int, int, int]:
@@ -81,15 +108,21 @@ class Group(eqx.Module):
         """The standard deviations: … × k."""
         return exponential(u) * self.scale
 
+    @property
+    def _partial(self) -> list[tuple[int, int, float, float]]:
+        """The partial correlations of columns i and j given those before j, with the law of z = artanh r, p(z) ∝ cosh(z)^{-2a}.
+
+        Its standard deviation makes z of a number that is nearly standard normal.
+        """
+        k, eta = self.Z.shape[1], self.correlations["concentration"]
+        law = [eta + (k - 2 - j) / 2 for j in range(k - 1)]
+        sd = [math.sqrt(scipy.special.polygamma(1, a) / 2) for a in law]
+        return [(i, j, sd[j], law[j]) for j in range(k - 1) for i in range(j + 1, k)]
+
     def correlation_root(self, u):
         """The Cholesky factor of the correlation matrix, from partial correlations: … × k × k."""
         xp, k = library(u), self.Z.shape[1]
-        r, first = {}, 0
-        for j in range(k - 1):  # the partial correlations given the first j columns
-            scale = math.sqrt(scipy.special.polygamma(1, LKJ + (k - 2 - j) / 2) / 2)
-            for i in range(j + 1, k):
-                r[i, j] = xp.tanh(scale * u[..., first])
-                first += 1
+        r = {(i, j): xp.tanh(scale * u[..., n]) for n, (i, j, scale, _) in enumerate(self._partial)}
         one, zero = xp.ones(u.shape[:-1], u.dtype), xp.zeros(u.shape[:-1], u.dtype)
         rows = []
         for i in range(k):
@@ -110,6 +143,30 @@ class Group(eqx.Module):
         if self.centred:
             return z * self.scale
         return z @ library(z).swapaxes(self.root(u_sd, u_correlation), -1, -2)
+
+    def law_energy(self, u_sd, u_correlation):
+        """-log p of the numbers that make standard deviations and correlations, up to a constant: …."""
+        xp, sds = library(u_sd), self.sds(u_sd)
+        found = 0.5 * xp.sum(u_sd**2, axis=-1)
+        for k, prior in enumerate(self.priors):
+            if prior is not None:
+                found = found - sds[..., k] / self.scale[k] - prior.log_density(sds[..., k])
+        for n, (_, _, scale, a) in enumerate(self._partial):
+            z = scale * u_correlation[..., n]
+            found = found + 2 * a * xp.logaddexp(z, -z)
+        return found
+
+    def drawn(self, rng: np.random.Generator, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+        """Draws from the prior: roots of the covariance of a level's deviations, and deviations."""
+        k = self.Z.shape[1]
+        sds = self.sds(rng.standard_normal((*shape, k)))
+        for j, prior in enumerate(self.priors):
+            if prior is not None:
+                sds[..., j] = prior.draw(rng, shape, 0.0)
+        u = [np.arctanh(2 * rng.beta(a, a, shape) - 1) / scale for _, _, scale, a in self._partial]
+        correlations = self.correlation_root(np.stack([*u, *[np.zeros(shape)] * (not u)], axis=-1))
+        root = sds[..., :, None] * correlations
+        return root, rng.standard_normal((*shape, self.num_levels, k)) @ np.swapaxes(root, -1, -2)
 
     def energy(self, u_sd, u_correlation, z):
         """-log p of the numbers z that make the deviations, given the others, up to a constant."""
@@ -132,6 +189,8 @@ class MixedRegression(SumOverData):
     - `offset`: a known part of each linear predictor; `weights`: how much each row counts.
     - `known`: what the likelihood is given for every row, such as trials.
     - `groups`: `Group`s.
+    - `priors`: by name of a further parameter (`"sigma"`, `"shape"`, `"cutpoints"`, …) or number of a coefficient (`"0"`): a
+      `Prior` or its text.
 
     ```python
     import numpy as np
@@ -150,6 +209,7 @@ class MixedRegression(SumOverData):
     groups: tuple[Group, ...]
     prior_precision: Float[np.ndarray, ""]
     likelihood: Likelihood = eqx.field(static=True)
+    priors: tuple[tuple[str, Prior], ...] = eqx.field(static=True, default=())
 
     def __init__(
         self,
@@ -162,6 +222,7 @@ class MixedRegression(SumOverData):
         weights=None,
         known: tuple = (),
         groups: tuple[Group, ...] = (),
+        priors: Mapping[str, str | Prior] | None = None,
     ):
         self.X, self.y = numbers(X, "X"), numbers(y, "y")
         require(self.X.ndim == 2, f"`X` must be a matrix with one row per observation: got shape {self.X.shape}.")
@@ -178,6 +239,17 @@ class MixedRegression(SumOverData):
             require(group.Z.shape[:1] == rows, f"A group has {len(group.Z)} rows, but `X` has {rows[0]}.")
         require(not (likelihood.vector and self.groups), "Groups are for models with one linear predictor per row.")
         self.prior_precision = np.asarray(positive(prior_scale, "prior_scale") ** -2)
+        require(
+            isinstance(priors or {}, Mapping), f"`priors` must be a table from names to priors: got {shown(priors)}."
+        )
+        known_priors = {one.name: one.domain for one in likelihood.further}
+        known_priors |= {str(j): Domain.REAL for j in range(self.num_coefficients)}
+        named = {str(name): Prior.read(prior, f"The prior of {name}") for name, prior in (priors or {}).items()}
+        for name, prior in named.items():
+            there = ", ".join(known_priors)
+            require(name in known_priors, f"`priors` names {name}, which is no parameter: there are {there}.")
+            prior.require(known_priors[name], f"`priors`: {name}")
+        self.priors = tuple(named.items())
 
     @property
     def num_data(self) -> int:
@@ -237,13 +309,31 @@ class MixedRegression(SumOverData):
         whole = (self.X, self.y, self.offset, self.weights, self.known, tuple((g.Z, g.index) for g in self.groups))
         return jax.tree.map(jnp.asarray if index is None else lambda x: jnp.asarray(x)[index], whole)
 
+    @property
+    def coefficient_priors(self) -> dict[int, Prior]:
+        """The priors of coefficients that are not N(0, prior_scale²)."""
+        return {int(name): prior for name, prior in self.priors if name.isdigit()}
+
     def _prior(self, params):
         beta, auxiliary, *rest = self.parts(params)
-        found = 0.5 * self.prior_precision * jnp.vdot(beta, beta) + 0.5 * jnp.sum(auxiliary**2)
+        found = 0.5 * self.prior_precision * jnp.vdot(beta, beta) + self.law_energy(auxiliary, rest)
+        for j, prior in self.coefficient_priors.items():
+            found = found - 0.5 * self.prior_precision * beta[j] ** 2 - prior.log_density(beta[j])
         for i, group in enumerate(self.groups):
-            u_sd, u_correlation, z = rest[3 * i : 3 * i + 3]
-            found = found + 0.5 * jnp.sum(u_sd**2) + 0.5 * jnp.sum(u_correlation**2)
-            found = found + group.energy(u_sd, u_correlation, z)
+            found = found + group.energy(*rest[3 * i : 3 * i + 3])
+        return found
+
+    def law_energy(self, auxiliary, groups):
+        """-log p of the further parameters and of the groups' standard deviations and correlations, up to a constant: ….
+
+        `groups`: three arrays for each, of which the third is not used.
+        """
+        found = 0.5 * library(auxiliary).sum(auxiliary**2, axis=-1)
+        asked = {name: prior for name, prior in self.priors if not name.isdigit()}
+        if asked:
+            found = found + self.likelihood.prior_change(self.likelihood.natural(auxiliary), asked)
+        for i, group in enumerate(self.groups):
+            found = found + group.law_energy(*groups[3 * i : 3 * i + 2])
         return found
 
     def in_good_coordinates(self) -> "MixedRegression":

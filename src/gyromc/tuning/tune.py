@@ -107,7 +107,7 @@ def tune(
     assert tuned.expected["slope"] < 0.02 * tuned.sd["slope"]
     ```
     """
-    budget = Budget.read(gradients, error, seconds, target_or_plan)
+    budget = _budget(target_or_plan, gradients=gradients, error=error, seconds=seconds)
     seed = whole(seed, "seed", least=0)
     num_chains = None if num_chains is None else whole(num_chains, "num_chains", least=1, most=10**6)
     require(say is None or callable(say), f"`say` must be a function such as `print`: got {shown(say)}.")
@@ -118,34 +118,16 @@ def tune(
         return tuning.finished(target_or_plan if isinstance(target_or_plan, Plan) else None)
 
 
-@dataclasses.dataclass(frozen=True)
-class Budget:
-    """Exactly one of the three."""
-
-    gradients: float | None = None
-    error: float | None = None
-    seconds: float | None = None
-
-    @classmethod
-    def read(cls, gradients: Any, error: Any, seconds: Any, given: Any) -> "Budget":
-        """The arguments of `tune`; a plan's own gradients where none is given."""
-        named = {"gradients": gradients, "error": error, "seconds": seconds}
-        asked = {name: positive(value, name) for name, value in named.items() if value is not None}
-        require(
-            len(asked) <= 1,
-            f"Pass one of `gradients`, `error` and `seconds`: got {' and '.join(f'`{name}`' for name in asked)}.",
-        )
-        if asked:
-            return cls(**asked)
-        if isinstance(given, Plan):
-            return cls(gradients=given.gradients * cost_of_a_gradient(given))
-        return cls(error=SETTINGS.error)
-
-    def guess(self, cost: float) -> float:
-        """About how many steps it is, each of which costs so many gradients, before anything is known."""
-        if self.gradients is not None:
-            return self.gradients / cost
-        return 1 / self.error**2 if self.error is not None else 1e5
+def _budget(given: Any, **named: Any) -> dict[str, float]:
+    """The one of `gradients`, `error` and `seconds` that was passed; a plan's own gradients where none was."""
+    asked = {name: positive(value, name) for name, value in named.items() if value is not None}
+    require(
+        len(asked) <= 1,
+        f"Pass one of `gradients`, `error` and `seconds`: got {' and '.join(f'`{name}`' for name in asked)}.",
+    )
+    if isinstance(given, Plan) and not asked:
+        return {"gradients": given.gradients * cost_of_a_gradient(given)}
+    return asked or {"error": SETTINGS.error}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -161,11 +143,24 @@ class Tuning:
     """One tuning: the reference, the trials of every sampler, and the choice. `steps`: of all chains, that the budget allows."""
 
     def __init__(
-        self, base: Plan, budget: Budget, seed: int, oracle: Oracle | None, num_chains: int | None, say: Callable
+        self,
+        base: Plan,
+        budget: dict[str, float],
+        seed: int,
+        oracle: Oracle | None,
+        num_chains: int | None,
+        say: Callable,
     ):
-        self.budget, self.seed, self.num_chains = budget, seed, num_chains
-        self.known = refer(base, oracle, float(np.clip(budget.guess(1.0), *SETTINGS.reference)), seed)
-        self.steps = budget.guess(cost_of_a_gradient(self.known.plan))
+        self.error, self.seconds, self.seed, self.num_chains = (
+            budget.get("error"),
+            budget.get("seconds"),
+            seed,
+            num_chains,
+        )
+        # about as many as the budget has, before anything is known
+        total = budget.get("gradients", 1e5 if self.error is None else 1 / self.error**2)
+        self.known = refer(base, oracle, float(np.clip(total, *SETTINGS.reference)), seed)
+        self.steps = total / (cost_of_a_gradient(self.known.plan) if "gradients" in budget else 1.0)
         self.spent, self.count, self.candidates = self.known.gradients, 0, []
         errors = self.known.error / np.where(self.known.sd > 0, self.known.sd, np.inf)
         say(f"reference: {self.known.gradients:,.0f} gradients, errors up to {np.max(errors):.2g} posterior sds")
@@ -205,9 +200,9 @@ class Tuning:
             if plan is None or trial is None:
                 found.given_up.append(eta)
                 continue
-            if self.budget.seconds is not None and not self.candidates and not found.trials:
+            if self.seconds is not None and not self.candidates and not found.trials:
                 again = self.attempt(plan, *shape) or trial  # compiles nothing
-                self.steps = max(self.budget.seconds * again.rate, 100.0)
+                self.steps = max(self.seconds * again.rate, 100.0)
             found.trials.append(trial)
             if len(found.trials) > 1 and self.score(trial) > self.score(found.trials[-2]):
                 break
@@ -215,7 +210,7 @@ class Tuning:
 
     def score(self, trial: Trial, share: float = 1.0) -> float:
         """The RMSE to expect with a share of the steps: over all observables, or of the worst where an error is asked for."""
-        overall = np.mean if self.budget.error is None else np.max
+        overall = np.mean if self.error is None else np.max
         return math.sqrt(float(overall(trial.squared_error(share * self.steps))))
 
     def best(self, candidate: Contender) -> Trial:
@@ -244,7 +239,7 @@ class Tuning:
             )
             chosen = self._preferred()
             trial = self.best(chosen)
-            if self.budget.error is not None:
+            if self.error is not None:
                 self.steps = self._needed(trial)
             if trial in finals or len(finals) == SETTINGS.finals:
                 return chosen, trial
@@ -270,16 +265,16 @@ class Tuning:
 
     def _needed(self, trial: Trial) -> float:
         """Steps until every observable has the error asked for, burn-in included; as if a bias that forbids it were none."""
-        assert self.budget.error is not None
-        allowed = self.budget.error**2 - sum(trial.squared_bias())
-        allowed = np.where(allowed > 0.1 * self.budget.error**2, allowed, self.budget.error**2)
+        assert self.error is not None
+        allowed = self.error**2 - sum(trial.squared_bias())
+        allowed = np.where(allowed > 0.1 * self.error**2, allowed, self.error**2)
         return max(float(np.max(trial.variance * trial.steps / allowed)) / (1 - SETTINGS.burnt), SETTINGS.fewest)
 
     def finished(self, given: Plan | None) -> Tuned:
         """The choice as a plan, with its account."""
         chosen, final = self.choose()
-        if self.budget.seconds is not None:  # the longer trial knows the speed better
-            self.steps = max(self.budget.seconds * final.rate, 100.0)
+        if self.seconds is not None:  # the longer trial knows the speed better
+            self.steps = max(self.seconds * final.rate, 100.0)
         chains, burn_in, steps = self.lengths(chosen.family, final.plan.eta)
         start, model = self.known.start(chains, self.seed), final.plan.model
         plan = final.plan.replace(
@@ -290,7 +285,7 @@ class Tuning:
         gains = self._gains(final, given)
         total, seconds = plan.gradients * cost_of_a_gradient(plan), chains * (steps + burn_in) / final.rate
         doubts = [*self.known.warnings, *([UNSURE] if self.known.warnings else [])]
-        doubts += _doubts(chosen.family, plan, rows, self.known.draws, self.budget.error)
+        doubts += _doubts(chosen.family, plan, rows, self.known.draws, self.error)
         reason = (
             f"{chosen.family.name}, whitened by the {'covariance' if self.known.dense else 'scales'} of the solver's chains; "
             f"gradients from {_reads(plan)}; step size {plan.eta:.3g}, {chains} chains × {steps} steps after {burn_in} of burn-in"

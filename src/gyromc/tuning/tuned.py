@@ -97,7 +97,7 @@ class Tuned(Shown, Records[Expected]):
                 name: plain_attributes(row, "expected", "bias", "bias_error", "std_error", "sd")
                 for name, row in self.items()
             },
-            "tried": [{key: _plain(value) for key, value in vars(one).items()} for one in self.tried],
+            "tried": [plain_attributes(one, *vars(one)) for one in self.tried],
             "gains": {name: plain(value) for name, value in self.gains.items()},
             **plain_attributes(self, "gradients", "spent"),
             "seconds": plain(self.seconds),
@@ -135,9 +135,3 @@ class Tuned(Shown, Records[Expected]):
 
 def _number(value: float) -> str:
     return "–" if math.isnan(value) else "∞" if math.isinf(value) else f"{value:.3g}"
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return [plain(x) for x in value]
-    return value if isinstance(value, str) else plain(value)

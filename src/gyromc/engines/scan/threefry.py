@@ -3,13 +3,16 @@
 The input is a JAX key and a shape, or the numbers of the entries that are wanted; the output an array. On CPUs JAX lowers its
 generator (Threefry-2x32 with 20 rounds: Salmon, Moraes, Dror and Shaw, 2011) to a loop over whole arrays, which takes three times
 the memory of its result and cannot be fused with anything. Here the generator is plain arithmetic on counters, so XLA fuses it
-into the step and stores no random number.
+into the step and stores no random number. For narrow states JAX's loop is used: XLA vectorises the arithmetic along a row alone.
 """
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.random import threefry2x32_p
 
+NARROW = 32
+"""Numbers of a chain up to which JAX's loop is faster (measured: by a factor of 2.4 with 3 numbers, even with 64)."""
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 PARITY = 0x1BD11BDA
 
@@ -27,11 +30,11 @@ def normal_at(key, counter, dtype, first=0):
 
     `first` is a single number: added apart from `counter`, it leaves XLA nothing to store for all steps of a loop.
     """
-    dtype = np.dtype(dtype)
+    dtype, narrow = np.dtype(dtype), counter.shape[-1] <= NARROW
     if dtype == np.float32:
-        bits = (_bits_at(key, counter, 32, first) >> 9) | np.uint32(0x3F800000)  # a float between 1 and 2
+        bits = (_bits_at(key, counter, 32, first, narrow) >> 9) | np.uint32(0x3F800000)  # a float between 1 and 2
     else:
-        bits = (_bits_at(key, counter, 64, first) >> np.uint64(12)) | np.uint64(0x3FF0000000000000)
+        bits = (_bits_at(key, counter, 64, first, narrow) >> np.uint64(12)) | np.uint64(0x3FF0000000000000)
     one = dtype.type(1)
     least = np.nextafter(-one, dtype.type(0))
     uniform = (jax.lax.bitcast_convert_type(bits, dtype) - one) * (one - least) + least
@@ -53,9 +56,13 @@ def keys_at(key, counter, first=0):
     return jax.random.wrap_key_data(jnp.stack(_threefry(key, counter, first), axis=-1), impl="threefry2x32")
 
 
-def _bits_at(key, counter, width: int, first):
+def _bits_at(key, counter, width: int, first, narrow: bool = False):
     """32 or 64 random bits for each counter."""
-    high, low = _threefry(key, counter, first)
+    if narrow:
+        counter = counter + jnp.asarray(first, jnp.uint32)
+        high, low = threefry2x32_p.bind(*jax.random.key_data(key), jnp.zeros_like(counter), counter)
+    else:
+        high, low = _threefry(key, counter, first)
     if width == 32:
         return high ^ low
     return (high.astype(jnp.uint64) << np.uint64(32)) | low.astype(jnp.uint64)

@@ -143,20 +143,13 @@ class NumPyroPosterior(ModelPosterior):
 
 
 class SubsampledPosterior(NumPyroPosterior, SumOverData):
-    """A posterior whose subsampled plate is a sum over data. The oracle chooses the rows, not the model.
-
-    A plate of many rows is computed in blocks: no array over all rows and all directions is ever made.
-    """
+    """A posterior whose subsampled plate is a sum over data. The oracle chooses the rows, not the model."""
 
     @property
     def num_data(self) -> int:
         """N, the rows of the plate."""
         assert self.structure.num_data is not None
         return self.structure.num_data
-
-    @property
-    def _in_blocks(self) -> bool:
-        return self.num_data >= WHOLE
 
     def prior(self, params):
         """The part of U outside the plate, the Jacobian of the constraints included."""
@@ -176,19 +169,6 @@ class SubsampledPosterior(NumPyroPosterior, SumOverData):
         total = portion(portions[0]) if len(portions) == 1 else jnp.sum(jax.vmap(portion)(portions))
         return total * (rows / self.num_data)
 
-    def potential(self, params):
-        if not self._in_blocks:
-            return super().potential(params)
-        # The rows of a block are read again where U is differentiated: to keep them would copy all the data.
-        return self.prior(params) + self._summed(jax.checkpoint(lambda index: self.likelihood(params, index)))
-
-    def gradient(self, params):
-        if not self._in_blocks:
-            return super().gradient(params)
-        here = on_device(self)
-        parts = _data_gradient(here, params), here.prior_gradient(params)
-        return jax.tree.map(jnp.add, *parts)
-
     def batch_gradient(self, params, index):
         return jax.grad(self.likelihood)(params, index)
 
@@ -199,19 +179,26 @@ class SubsampledPosterior(NumPyroPosterior, SumOverData):
         # One pass over the batch.
         return jax.grad(lambda p: weight * self.likelihood(p, index) + self.prior(p))(params)
 
+
+class BlockedPosterior(SubsampledPosterior):
+    """The same with many rows, computed in blocks: no array over all rows and all directions is ever made."""
+
+    def potential(self, params):
+        # The rows of a block are read again where U is differentiated: to keep them would copy all the data.
+        return self.prior(params) + self._summed(jax.checkpoint(lambda index: self.likelihood(params, index)))
+
+    def gradient(self, params):
+        here = on_device(self)
+        parts = _data_gradient(here, params), here.prior_gradient(params)
+        return jax.tree.map(jnp.add, *parts)
+
     def data_product(self, theta, direction):
-        if not self._in_blocks:
-            return super().data_product(theta, direction)
         return jax.jvp(lambda t: _data_gradient(self, t), (theta,), (direction,))[1]
 
     def data_hessian(self, theta):
-        if not self._in_blocks:
-            return super().data_hessian(theta)
         return over_rows(_data_product, np.eye(len(theta)), self, np.asarray(theta, float), chunk=DIRECTIONS)
 
     def hessians(self, rows, chunk: int = 512):
-        if not self._in_blocks:
-            return super().hessians(rows, chunk)
         spend(np.size(rows))
         prior = lambda at: over_rows(_prior_gradient, at, self)
         return np.stack([self.data_hessian(row) + differences(prior, row) for row in np.asarray(rows, float)])
@@ -227,7 +214,7 @@ class SubsampledPosterior(NumPyroPosterior, SumOverData):
 
 
 @eqx.filter_jit
-def _data_gradient(target: SubsampledPosterior, params):
+def _data_gradient(target: BlockedPosterior, params):
     """Σ_i ∇ℓ_i over all rows, in blocks."""
     return target._summed(lambda index: target.batch_gradient(params, index))
 
@@ -320,7 +307,9 @@ def target(
     require(callable(model), f"`model` must be a NumPyro model, a function: got {type(model).__name__}.")
     args, kwargs = arguments(args, kwargs)
     structure = read(model, args, kwargs)
-    kind = NumPyroPosterior if structure.plate is None else SubsampledPosterior
+    rows, kind = structure.num_data, NumPyroPosterior
+    if rows is not None:
+        kind = BlockedPosterior if rows >= WHOLE else SubsampledPosterior
     written = kind(model, args, kwargs, structure)  # type: ignore[call-arg]  # the base class's `__init__`
     sites = _to_move(noncentre, structure)
     found = written.recentred(dict.fromkeys(sites, 0.0))
@@ -385,7 +374,6 @@ def _information(found: NumPyroPosterior, start: np.ndarray) -> dict[str, np.nda
 def check(target: NumPyroPosterior) -> np.ndarray:
     """A point with finite U and ∇U; raises `InvalidInput` where the posterior cannot be sampled."""
     with jax.enable_x64(True):
-        halves = _halves(target)
         rng = np.random.default_rng(1)
         for _ in range(TRIES):
             theta = jnp.asarray(rng.uniform(-0.5, 0.5, target.dim))
@@ -394,29 +382,9 @@ def check(target: NumPyroPosterior) -> np.ndarray:
                 break
         else:
             _blame(target, theta)
-        parts = () if halves is None else _parts(doubled(target), theta, halves)
-    if halves is not None:
-        _check_additive(target, float(potential), *map(float, parts))
+        if isinstance(target, SubsampledPosterior) and target.num_data > 1:
+            _check_additive(target, theta, float(potential))
     return np.asarray(theta)
-
-
-def _halves(target: Any) -> tuple | None:
-    """The rows of the plate, split into two at random, after a check that the model accepts half of them."""
-    plate, N = target.structure.plate, target.structure.num_data
-    if plate is None or N == 1:
-        return None
-    shuffled = np.random.default_rng(0).permutation(N)
-    halves = jnp.asarray(shuffled[: N // 2]), jnp.asarray(shuffled[N // 2 :])
-    try:
-        eqx.filter_eval_shape(target.likelihood, jnp.zeros(target.dim), halves[0])
-    except Exception as error:
-        raise InvalidInput(
-            f"The model fails on {N // 2} of the {N} rows of its subsampled plate {plate!r}: {type(error).__name__}: "
-            f"{str(error).splitlines()[0]}. Inside the plate use its indices for every array over the data, "
-            f"`with numpyro.plate({plate!r}, {N}, subsample_size=…) as index: … X[index] … obs=y[index]`, or "
-            "`numpyro.subsample(X, event_dim=1)`."
-        ) from error
-    return halves
 
 
 @eqx.filter_jit
@@ -425,9 +393,21 @@ def _parts(target, theta, halves):
     return target.prior(theta), *(target.likelihood(theta, half) for half in halves)
 
 
-def _check_additive(target: Any, potential: float, prior: float, first: float, second: float) -> None:
-    """Raise unless ℓ over all rows is the sum of ℓ over two halves, which makes a mini-batch unbiased."""
-    plate, N, whole = target.structure.plate, target.structure.num_data, potential - prior
+def _check_additive(target: SubsampledPosterior, theta, potential: float) -> None:
+    """Raise unless ℓ over all rows is the sum of ℓ over two random halves, which makes a mini-batch unbiased."""
+    plate, N = target.structure.plate, target.num_data
+    shuffled = np.random.default_rng(0).permutation(N)
+    halves = jnp.asarray(shuffled[: N // 2]), jnp.asarray(shuffled[N // 2 :])
+    try:
+        prior, first, second = map(float, _parts(doubled(target), theta, halves))
+    except Exception as error:
+        raise InvalidInput(
+            f"The model fails on {N // 2} of the {N} rows of its subsampled plate {plate!r}: {type(error).__name__}: "
+            f"{str(error).splitlines()[0]}. Inside the plate use its indices for every array over the data, "
+            f"`with numpyro.plate({plate!r}, {N}, subsample_size=…) as index: … X[index] … obs=y[index]`, or "
+            "`numpyro.subsample(X, event_dim=1)`."
+        ) from error
+    whole = potential - prior
     require(
         abs(whole - (first + second)) <= TOLERANCE * max(1.0, abs(potential), abs(prior), abs(first), abs(second)),
         f"The likelihood is not a sum over the rows of plate {plate!r}: all {N} rows give {-whole:.6g}, two halves together "

@@ -23,8 +23,7 @@ from gyromc.prediction.exact.chain import start_rows
 from gyromc.prediction.following import SETTINGS as FOLLOW
 from gyromc.prediction.following import Transient, followed
 from gyromc.prediction.poisson import basis
-from gyromc.prediction.poisson.basis import Axis, TooLarge
-from gyromc.prediction.poisson.equation import Generator, Solution, along, coefficients
+from gyromc.prediction.poisson.basis import Axis, Generator, Solution, TooLarge, along, coefficients
 from gyromc.prediction.poisson.quadrature import RESOLVED, solve_line
 from gyromc.prediction.step_effects import FirstOrder, first_order, no_first_order
 

@@ -11,7 +11,7 @@ import functools
 import math
 
 import numpy as np
-from scipy import linalg
+from scipy import linalg, sparse
 
 from gyromc.approx.sample import Sample
 from gyromc.checks import require
@@ -165,44 +165,20 @@ def _gradient_sums(
 ) -> list[np.ndarray]:
     """Block sums of the two parts of S, D and Q in whitened coordinates, from ⟨q_a q_b⟩ over θ.
 
-    Derivatives of Hermite products are Hermite products, so one matrix of averages holds everything.
+    Derivatives of Hermite products are Hermite products, so one matrix of averages holds everything; those over r are known.
     """
-    of_theta, a = np.unique(powers[:, :d], axis=0, return_inverse=True)
-    of_r, b = np.unique(powers[:, d:], axis=0, return_inverse=True)
-    a, b = a.ravel()[1:], b.ravel()[1:]
-    down, r_down = derivative_matrices(of_theta), derivative_matrices(of_r)
-    down = [step.toarray() for step in down] if len(of_theta) <= 200 else down  # small matrices are faster in full
-    same, steps = np.eye(len(of_r))[np.ix_(b, b)], [step.toarray()[np.ix_(b, b)] for step in r_down]
-    known = [_momentum_averages(C, d, r_down, b) if r_down else None for C in (D, -Q)]
+    a, b = (np.unique(part, axis=0, return_inverse=True)[1].ravel() for part in (powers[:, :d], powers[:, d:]))
+    down, same = derivative_matrices(powers), b[:, None] == b
+    slopes = [[sum(C[k, l] * down[l] for l in np.flatnonzero(row)) for k, row in enumerate(C)] for C in (D, -Q)]
     parts: list[list[np.ndarray]] = [[], []]
     for mass in masses:
-        slopes = np.stack([mass @ step for step in down])  # ⟨q_a, ∂ⱼq_b⟩
-        for part, C, rr in zip(parts, (D, -Q), known, strict=True):
-            along = np.tensordot(C[:d, :d], slopes, axes=1)
-            within = np.sum([step.T @ one for step, one in zip(down, along, strict=True)], axis=0)
-            S = within[np.ix_(a, a)] * same  # T3
-            part.append(S + _momentum_part(C, d, mass, slopes, steps, rr, a) if len(C) > d else S)
+        averages = np.where(same, mass[np.ix_(a, a)], 0.0)  # ⟨ψψ′⟩
+        for part, along in zip(parts, slopes, strict=True):
+            S = np.zeros_like(averages)
+            for step, slope in zip(down, along, strict=True):
+                S += step.T @ (averages @ slope) if sparse.issparse(slope) else 0.0  # T3: a row of C may be 0
+            part.append(S[1:, 1:])
     return [np.stack(part) for part in parts]
-
-
-def _momentum_part(C, d: int, mass, slopes, steps, rr, a) -> np.ndarray:
-    """The terms of Σ C_ij ⟨∂ᵢψ, ∂ⱼψ′⟩ with a derivative in r, whose averages (`steps`, `rr`) are known exactly."""
-    S = mass[np.ix_(a, a)] * rr
-    for l, step in enumerate(steps):
-        forth, back = C[:d, d + l], C[d + l, :d]
-        if np.any(forth):
-            S += np.tensordot(forth, slopes, axes=1).T[np.ix_(a, a)] * step
-        if np.any(back):
-            S += np.tensordot(back, slopes, axes=1)[np.ix_(a, a)] * step.T
-    return S
-
-
-def _momentum_averages(C, d: int, down, b) -> np.ndarray:
-    """Σ C_kl ⟨∂ₖHe, ∂ₗHe′⟩ over the momenta, for every pair of basis functions."""
-    total = np.zeros((down[0].shape[0],) * 2)
-    for k, l in zip(*np.nonzero(C[d:, d:]), strict=True):
-        total += C[d + k, d + l] * (down[k].T @ down[l]).toarray()
-    return total[np.ix_(b, b)]
 
 
 def residual_share(poisson: Polynomial, z: np.ndarray, forces: np.ndarray, h: np.ndarray, D, Q) -> float:

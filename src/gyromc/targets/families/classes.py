@@ -11,6 +11,8 @@ import scipy
 
 from gyromc.targets.likelihoods import (
     Canonical,
+    Domain,
+    Further,
     Likelihood,
     LinkFunction,
     ResponseKind,
@@ -22,6 +24,7 @@ from gyromc.targets.likelihoods import (
     log_sigmoid,
     quick_sigmoid,
     sigmoid,
+    softplus,
     uniform,
 )
 
@@ -66,9 +69,7 @@ class Bernoulli(_TwoClasses, Canonical):
     )
 
     def loss(self, t, y, *given):
-        if library(t) is np:  # several times as fast as `np.logaddexp`, which takes one number at a time
-            return np.maximum(t, 0.0) + np.log1p(np.exp(-np.abs(t))) - y * t
-        return library(t).logaddexp(0.0, t) - y * t
+        return softplus(t) - y * t
 
     def slope(self, t, y):
         return sigmoid(t) - y
@@ -210,6 +211,23 @@ class Categorical(_Classes, Canonical):
         return self.basis.astype(t.dtype)
 
 
+def _cutpoints(u):
+    """Cutpoints, … × C-1: the probabilities of the classes are uniform, by stick-breaking."""
+    numpy = library(u)
+    rate = np.arange(u.shape[-1], 0, -1).astype(u.dtype)
+    a = numpy.maximum(numpy.cumsum(exponential(u) / rate, axis=-1), 1e-30)  # -log P(y > k)
+    return a + numpy.log(-numpy.expm1(-a))
+
+
+CUTPOINTS = Further(
+    "cutpoints",
+    _cutpoints,
+    lambda cuts: library(cuts).sum(log_sigmoid(cuts) + log_sigmoid(-cuts), axis=-1),
+    "The classes' probabilities at the columns' means: Dirichlet(1, …, 1).",
+    Domain.CUTPOINTS,
+)
+
+
 @dataclasses.dataclass(frozen=True)
 class Ordinal(_Classes):
     """Ordered classes: P(y ≤ k) = 1/(1 + e^{t - c_k}) with cutpoints c_0 < c_1 < …
@@ -222,7 +240,7 @@ class Ordinal(_Classes):
     name = "ordinal"
     aliases = ("cumulative",)
     rank, cutpoints = 8, True
-    prior = "The classes' probabilities at the columns' means: Dirichlet(1, …, 1)."
+    further = (CUTPOINTS,)
     words = Wording(
         title="ordinal regression",
         sentence="The log-odds of a higher class of {name} are a weighted sum of the columns, less a cutpoint for each class.",
@@ -236,11 +254,27 @@ class Ordinal(_Classes):
         return tuple(f"cut {k}|{k + 1}" for k in range(self.num_classes - 1))
 
     def natural(self, u):
-        numpy = library(u)
-        rate = np.arange(self.num_classes - 1, 0, -1).astype(u.dtype)
-        a = numpy.maximum(numpy.cumsum(exponential(u) / rate, axis=-1), 1e-30)  # -log P(y > k), of stick-breaking
-        cuts = a + numpy.log(-numpy.expm1(-a))
-        return tuple(cuts[..., k] for k in range(self.num_classes - 1))
+        return tuple(library(u).moveaxis(CUTPOINTS.natural(u), -1, 0))
+
+    def prior_change(self, given, priors):
+        if not priors:
+            return 0.0
+        cuts = library(given[0]).stack(given, axis=-1)
+        asked = priors["cutpoints"].log_density(cuts)
+        # A law of one number is that of each cutpoint, in ascending order.
+        return CUTPOINTS.log_density(cuts) - (asked.sum(axis=-1) if asked.ndim == cuts.ndim else asked)
+
+    def drawn(self, rng, shape, priors):
+        if not priors:
+            return self.natural(rng.standard_normal((*shape, self.num_classes - 1)))
+        prior, count = priors["cutpoints"], self.num_classes
+        if prior.law == "dirichlet":
+            shares = rng.dirichlet(np.full(count, prior["concentration"]), shape)
+            cuts = scipy.special.logit(np.clip(np.cumsum(shares, axis=-1)[..., :-1], 1e-12, 1 - 1e-12))
+        else:
+            # Independent numbers with an ascending order are numbers in their order.
+            cuts = np.sort(prior.draw(rng, (*shape, count - 1)), axis=-1)
+        return tuple(np.moveaxis(cuts, -1, 0))
 
     def loss(self, t, y, *given):
         numpy = library(t)

@@ -9,18 +9,21 @@ import scipy
 
 from gyromc.targets.likelihoods import (
     Canonical,
-    Dispersed,
+    Domain,
+    Further,
     Likelihood,
     LinkFunction,
     LogLink,
     ResponseKind,
     Wording,
+    dispersion,
     library,
     log_gamma,
     log_sigmoid,
     quick_sigmoid,
     rising,
     sigmoid,
+    softplus,
     uniform,
 )
 
@@ -30,6 +33,21 @@ LOG_NU = (-3.0, 5.0)  # ends of log ν: beyond, sums lose their digits
 MOST_LOG_MODE = 40.0  # beyond, all counts are the largest
 NEWTON_STEPS, NEWTON_ERROR = 20, 1e-6  # the error of the variance is of its order
 SMALLEST_TERM = 1e-15  # of a sum whose largest term is 1
+
+
+ZEROS = Further(
+    "zeros",
+    lambda u: library(u).clip(uniform(u), LEAST_ZEROS, 1 - LEAST_ZEROS),
+    lambda share: 0.0 * share,
+    "The share of zeros: uniform.",
+    Domain.SHARE,
+)
+EVENNESS = Further(
+    "nu",
+    lambda u: library(u).exp(library(u).clip(u, *LOG_NU)),
+    lambda nu: -0.5 * library(nu).log(nu) ** 2 - library(nu).log(nu),
+    "The logarithm of nu: N(0, 1).",
+)
 
 
 class _Counts(LogLink):
@@ -93,13 +111,13 @@ class Poisson(_Counts, Canonical):
 
 
 @dataclasses.dataclass(frozen=True)
-class NegativeBinomial(_Counts, Dispersed):
+class NegativeBinomial(_Counts):
     """Counts with mean μ = eᵗ and variance μ + μ²/shape."""
 
     name = "negative-binomial"
     aliases = ("negbinomial", "negbin", "nb", "nbinom2")
-    rank, auxiliary = 3, ("shape",)
-    prior = "1/√shape: exponential with mean 1."
+    rank = 3
+    further = (dispersion("shape"),)
     words = Wording(
         title="negative binomial regression",
         sentence="{name} is a count that varies more than a Poisson one; the logarithm of its expectation is a weighted sum "
@@ -143,7 +161,7 @@ class Binomial(_OfTrials):
     )
 
     def loss(self, t, y, *given):
-        return given[0] * library(t).logaddexp(0.0, t) - y * t
+        return given[0] * softplus(t) - y * t
 
     def variance(self, mean, *given):
         return mean * (1 - mean / given[0])
@@ -159,7 +177,7 @@ class Binomial(_OfTrials):
 
 
 @dataclasses.dataclass(frozen=True)
-class BetaBinomial(_OfTrials, Dispersed):
+class BetaBinomial(_OfTrials):
     """y successes of n trials, whose chance has a beta law with mean p = 1/(1 + e⁻ᵗ): `concentration` a + b.
 
     The variance is n p (1 - p) (n + a + b)/(1 + a + b).
@@ -167,8 +185,8 @@ class BetaBinomial(_OfTrials, Dispersed):
 
     name = "beta-binomial"
     aliases = ("betabinomial",)
-    rank, auxiliary = 4, ("concentration",)
-    prior = "1/√concentration: exponential with mean 1."
+    rank = 4
+    further = (dispersion("concentration"),)
     words = Wording(
         title="beta-binomial regression",
         sentence="{name} counts successes among trials and varies more than a binomial count; the log-odds of a success are a "
@@ -218,8 +236,8 @@ class ZeroInflatedPoisson(_Counts):
 
     name = "zero-inflated-poisson"
     aliases = ("zip", "zeroinflatedpoisson")
-    rank, wider, auxiliary = 14, "negative-binomial", ("zeros",)
-    prior = "The share of zeros: uniform."
+    rank, wider = 14, "negative-binomial"
+    further = (ZEROS,)
     words = Wording(
         title="zero-inflated Poisson regression",
         sentence="{name} is zero for a share of the rows, else a Poisson count; the logarithm of that count's expectation is a "
@@ -229,9 +247,6 @@ class ZeroInflatedPoisson(_Counts):
         law="a Poisson law with more zeros",
         ratio="rate ratio",
     )
-
-    def natural(self, u):
-        return (library(u).clip(uniform(u[..., 0]), LEAST_ZEROS, 1 - LEAST_ZEROS),)
 
     def start(self, y):
         return np.log(y[y > 0].mean(keepdims=True)) if np.any(y > 0) else np.zeros(1)
@@ -320,8 +335,8 @@ class ConwayMaxwellPoisson(_Counts):
 
     name = "conway-maxwell-poisson"
     aliases = ("compois", "cmp", "compoisson", "conwaymaxwellpoisson")
-    rank, auxiliary = 16, ("nu",)
-    prior = "The logarithm of nu: N(0, 1)."
+    rank = 16
+    further = (EVENNESS,)
     words = Wording(
         title="Conway–Maxwell–Poisson regression",
         sentence="{name} is a count that may vary less than a Poisson one (nu above 1) or more; the logarithm of its mode is, "
@@ -336,9 +351,6 @@ class ConwayMaxwellPoisson(_Counts):
     @classmethod
     def made(cls, num_classes):
         return cls(2 * num_classes + 30)
-
-    def natural(self, u):
-        return (library(u).exp(library(u).clip(u[..., 0], *LOG_NU)),)
 
     def loss(self, t, y, *given):
         (nu,) = given

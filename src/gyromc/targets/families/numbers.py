@@ -8,12 +8,13 @@ import scipy
 from gyromc.targets.likelihoods import (
     LARGE,
     Canonical,
-    Dispersed,
+    Further,
     Likelihood,
     LinkFunction,
     LogLink,
     ResponseKind,
     Wording,
+    dispersion,
     exponential,
     library,
     log_gamma,
@@ -28,8 +29,18 @@ LEAST_NU = 2.0
 LEAST_SHARE = 1e-12  # of a beta law's mean, and of what is drawn from it
 
 
-def _noise(u):
-    return library(u).maximum(exponential(u), LEAST_SIGMA)
+def _noise(words: str) -> Further:
+    return Further("sigma", lambda u: library(u).maximum(exponential(u), LEAST_SIGMA), lambda sigma: -sigma, words)
+
+
+SIGMA = _noise("sigma: exponential with mean one standard deviation of the target.")
+NU = Further(
+    "nu",
+    lambda u: LEAST_NU + library(u).exp(NU_CENTER + NU_SCALE * u),
+    lambda nu: -0.5 * ((library(nu).log(nu - LEAST_NU) - NU_CENTER) / NU_SCALE) ** 2 - library(nu).log(nu - LEAST_NU),
+    "nu: 2 + eˣ with x ~ N(2.73, 0.8²).",
+    least=LEAST_NU,
+)
 
 
 class _Measured(Likelihood):
@@ -63,7 +74,6 @@ class Normal(_Measured, Canonical):
     name = "linear"
     aliases = ("gaussian", "normal")
     rank, wider = 5, "student-t"
-    prior = "The logarithm of sigma: uniform."
     words = Wording(
         title="linear regression",
         sentence="{name} is a weighted sum of the columns plus normal noise.",
@@ -101,11 +111,7 @@ class Normal(_Measured, Canonical):
 class NormalNoise(Normal):
     """y = t + N(0, σ²), σ unknown."""
 
-    prior = "sigma: exponential with mean one standard deviation of the target."
-    auxiliary = ("sigma",)
-
-    def natural(self, u):
-        return (_noise(u[..., 0]),)
+    further = (SIGMA,)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,8 +120,11 @@ class StudentT(_Measured):
 
     name = "student-t"
     aliases = ("t", "student")
-    rank, auxiliary = 7, ("sigma", "nu")
-    prior = "sigma: exponential with mean one standard deviation of the target; nu: 2 + eˣ with x ~ N(2.73, 0.8²)."
+    rank = 7
+    further = (
+        SIGMA,
+        NU,
+    )
     words = Wording(
         title="regression with Student-t noise",
         sentence="{name} is a weighted sum of the columns plus Student-t noise, which allows outliers.",
@@ -123,9 +132,6 @@ class StudentT(_Measured):
         effect="change of {name}",
         law="Student's t noise",
     )
-
-    def natural(self, u):
-        return _noise(u[..., 0]), LEAST_NU + library(u).exp(NU_CENTER + NU_SCALE * u[..., 1])
 
     def loss(self, t, y, *given):
         sigma, nu = given
@@ -149,12 +155,12 @@ class StudentT(_Measured):
 
 
 @dataclasses.dataclass(frozen=True)
-class Gamma(Positive, LogLink, Dispersed):
+class Gamma(Positive, LogLink):
     """Positive numbers with mean μ = eᵗ and variance μ²/shape."""
 
     name = "gamma"
-    rank, auxiliary = 6, ("shape",)
-    prior = "1/√shape: exponential with mean 1."
+    rank = 6
+    further = (dispersion("shape"),)
     words = Wording(
         title="gamma regression",
         sentence="{name} has a gamma law; the logarithm of its expectation is a weighted sum of the columns.",
@@ -192,8 +198,8 @@ class Lognormal(Positive):
     """Positive numbers with log y ~ N(t, σ²): median eᵗ, mean e^{t + σ²/2}."""
 
     name = "lognormal"
-    rank, auxiliary = 12, ("sigma",)
-    prior = "sigma: exponential with mean 1."
+    rank = 12
+    further = (_noise("sigma: exponential with mean 1."),)
     words = Wording(
         title="lognormal regression",
         sentence="The logarithm of {name} is a weighted sum of the columns plus normal noise of standard deviation sigma.",
@@ -202,9 +208,6 @@ class Lognormal(Positive):
         law="a lognormal law",
         ratio="ratio of medians",
     )
-
-    def natural(self, u):
-        return (_noise(u[..., 0]),)
 
     def loss(self, t, y, *given):
         (sigma,) = given
@@ -231,14 +234,14 @@ class Lognormal(Positive):
 
 
 @dataclasses.dataclass(frozen=True)
-class Beta(Dispersed):
+class Beta(Likelihood):
     """Shares between 0 and 1 with mean μ = 1/(1 + e⁻ᵗ) and variance μ(1 - μ)/(1 + precision)."""
 
     name = "beta"
-    response, link, rank, auxiliary = ResponseKind.NUMBERS, LinkFunction.LOGIT, 13, ("precision",)
+    response, link, rank = ResponseKind.NUMBERS, LinkFunction.LOGIT, 13
+    further = (dispersion("precision"),)
     needs = "numbers between 0 and 1, without the ends"
     remedy = "For successes of a number of trials take the family binomial."
-    prior = "1/√precision: exponential with mean 1."
     words = Wording(
         title="beta regression",
         sentence="{name} is a share with a beta law; the log-odds of its mean are a weighted sum of the columns.",

@@ -9,10 +9,18 @@ import dataclasses
 import numpy as np
 
 from gyromc.targets.families.numbers import Positive
-from gyromc.targets.likelihoods import Likelihood, LogLink, Wording, exponential, library, log_gamma
+from gyromc.targets.likelihoods import Further, Likelihood, LogLink, Wording, exponential, library, log_gamma
 
 LEAST_NOISE = 1e-3  # of log T: shapes up to 1000
 MOST_LOG_HAZARD = 60.0  # beyond, the cumulative hazard grows as a line, so that it is finite in single precision
+
+
+SHAPE = Further(
+    "shape",
+    lambda u: 1 / library(u).maximum(exponential(u), LEAST_NOISE),
+    lambda k: -1 / k - 2 * library(k).log(k),
+    "1/shape, the noise of the logarithm: exponential with mean 1.",
+)
 
 
 class _Times(Positive, LogLink):
@@ -78,8 +86,8 @@ class Weibull(_Times):
     """Times with mean eᵗ whose hazard grows as y^{shape - 1}."""
 
     name = "weibull"
-    rank, auxiliary = 18, ("shape",)
-    prior = "1/shape, the noise of the logarithm: exponential with mean 1."
+    rank = 18
+    further = (SHAPE,)
     words = dataclasses.replace(
         Exponential.words,
         title="Weibull regression",
@@ -87,9 +95,6 @@ class Weibull(_Times):
         "the columns.",
         law="a Weibull law",
     )
-
-    def natural(self, u):
-        return (1 / library(u).maximum(exponential(u[..., 0]), LEAST_NOISE),)
 
 
 LIKELIHOODS: tuple[type[Likelihood], ...] = (Exponential, Weibull)

@@ -1,0 +1,175 @@
+"""Laws that parameters may have a priori, one record each: `LAWS`, and a `Prior`, a law with its numbers.
+
+Input: a text such as "student_t(3, 0, 2.5)". Output: the log density that targets add up, draws for the prior predictive law, and
+the text again for reports and files. A positive parameter takes `normal`, `student_t` and `cauchy` cut off at its lowest value.
+"""
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gyromc.checks import positive, require, shown
+from gyromc.errors import InvalidInput
+from gyromc.show.numbers import is_number
+from gyromc.targets.likelihoods import Domain, library, log_sigmoid
+
+__all__ = ["LAWS", "Law", "Prior"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Law:
+    """A family of laws.
+
+    - `arguments`: their names; all but locations are positive. Those called `location`, `scale`, `rate` and `log_location` change
+      with the units of the parameter.
+    - `log_density`: of a value and the arguments, up to a constant in the value; NumPy's or JAX's.
+    - `domains`: the parameters it suits; `frozen`: the distribution of `scipy.stats` with these arguments, where there is one.
+    """
+
+    arguments: tuple[str, ...]
+    log_density: Callable[..., Any]
+    domains: tuple[Domain, ...]
+    frozen: Callable[..., Any] | None = None
+
+
+def _student_t(x, nu, location, scale):
+    return -(nu + 1) / 2 * library(x).log1p(((x - location) / scale) ** 2 / nu)
+
+
+def _dirichlet(cuts, concentration):
+    """Of cutpoints, … × C-1, where the probabilities of the classes have this law."""
+    numpy = library(cuts)
+    slopes = log_sigmoid(cuts) + log_sigmoid(-cuts)
+    upto = numpy.exp(log_sigmoid(cuts))
+    shares = numpy.diff(numpy.concatenate([0 * upto[..., :1], upto, 1 + 0 * upto[..., :1]], axis=-1), axis=-1)
+    least = numpy.maximum(shares, 1e-30)
+    return numpy.sum(slopes, axis=-1) + (concentration - 1) * numpy.sum(numpy.log(least), axis=-1)
+
+
+ANYWHERE = (Domain.REAL, Domain.POSITIVE, Domain.CUTPOINTS)
+LAWS = {
+    "normal": Law(
+        ("location", "scale"), lambda x, m, s: -0.5 * ((x - m) / s) ** 2, ANYWHERE, lambda stats, m, s: stats.norm(m, s)
+    ),
+    "student_t": Law(("nu", "location", "scale"), _student_t, ANYWHERE, lambda stats, n, m, s: stats.t(n, m, s)),
+    "cauchy": Law(
+        ("location", "scale"),
+        lambda x, m, s: _student_t(x, 1.0, m, s),
+        ANYWHERE,
+        lambda stats, m, s: stats.cauchy(m, s),
+    ),
+    "half_normal": Law(
+        ("scale",), lambda x, s: -0.5 * (x / s) ** 2, (Domain.POSITIVE,), lambda stats, s: stats.halfnorm(0, s)
+    ),
+    "exponential": Law(("rate",), lambda x, r: -r * x, (Domain.POSITIVE,), lambda stats, r: stats.expon(0, 1 / r)),
+    "gamma": Law(
+        ("shape", "rate"),
+        lambda x, a, r: (a - 1) * library(x).log(x) - r * x,
+        (Domain.POSITIVE,),
+        lambda stats, a, r: stats.gamma(a, 0, 1 / r),
+    ),
+    "lognormal": Law(
+        ("log_location", "log_scale"),
+        lambda x, m, s: -0.5 * ((library(x).log(x) - m) / s) ** 2 - library(x).log(x),
+        (Domain.POSITIVE,),
+        lambda stats, m, s: stats.lognorm(s, 0, math.exp(m)),
+    ),
+    "beta": Law(
+        ("a", "b"),
+        lambda x, a, b: (a - 1) * library(x).log(x) + (b - 1) * library(x).log1p(-x),
+        (Domain.SHARE,),
+        lambda stats, a, b: stats.beta(a, b),
+    ),
+    "dirichlet": Law(("concentration",), _dirichlet, (Domain.CUTPOINTS,)),
+    # Of the partial correlations: `Group` has its density.
+    "lkj": Law(("concentration",), lambda x, eta: 0 * x, (Domain.CORRELATIONS,)),
+}
+"""The laws by name."""
+EXAMPLES = {
+    Domain.REAL: "normal(0, 1) or student_t(3, 0, 2.5)",
+    Domain.POSITIVE: "exponential(1), student_t(3, 0, 2.5) or gamma(2, 0.1)",
+    Domain.SHARE: "beta(1, 9)",
+    Domain.CUTPOINTS: "dirichlet(2) or normal(0, 5)",
+    Domain.CORRELATIONS: "lkj(4)",
+}
+IN_UNITS = {"location": 1, "scale": 1, "rate": -1}
+"""The power of the unit that an argument has."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Prior:
+    """A law with its numbers.
+
+    ```python
+    from gyromc.targets import Prior
+    prior = Prior.read("student_t(3, 0, 2.5)")
+    assert prior.law == "student_t" and str(prior.scaled(2.0)) == "student_t(3, 0, 5)"
+    ```
+    """
+
+    law: str
+    numbers: tuple[float, ...]
+
+    @classmethod
+    def read(cls, text: Any, of: str = "a prior") -> "Prior":
+        """The prior that a text stands for; `of`: what it is called in messages."""
+        if isinstance(text, Prior):
+            return text
+        match = re.fullmatch(r"\s*(\w+)\s*\(([^()]*)\)\s*", text) if isinstance(text, str) else None
+        given = [part.strip() for part in match[2].split(",")] if match else []
+        name = match[1].lower() if match else ""
+        forms = ", ".join(f"{law}({', '.join(known.arguments)})" for law, known in LAWS.items())
+        if name not in LAWS or len(given) != len(LAWS[name].arguments) or not all(map(is_number, given)):
+            raise InvalidInput(f"{of} must be one of {forms}, with numbers: got {shown(text)}.")
+        for argument, value in zip(LAWS[name].arguments, given, strict=True):
+            if not argument.endswith("location"):
+                positive(float(value), f"{argument} of {text}")
+        return cls(name, tuple(float(value) for value in given))
+
+    def require(self, domain: Domain, of: str) -> "Prior":
+        """Itself, where the law suits a parameter of this domain."""
+        fit = ", ".join(name for name, law in LAWS.items() if domain in law.domains)
+        require(
+            domain in LAWS[self.law].domains,
+            f"{of} is {domain.value}, whose prior is {fit}: got {self}. Write it as {EXAMPLES[domain]}.",
+        )
+        return self
+
+    def __str__(self) -> str:
+        return f"{self.law}({', '.join(f'{value:.6g}' for value in self.numbers)})"
+
+    def __getitem__(self, argument: str) -> float:
+        """The number of an argument; 0 for one that the law does not have."""
+        return dict(zip(LAWS[self.law].arguments, self.numbers, strict=True)).get(argument, 0.0)
+
+    @property
+    def size(self) -> float:
+        """How large a positive parameter is, roughly."""
+        if self.law == "lognormal":
+            return math.exp(self["log_location"])
+        return abs(self["location"]) + self["scale"] if not self["rate"] else (self["shape"] or 1.0) / self["rate"]
+
+    def scaled(self, unit: float) -> "Prior":
+        """The law of a parameter times `unit`."""
+        numbers = [
+            value + math.log(unit) if name == "log_location" else value * unit ** IN_UNITS.get(name, 0)
+            for name, value in zip(LAWS[self.law].arguments, self.numbers, strict=True)
+        ]
+        return Prior(self.law, tuple(numbers))
+
+    def log_density(self, x: Any) -> Any:
+        """log p(x), up to a constant."""
+        return LAWS[self.law].log_density(x, *self.numbers)
+
+    def draw(self, rng: np.random.Generator, size: Any, least: float = -math.inf) -> np.ndarray:
+        """Draws above `least`, by the inverse of the distribution function."""
+        from scipy import stats
+
+        made = LAWS[self.law].frozen
+        assert made is not None
+        law = made(stats, *self.numbers)
+        return law.isf(law.sf(least) * rng.random(size))
