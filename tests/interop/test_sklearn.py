@@ -60,6 +60,7 @@ CHECKED = [
 ]
 
 
+@pytest.mark.slow
 def test_scikit_learns_checks_of_its_interface():
     """Those without the ones that it calls legacy, which fit many times and are slow for a classifier."""
     found = check_estimator(

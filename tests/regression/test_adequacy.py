@@ -24,14 +24,13 @@ def test_a_right_model_is_rarely_called_wrong(family):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings(
-    "ignore::gyromc.GyromcWarning"
-)  # of few rows in groups some fits say that their draws are poor
+# Of few rows in groups some fits warn, rightly, that their draws are poor.
+@pytest.mark.filterwarnings("ignore::gyromc.GyromcWarning")
 @pytest.mark.parametrize("n", [40, 150])
 @pytest.mark.parametrize("family", [*EVERY, *GROUPED])
 def test_at_most_one_right_model_in_twenty_is_called_wrong(family, n):
-    """Groups are fitted by two longer fits for each of the simulations: there are fewer of them."""
-    count = 60 if family in GROUPED else 200
+    """Counts in groups are fitted by two long fits for each simulation: there are fewer of them."""
+    count = 100 if family == "poisson with groups" else 200
     wrong, p = alarms(family, count, n)
     print(f"{family}, {n} rows: {wrong} of {count} called wrong")
     assert wrong <= count / 20
