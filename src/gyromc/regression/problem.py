@@ -117,7 +117,8 @@ def settable(
     for group in groups:
         several = len(group.columns) > 1
         others |= dict.fromkeys(("sd", group.name, *group.names[: len(group.columns)]), Domain.POSITIVE)
-        others |= dict.fromkeys(("cor", f"cor({group.name})") if several else (), Domain.CORRELATIONS)
+        if several:
+            others |= dict.fromkeys(("cor", f"cor({group.name})"), Domain.CORRELATIONS)
     return {**others, **found}
 
 
