@@ -111,13 +111,14 @@ def settable(
     `sd` and `cor` stand for the standard deviations and the correlations of all groups, a group's name for its standard
     deviations. A column goes before what has the same name.
     """
-    found = dict.fromkeys((*columns, *(["intercept"] if intercept else [])), Domain.REAL)
+    found = {name: Domain.REAL for name in (*columns, *(["intercept"] if intercept else []))}
     further = NormalNoise.further if likelihood.name == Normal.name else likelihood.further
     others = {one.name: one.domain for one in further}
     for group in groups:
         several = len(group.columns) > 1
-        others |= dict.fromkeys(("sd", group.name, *group.names[: len(group.columns)]), Domain.POSITIVE)
-        others |= dict.fromkeys(("cor", f"cor({group.name})") if several else (), Domain.CORRELATIONS)
+        others |= {name: Domain.POSITIVE for name in ("sd", group.name, *group.names[: len(group.columns)])}
+        if several:
+            others |= {name: Domain.CORRELATIONS for name in ("cor", f"cor({group.name})")}
     return {**others, **found}
 
 
