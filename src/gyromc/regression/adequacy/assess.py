@@ -259,6 +259,57 @@ def bayesian_r_squared(law: Predictive, weights: np.ndarray | None = None) -> np
     return explained / np.maximum(explained + noise, 1e-300)
 
 
+CAUSES = (Aspect.CURVATURE, Aspect.DEPENDENCE, Aspect.LINK, Aspect.PROPORTIONAL)  # faults of the mean
+FAIR = 0.1  # share of the residuals' variance, from which a fault of the mean goes before the dispersion that it makes
+
+
+def ordered(found: Adequacy) -> list[ModelCheck]:
+    """The checks, the model's worst fault first: what a model without it would gain most by, causes before their symptoms.
+
+    A fault of the mean makes classes and counts look miscalibrated, and counts overdispersed. So where one is found these come
+    after it, dispersion only where the fault explains a fair share of what is left.
+    """
+    wrong = [check for check in found.checks if check.verdict is ModelVerdict.MISFIT]
+    causes = {check.aspect: check.statistic for check in wrong if check.aspect in CAUSES}
+    of_mean = max(causes.values(), default=0.0)
+    later = set()
+    if found.law.kind is not ResponseKind.NUMBERS:
+        later |= {Aspect.DISPERSION} if of_mean > FAIR else set()
+        later |= (
+            {Aspect.CALIBRATION, Aspect.COVERAGE} if causes or Aspect.DISPERSION in {c.aspect for c in wrong} else set()
+        )
+    rest = [check for check in found.checks if check.verdict is not ModelVerdict.MISFIT]
+    return [*sorted(wrong, key=lambda check: (check.aspect in later, -_gain(check, found))), *rest]
+
+
+def _gain(check: ModelCheck, found: Adequacy) -> float:
+    """Roughly the log density per row that a model without this fault would gain: one scale for all checks.
+
+    A share s of the residuals' variance gives -½ log(1 - s), of counts with dispersion r ½ s r; a variance wrong by the factor r
+    (r - 1 - log r)/2, a share of rows or the law of the PIT their divergence from what is expected.
+    """
+    size, of_counts = check.statistic, found.by_aspect.get(Aspect.DISPERSION)
+    match check.aspect:
+        case Aspect.DISPERSION:
+            return 0.5 * (size - 1 - np.log(max(size, 1e-9)))
+        case aspect if aspect in CAUSES:
+            return -0.5 * np.log1p(-min(size, 0.99)) if of_counts is None else 0.5 * size * of_counts.statistic
+        case Aspect.SPREAD:
+            return np.log(size) ** 2 / 6  # the variance of log sd over thirds of the rows
+        case Aspect.CALIBRATION:
+            return 2 * size**2 if "gap" in check.details else size / 2
+        case Aspect.COVERAGE:
+            share, level = np.clip(size, 1e-9, 1 - 1e-9), check.details["expected"]
+            return float(special.rel_entr(share, level) + special.rel_entr(1 - share, 1 - min(level, 1 - 1e-9)))
+        case Aspect.OUTLIERS if not check.details["many"]:
+            worst = max(found.outputs, key=lambda output: np.abs(output.values[check.details["rows"]]).max(initial=0))
+            # a row takes e²/(1 - h) of the sum of squares with it when it goes
+            gone = worst.values**2 / np.maximum(1 - worst.leverages, 0.02)
+            share = float(gone[check.details["rows"]].sum() / np.sum(worst.values**2))
+            return -0.5 * np.log1p(-min(share, 0.99))
+    return 0.0
+
+
 BINS, MOST_VALUES, PIT_BINS, MOST_POINTS, GRID, GROUPS = 30, 30, 20, 400, 40, 20
 
 
