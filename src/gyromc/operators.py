@@ -15,6 +15,7 @@ from jaxtyping import Array, Float
 
 from gyromc.checks import numbers, require
 from gyromc.errors import InvalidInput
+from gyromc.machine import require_memory
 
 Vector = Float[Array, " n"]
 
@@ -56,6 +57,8 @@ class Operator(eqx.Module):
 
         Without the matrix: the largest entry of its product with a vector of random signs, in this row.
         """
+        if self.size > 10**8:  # smaller ones always fit
+            require_memory(24 * self.size, f"A map of {self.size:,} numbers", "Take a smaller `dim`, fewer parameters.")
         signs: Any = 2 * np.random.default_rng(0).integers(0, 2, self.size, dtype=np.int8) - 1  # of one byte each
         gap = np.abs(self(signs) - sign * np.asarray(self.transposed()(signs)))
         return float(gap.max()), (int(gap.argmax()), 0)

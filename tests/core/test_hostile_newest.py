@@ -351,7 +351,7 @@ CALLS = {
     ),
     "a prior of nothing": (fitted(prior={"x": "normal(0, 0)"}), "prior|positive"),
     "a prior of an unknown column": (fitted(prior={"zz": "normal(0, 1)"}), "zz"),
-    "a prior of an unknown law": (fitted(prior={"x": "cauchy(0, 1)"}), "normal"),
+    "a prior of an unknown law": (fitted(prior={"x": "zipf(0, 1)"}), "normal"),
     "a prior of text": (fitted(prior="x"), "prior"),
     "a reference of an unknown level": (fitted("y ~ g", reference={"g": "zz"}), "level"),
     "a positive class of numbers": (fitted(positive="yes"), "positive"),

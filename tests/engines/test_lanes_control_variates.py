@@ -52,7 +52,7 @@ def test_one_step_uses_the_oracle_s_own_gradient_of_a_row(kind, d, order):
         dtype="float32",
     )  # fmt: skip
     session = lanes.Session(plan, lanes.initial_state(plan), 1e8, None, 0)
-    session.program.entry[session.program.column >= 2 * d * gradients.WIDTH] = 0.0  # no noise
+    session.program.step.entry[session.program.step.column >= 2 * d * gradients.WIDTH] = 0.0  # no noise
     session.advance(1)
     with jax.enable_x64(True):
         wide, oracle = doubled((plan.flat_target, plan.prepared_oracle))

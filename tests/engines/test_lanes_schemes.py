@@ -59,8 +59,8 @@ def test_the_recursion_of_euler_is_the_known_one():
 
 def _without(session, first, last):
     """The session with nothing read from some rows of (y, s, ξ)."""
-    column = session.program.column
-    session.program.entry[(column >= first * WIDTH) & (column < last * WIDTH)] = 0.0
+    column = session.program.step.column
+    session.program.step.entry[(column >= first * WIDTH) & (column < last * WIDTH)] = 0.0
     return session
 
 

@@ -61,7 +61,7 @@ def test_the_contract():
     assert again["observables"]["h"]["variance"] == pred.variance["h"]
     assert "closed form" in repr(pred)
     assert "exact finite-step" in pred._repr_html_()
-    assert "<td>closed form</td>" in pred._repr_html_()
+    assert ">closed form</td>" in pred._repr_html_()
     assert all(v.status in ("holds", "not certified", "fails") and v.sentence for v in pred.verdicts)
 
 

@@ -72,7 +72,7 @@ def written(request, tmp_path_factory):
     t = 0.8 * x - 0.4 * z + 0.5 * (kind == "v")
     y, formula, more = {
         "logistic": ((rng.logistic(size=n) < t).astype(int), "y ~ x + z + kind", ["--robust"]),
-        "poisson": (rng.poisson(np.exp(1 + 0.5 * t + 0.5 * rng.normal(size=5)[g])), "y ~ x * z + (1 + x | g)", []),
+        "poisson": (rng.poisson(np.exp(1 + 0.5 * t + 0.5 * rng.normal(size=5)[g])), "y ~ x * z + (1 | g)", []),
         "linear": (78_000 + 9_000 * (t + rng.normal(size=n)), "y ~ bs(x, 4) + z + kind", []),
         "softmax": (
             np.array(["Car", "Bus", "Train"])[np.digitize(t + rng.logistic(size=n), [-1, 1])],

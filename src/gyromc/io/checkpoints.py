@@ -224,7 +224,10 @@ class Checkpoints:
 
     def _save(self, run: Run, kept: list[np.ndarray]) -> None:
         path = self.directory / f"step-{run.state.step:015d}.gyromc"
+        before: set[Path] = set()
+        pieces: tuple[DrawsFile, ...] = ()
         try:
+            before = set(self.directory.iterdir())
             if self._computed is None:
                 self._computed = prepared(run.plan, functions=False)
             pieces = self.pieces.added(kept)
@@ -249,8 +252,10 @@ class Checkpoints:
                 GyromcWarning,
                 stacklevel=4,
             )
-            with contextlib.suppress(OSError):
-                self._remove_unused()
+            # no checkpoint refers to the draws just written
+            for written in {self.directory / piece.name for piece in pieces} - before:
+                with contextlib.suppress(OSError):
+                    written.unlink()
         self.saved = time.monotonic()
 
     def _remove_unused(self) -> None:
