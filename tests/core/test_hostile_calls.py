@@ -105,7 +105,7 @@ ARGUMENTS = {
         ("none",),
     ),
     "overdamped dim": (D.overdamped, "`dim`", ("masked", "cube", "2**62")),
-    "hfhr dim": (lambda v: D.hfhr(v, 1.0, 1.0), "`dim`", ("masked", "cube", "2**62")),
+    "hfhr dim": (lambda v: D.hfhr(v, 1.0, 1.0), "`dim`", ("masked", "cube")),
     "hfhr alpha": (lambda v: D.hfhr(2, v, 1.0), "`alpha`|`D` must be positive definite", ()),
     "hfhr gamma": (lambda v: D.hfhr(2, 1.0, v), "`gamma`|`D` must be positive definite", ()),
     "gaul C": (lambda v: D.gaul(v, 1.0, 1.0), "`C`", ()),
