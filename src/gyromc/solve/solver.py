@@ -43,6 +43,7 @@ class SolverSettings:
       so many steps, rows of the regression are single states, and warm-up takes less. With 4,400 gradients, all counted, the
       effective sample sizes per gradient are 455 for heart's coefficients, 18 for eight schools and 16 for radon's counties
       (medians, 8 seeds; 340, 9 and 16 with the usual share; with 32 chains, which leave 2 rounds for the metric, radon has 1).
+      A few runs in 24 on radon warm up too briefly: their errors are several times larger, and are stated so.
     - `mixed`: split R-hat up to which an error counts as reached; `unmixed`: from which on a warning is given.
     - `again`, `apart`: how often rounds with an R-hat above `apart` become warm-up: the chains had not found the law yet.
     - `learnings`: how often coordinates are learned, each time from what the last ones let chains reach.
