@@ -45,6 +45,10 @@ REFUSED = {
     "complex schedule": (lambda _: plan(step_size=lambda k: 0.1 + 0j), "schedule must return a real number"),
     "noise beyond float64": (lambda _: O.Gaussian(1e300), r"`tau` must be below 1e\+150"),
     "no Gaussian fit": (lambda _: run(target=BANANA, start=[0.0, 0.0], martingale=True), "No Gaussian describes this"),
+    "columns that depend on each other": (
+        lambda _: gm.predict(plan(target=T.LinearRegression(np.ones((9, 2)), np.ones(9), prior_scale=1e9))),
+        "columns of X depend on each other",
+    ),
     "start beyond float32": (lambda _: plan(start=[1e300, 0.0]), r"`start` holds 1e\+300"),
     "every without checkpoint": (lambda _: gm.run(plan(), every=3), "`every` and `keep` are about checkpoints"),
     "keep without checkpoint": (lambda _: gm.run(plan(), keep=5), "`every` and `keep` are about checkpoints"),

@@ -203,6 +203,28 @@ def test_the_mild_funnel_is_right_or_warned_of(seed):
     assert found.warnings or abs(row.mean - np.exp(0.5)) < 4 * row.std_error
 
 
+@pytest.mark.parametrize(
+    ("density", "off"),
+    [
+        (lambda t: -0.5 * t[0] ** 2 + 0.0 * t[1], "theta[1]"),
+        (lambda t: -0.5 * t[0] ** 2 + jax.nn.log_sigmoid(t[0] + t[1]), "theta[1]"),
+    ],
+    ids=["flat along one parameter", "separated classes without a prior"],
+)
+def test_a_posterior_that_cannot_be_normalised_is_named(density, off):
+    """Where U does not change its virial is 1 in every chain, without an error that it could be compared with."""
+    found = quietly(gm.targets.LogDensity(density), start=np.zeros(2), gradients=60_000)
+    said = [sentence for sentence in found.warnings if "improper" in sentence]
+    assert len(said) == 1
+    assert f"along {off}:" in said[0]
+    assert not any("would be needed" in sentence for sentence in found.warnings)
+
+
+def test_chains_that_nothing_holds_are_refused():
+    with pytest.raises(InvalidInput, match="the posterior is improper"):
+        gm.expect(gm.targets.LogDensity(lambda t: 0.0 * t[0] + 0.0 * t[1]), start=np.zeros(2), gradients=200_000)
+
+
 def test_more_than_a_thousand_parameters_have_errors():
     found = quietly(gm.targets.Quadratic(np.geomspace(1, 100, 1020)), gradients=40_000)
     errors = np.array(list(found.std_error.values()))

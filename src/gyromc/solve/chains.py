@@ -44,6 +44,7 @@ class ChainSettings:
       fits took two thirds of the time.
     - `stuck_acceptance`, `stuck_potential`: a chain that accepts less, or whose U lies so many of the law's standard deviations
       √(d/2) above the lower third of chains, begins anew from another chain while warm-up lasts.
+    - `farthest`: a parameter beyond shows that nothing holds the chains; squares of larger ones would soon overflow.
     - `most_dense`, `rank`: parameters up to which the metric is a matrix, and its own directions beyond.
     """
 
@@ -62,6 +63,7 @@ class ChainSettings:
     later_fit: int = 4
     stuck_acceptance: float = 0.3
     stuck_potential: float = 5.0
+    farthest: float = 1e100
     most_dense: int = 1000
     rank: int = 64
 
@@ -247,6 +249,11 @@ class LangevinChains:
         """One round in which the step size adapts; then a new metric, and chains that are stuck begin anew."""
         count, settings = len(self.warm), self.settings
         kept, log_steps = self._advance(settings.first_rate if count < 4 else settings.later_rate)
+        if np.abs(kept.theta).max() > settings.farthest:
+            raise InvalidInput(
+                f"Chains went beyond {settings.farthest:g}: the density does not fall far out, so the posterior is improper and "
+                "its means do not exist. Give every parameter a proper prior."
+            )
         # the first rounds still fall towards the bulk of the law
         self.warm.append(Round(*(x[settings.steps // 2 :] for x in kept)) if count < 2 else kept)
         self.log_step = float(np.mean(log_steps[len(log_steps) // 2 :]))

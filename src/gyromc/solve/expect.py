@@ -36,6 +36,8 @@ NOT_ADJUSTED = (
     "is small where the posterior is near Gaussian, as it is with many rows."
 )
 
+FLAT = 0.05  # a virial so near 1: on average U rises by a twentieth of what it would under a law, or less
+
 
 def expect(
     target: Target | Plan,
@@ -135,21 +137,26 @@ def _warnings(solver: Solver, rows: Mapping[str, PosteriorMean], sampling: Sampl
             "are too short: allow more `seconds`, or write the model in other coordinates."
         )
     tests = sampling.tests()
+    flat = [test for test in tests if not abs(test.virial - 1) > FLAT]
     if tests:
         labels = solver.question.coordinates
-        off = listed(by_site(labels, [labels[test.coordinate] for test in tests]))
+        off = listed(by_site(labels, [labels[test.coordinate] for test in flat or tests]))
         said.append(
-            f"The draws do not follow the target: a variance seems wrong by {100 * abs(tests[0].virial):.0f} % "
+            f"The density hardly falls along {off}: the posterior seems improper, and such means do not exist. Give these "
+            "parameters a proper prior."
+            if flat
+            else f"The draws do not follow the target: a variance seems wrong by {100 * abs(tests[0].virial):.0f} % "
             f"({abs(tests[0].z):.1f} standard errors) along {off}. Chains do not reach a part of the posterior, "
             "such as the neck of a funnel: write the model in other coordinates (non-centred)."
         )
-    missed = {name: row.relative_error for name, row in rows.items() if row.relative_error > solver.error * (1 + 1e-9)}
+    # an error that is not a number was not reached
+    missed = {n: row.relative_error for n, row in rows.items() if not row.relative_error <= solver.error * (1 + 1e-9)}
     if missed:
         worst = max(missed, key=lambda name: missed[name])
-        took = solver.limits.spent * (missed[worst] / solver.error) ** 2
+        took = duration(solver.limits.spent * (missed[worst] / solver.error) ** 2)
         said.append(
             f"The error asked for, {solver.error:g} posterior standard deviations, is not reached for {group(list(missed))}, "
-            f"at most {missed[worst]:.2g} ({worst}): {solver.end}; about {duration(took)} would be needed."
+            f"at most {missed[worst]:.2g} ({worst}): {solver.end}{'' if flat else f'; about {took} would be needed'}."
         )
     if solver.cut_warm_up is not None:
         interrupted = solver.cut_warm_up is End.INTERRUPTED

@@ -107,9 +107,10 @@ class Sampling:
         averages = np.mean(self.virials, axis=0)
         chains, d = averages.shape
         mean, error = averages.mean(axis=0), averages.std(axis=0, ddof=1) / math.sqrt(chains)
-        z = mean / np.where(error > 0, error, np.inf)
+        # Where U does not change at all, every chain has the same virial, 1, and its error is zero.
+        z = mean / np.maximum(error, 1e-300)
         limit = _student_quantile(1 - SETTINGS.chance / (2 * d), chains - 1)
-        off = np.flatnonzero((np.abs(z) > limit) & (np.abs(mean) > SETTINGS.virial))
+        off = np.flatnonzero(~np.isfinite(mean) | (np.abs(z) > limit) & (np.abs(mean) > SETTINGS.virial))
         return [ZeroMeanTest(int(i), float(mean[i]), float(z[i])) for i in off[np.argsort(-np.abs(mean[off]))]]
 
     def draws(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -6,6 +6,7 @@ its linear predictors are in `likelihoods`. Data are float64 NumPy arrays; an en
 
 import abc
 import functools
+import warnings
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -13,9 +14,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.linalg
 from jaxtyping import Float
 
 from gyromc.checks import numbers, positive, require, whole
+from gyromc.errors import InvalidInput
 from gyromc.evaluation import POTENTIAL, spend
 from gyromc.machine import require_memory
 from gyromc.targets.base import Scalar, SumOverData
@@ -298,7 +301,14 @@ class LinearRegression(WithLikelihood, GeneralizedLinear):
     def gaussian(self):
         X, y = np.asarray(self.X, float), np.asarray(self.y, float)
         K = X.T @ X + float(self.prior_precision) * np.eye(self.dim)
-        return K, np.linalg.solve(K, X.T @ y)
+        try:
+            with warnings.catch_warnings(action="error", category=scipy.linalg.LinAlgWarning):
+                return K, scipy.linalg.solve(K, X.T @ y, assume_a="pos")
+        except (scipy.linalg.LinAlgError, scipy.linalg.LinAlgWarning) as error:
+            raise InvalidInput(
+                "The columns of X depend on each other, and the prior is too wide to determine their coefficients in double "
+                f"precision ({error}). Leave out a column, or take a smaller `prior_scale`."
+            ) from error
 
 
 class LogisticRegression(WithLikelihood, GeneralizedLinear):
