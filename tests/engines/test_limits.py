@@ -16,6 +16,7 @@ from gyromc import machine
 from gyromc.engines import lanes, loop
 from gyromc.engines.lanes import num_threads
 from gyromc.prediction.predict import _check_size
+from support.kernels import ON_GPU
 from support.values import in_chunks
 
 CHILD = """
@@ -183,8 +184,8 @@ def plan_of(oracle, **options):
     )
 
 
-# not "auto", which on a GPU is `pallas`: it reads the rows of a batch one after the other
-@pytest.mark.parametrize("engine", ["scan", "lanes"])
+# on a GPU "auto" is `pallas`, which reads the rows of a batch one after the other
+@pytest.mark.parametrize("engine", ["scan", pytest.param("auto", marks=pytest.mark.skipif(ON_GPU, reason="a GPU"))])
 def test_batches_that_do_not_fit_into_memory_are_refused(engine, monkeypatch):
     monkeypatch.setattr(machine, "free_memory", lambda: 2**32)
     with pytest.raises(gm.InvalidInput, match=r"Minibatch\(1000000000\).* GiB.*smaller batches"):
