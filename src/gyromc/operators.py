@@ -79,9 +79,7 @@ class Scaled(Operator):
     scale: Float[np.ndarray, ""] = eqx.field(converter=lambda x: np.asarray(x, float) if np.isscalar(x) else x)
     n: int = eqx.field(static=True)
 
-    @property
-    def size(self) -> int:
-        return self.n
+    size = property(lambda self: self.n)
 
     def __call__(self, v):
         return self.scale * v
@@ -108,9 +106,7 @@ class Diagonal(Operator):
 
     values: Float[np.ndarray, " n"]
 
-    @property
-    def size(self) -> int:
-        return self.values.shape[0]
+    size = property(lambda self: self.values.shape[0])
 
     def __call__(self, v):
         return self.values * v
@@ -135,9 +131,7 @@ class Rotations(Operator):
     rates: Float[np.ndarray, " pairs"]
     n: int = eqx.field(static=True)
 
-    @property
-    def size(self) -> int:
-        return self.n
+    size = property(lambda self: self.n)
 
     def __call__(self, v):
         xp = _arrays(v)
@@ -163,9 +157,7 @@ class LowRank(Operator):
     weights: Float[np.ndarray, " k"]
     right: Float[np.ndarray, "n k"]
 
-    @property
-    def size(self) -> int:
-        return self.left.shape[0]
+    size = property(lambda self: self.left.shape[0])
 
     def __call__(self, v):
         return self.left @ (self.weights * (self.right.T @ v))
@@ -196,9 +188,7 @@ class Product(Operator):
     outer: Operator
     inner: Operator
 
-    @property
-    def size(self) -> int:
-        return self.outer.size
+    size = property(lambda self: self.outer.size)
 
     def __call__(self, v):
         return self.outer(self.inner(v))
@@ -218,9 +208,7 @@ class Dense(Operator):
 
     matrix: Float[np.ndarray, "n n"]
 
-    @property
-    def size(self) -> int:
-        return self.matrix.shape[0]
+    size = property(lambda self: self.matrix.shape[0])
 
     def __call__(self, v):
         return self.matrix @ v
@@ -246,9 +234,7 @@ class Blocks(Operator):
     lower_left: Operator
     lower_right: Operator
 
-    @property
-    def size(self) -> int:
-        return 2 * self.upper_left.size
+    size = property(lambda self: 2 * self.upper_left.size)
 
     def __call__(self, v):
         m = self.upper_left.size

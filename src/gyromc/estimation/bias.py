@@ -112,27 +112,33 @@ def predicted(run: Run) -> dict[str, Bias]:
             continue
         known = row.bias_method.kind is Kind.UNKNOWN and row.bias_method != UNKNOWN
         why = row.bias_method.removeprefix("unknown: ") if known else "no formula gives it"
-        found[name] = Bias(None, f"unknown: {hinted(why)}")
+        found[name] = Bias(None, f"unknown: {hinted(why, plan)}")
     return found
 
 
 def predicted_or_not(run: Run) -> dict[str, Bias]:
     """As `predicted` where that takes seconds or no longer than the run; unknown biases, with the reason, elsewhere."""
     if run.plan.scheduled:
-        why = "the step size is a schedule"
+        why = hinted("the step size is a schedule", run.plan)
     elif costly := too_costly(run):
-        why = f'{costly}; pass `bias="predict"` to insist, or `bias="richardson"` to measure it with pairs of chains'
+        why = hinted(f'{costly}; pass `bias="predict"` to insist', run.plan)
     else:
         try:
             return predicted(run)
         except InvalidInput as error:  # no mode, or one that says little about the target
-            why = hinted(str(error))
+            why = hinted(str(error), run.plan)
     return dict.fromkeys(run, Bias(None, f"unknown: {why}"))
 
 
-def hinted(why: str) -> str:
+def hinted(why: str, plan: Plan) -> str:
     """The reason for an unknown bias, with what to do about it."""
+    if _why_no_pairs(plan) is not None:
+        return f"{why.rstrip('.')}; keep draws, and `gyromc.check` tests whether there is one"
     return f'{why.rstrip(".")}; pass `bias="richardson"` to measure it with pairs of chains'
+
+
+def _why_no_pairs(plan: Plan) -> str | None:
+    return "the step size is a schedule" if plan.scheduled else why_no_moments(plan.oracle)
 
 
 def order_of_bias(plan: Plan) -> int:
@@ -174,7 +180,7 @@ class _Pairs(NamedTuple):
 def extrapolated(run: Run) -> dict[str, Bias]:
     """The bias of averages of as many steps as the run made, without the effect of the start, which a pair shares."""
     plan = run.plan.replace(num_steps=run.steps_done)
-    reason = "the step size is a schedule" if plan.scheduled else why_no_moments(plan.oracle)
+    reason = _why_no_pairs(plan)
     require(reason is None, f'`bias="richardson"` cannot pair chains here: {reason}.')
     order, stable = order_of_bias(plan), stability(plan)
     factor = 2**order / (2**order - 1)

@@ -321,4 +321,4 @@ def _biases(run: Run, source: BiasSource | Mapping[str, Bias]) -> Mapping[str, B
     try:
         return biases.predicted(run)
     except InvalidInput as error:
-        raise InvalidInput(f"The bias cannot be predicted: {biases.hinted(str(error))}.") from error
+        raise InvalidInput(f"The bias cannot be predicted: {biases.hinted(str(error), run.plan)}.") from error

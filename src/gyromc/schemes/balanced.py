@@ -36,12 +36,8 @@ class Balanced(Scheme):
     root: Operator | None
 
     def __init__(self, second_moment: Operator | None = None, root: Operator | None = None):
-        super().__init__("balanced", None, linear=True)
+        super().__init__("balanced", None, linear=True, needs_prepared=True)
         self.second_moment, self.root = second_moment, root
-
-    @property
-    def needs_prepared(self) -> bool:
-        return True
 
     def why_not(self, dynamics, augmented):
         S = self.second_moment

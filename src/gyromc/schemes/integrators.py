@@ -5,7 +5,7 @@ All draw on noise twice: half of it in this step, the same half again in the nex
 covariance on a Gaussian stays exact.
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -32,10 +32,9 @@ class LeimkuhlerMatthews(Scheme):
     """
 
     root: Operator | None
-    order: ClassVar[int] = 2
 
     def __init__(self, root: Operator | None = None):
-        super().__init__("leimkuhler_matthews", None, linear=True, memory=1)
+        super().__init__("leimkuhler_matthews", None, linear=True, memory=1, order=2)
         self.root = root
 
     def why_not(self, dynamics, augmented):
@@ -73,10 +72,8 @@ class LmAb2(Scheme):
     half a step of noise and rotation ahead, with the last gradient in place of a second one.
     """
 
-    order: ClassVar[int] = 2
-
     def __init__(self):
-        super().__init__("lm_ab2", None, linear=True, memory=2)
+        super().__init__("lm_ab2", None, linear=True, memory=2, order=2)
 
     def __call__(self, dynamics, y, gradient, xi, eta):
         n = dynamics.size
@@ -98,15 +95,11 @@ class HfhrSplitting(Scheme):
     noise's covariance Σ are used: then it is exact where both are diagonal, and so must C be.
     """
 
-    order: ClassVar[int] = 2
     kick: Operator | None
 
     def __init__(self, kick: Operator | None = None):
-        super().__init__("hfhr_splitting", None, linear=True, memory=1)
+        super().__init__("hfhr_splitting", None, linear=True, memory=0.5, order=2)
         self.kick = kick
-
-    def state_size(self, n):
-        return n + n // 2
 
     def why_not(self, dynamics, augmented):
         other = "use `lm_ab2`, which takes any D and Q"
@@ -136,11 +129,9 @@ class HfhrSplitting(Scheme):
 
     def __call__(self, dynamics, y, gradient, xi, eta):
         d = dynamics.size // 2
-        D, Q, root = dynamics.diffusion, dynamics.rotation, dynamics.root
-        assert isinstance(D, Blocks)
-        assert isinstance(Q, Blocks)
-        assert isinstance(root, Blocks)
-        assert isinstance(D.lower_right, Scaled)
+        D: Any = dynamics.diffusion
+        Q: Any = dynamics.rotation
+        root: Any = dynamics.root
         theta, r, half, g = y[:d], y[d : 2 * d], y[2 * d :], gradient[:d]
         theta, r = theta - eta * D.upper_left(g) + half, r - eta * Q.lower_left(g)
         decay = jnp.exp(-eta * D.lower_right.scale)
@@ -162,20 +153,12 @@ class GaulSplitting(Scheme):
     Gradient noise brings back a bias of first order.
     """
 
-    order: ClassVar[int] = 2
     parts: tuple[Operator, ...] | None
     """Of a plan: aηC, τ, τ(1-κ), κ, c, 1-τq/N, q/N, √N and √(1-c²), each a function of C."""
 
     def __init__(self, parts: tuple[Operator, ...] | None = None):
-        super().__init__("gaul_splitting", None, linear=True, memory=1)
+        super().__init__("gaul_splitting", None, linear=True, memory=0.5, order=2, needs_prepared=True)
         self.parts = parts
-
-    @property
-    def needs_prepared(self) -> bool:
-        return True
-
-    def state_size(self, n):
-        return n + n // 2
 
     def why_not(self, dynamics, augmented):
         if augmented and _gaul(dynamics) is not None:

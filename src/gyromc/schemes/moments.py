@@ -9,6 +9,7 @@ while a chain is averaged.
 
 import contextlib
 import dataclasses
+import functools
 import math
 import warnings
 from typing import Any
@@ -76,7 +77,8 @@ def mean_covariance(target: Target, oracle: Oracle, rows: np.ndarray) -> np.ndar
     shifts = np.random.default_rng(0).integers(0, 2**31, len(used))
     at_once = max(1, MOST_NUMBERS // d**2)
     parts = [slice(i, i + at_once) for i in range(0, len(used), at_once)]
-    return sum(_over_data(target, oracle, used[part], 2, shifts[part]).sum(axis=0) for part in parts) / len(used)
+    sums = [_over_data(target, oracle, used[part], 2, shifts[part]).sum(axis=0) for part in parts]
+    return np.sum(sums, axis=0) / len(used)
 
 
 def _over_data(target: Target, oracle: Oracle, rows: np.ndarray, order: int, shifts: np.ndarray) -> np.ndarray:
@@ -230,28 +232,18 @@ def _dense(plan: Any) -> GradientMoments:
     while True:
         key, own = jax.random.split(key)
         z, recorded = advance(z, own)
-        parts.append(_sums(plan, *(np.asarray(x, float) for x in recorded)))
+        theta, g, other = (np.swapaxes(np.asarray(x, float), 0, 1) for x in recorded)  # chains × steps × d
+        _require_finite(g, other)
+        squares = np.swapaxes(g - other, 1, 2) @ (g - other) / 2
+        parts.append((secondmoments.sums(theta - plan.model.start, g, other), squares))
         steps += PART
         if len(parts) < 2 or len(parts) & (len(parts) - 1):
             continue  # only after 2, 4, 8 … parts
-        counted = parts[len(parts) // 2 :]
-        total, differences = counted[0]
-        for more, other in counted[1:]:
-            total, differences = total + more, differences + other
-        found = _moments(total, differences)
-        known = found[2] <= ENOUGH and np.linalg.eigvalsh(found[0])[0] > 0  # noise may hide the curvature
+        add = lambda one, more: (one[0] + more[0], one[1] + more[1])
+        P, noise, error = _moments(*functools.reduce(add, parts[len(parts) // 2 :]))
+        known = error <= ENOUGH and np.linalg.eigvalsh(P)[0] > 0  # noise may hide the curvature
         if known or 2 * steps * per_step > MOST_GRADIENTS:
-            P, noise, error = found
             return GradientMoments(P, noise, f"a pilot run of {steps} steps", error)
-
-
-def _sums(plan: Any, theta: np.ndarray, g: np.ndarray, other: np.ndarray) -> tuple[BlockSums, np.ndarray]:
-    """The sums of states and gradients for each chain, and those of ½(ĝ₁-ĝ₂)(ĝ₁-ĝ₂)ᵀ; arrays are steps × chains × d."""
-    theta, g, other = (np.swapaxes(x, 0, 1) for x in (theta - plan.model.start, g, other))
-    if not np.all(np.isfinite(g)) or not np.all(np.isfinite(other)):
-        _diverged()
-    gap = g - other
-    return secondmoments.sums(theta, g, other), np.swapaxes(gap, 1, 2) @ gap / 2
 
 
 def _moments(total: BlockSums, differences: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
@@ -296,8 +288,7 @@ def _diagonal(plan: Any) -> GradientMoments:
         means.append([np.asarray(x, float) / length for x in recorded])
     P, Sigma = (np.array(part) for part in zip(*means[DIAGONAL_PARTS // 2 :], strict=True))
     S = P + Sigma
-    if not np.all(np.isfinite(S)):
-        _diverged()
+    _require_finite(S)
     mean = S.mean(axis=0)
     spread = S.std(axis=0, ddof=1) / np.sqrt(len(S))
     ratio = spread[mean > 0] / mean[mean > 0]
@@ -354,8 +345,9 @@ def _chains(plan: Any, chains: int, length: int, keep: bool = True):
     return in_double, z, key
 
 
-def _diverged() -> None:
-    raise InvalidInput(
+def _require_finite(*arrays: np.ndarray) -> None:
+    require(
+        all(np.all(np.isfinite(x)) for x in arrays),
         "The second moment S of the gradients cannot be estimated: a pilot run from the start diverged. Pass `S` to "
-        "`balanced`, a smaller `step_size`, or a `start` near the mode."
+        "`balanced`, a smaller `step_size`, or a `start` near the mode.",
     )
