@@ -4,7 +4,8 @@ Input: the matrices or parameters of a sampler. Output: a `Dynamics`, which ever
 one function in this module that returns `Dynamics(D, Q)`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -20,11 +21,11 @@ from gyromc.operators import (
     Diagonal,
     LowRank,
     Operator,
-    Planes,
     Product,
     Rotations,
     Scaled,
     as_operator,
+    planes,
     symmetrised,
 )
 
@@ -190,7 +191,7 @@ def hfhr(dim, alpha: float, gamma: float, preconditioner=None) -> Dynamics:
     - `dim`: the number of parameters, or the parameters themselves (any pytree), whose sizes are counted.
     - `alpha`, `gamma`: both positive.
     - `preconditioner`: C, symmetric positive definite, an approximation of the posterior's covariance; a vector is a diagonal,
-      applied without a matrix, and so is a diagonal plus low rank, `gyromc.operators.Gram`. Left out: the identity.
+      applied without a matrix. Left out: the identity.
 
     **Returns:** a `Dynamics` on (θ, r).
 
@@ -299,9 +300,9 @@ def pairing(K, D=None, dim: int | None = None, count: int = 20) -> Dynamics:
     assert abs(dyn.Q[0, 1]) == 3**0.5 and dyn.Q[2, 2] == 0
     ```
     """
-    if _is_function(K):
-        return _by_products(K, D, dim, "pairing", best.slow_pairs(count, best.paired_rates))
-    return _best(*_read(K, D), "pairing", lambda reduced: best.by_pairs(reduced, best.paired_rates).dense())
+    kept, hessian = _whitened(K, D, dim)
+    eigenvalues, basis, largest = best.spectrum(hessian, count)
+    return _rotated(kept, hessian, planes(basis, best.paired_rates(eigenvalues, largest)), "pairing")
 
 
 def fastest(K, D=None) -> Dynamics:
@@ -325,7 +326,8 @@ def fastest(K, D=None) -> Dynamics:
         "`fastest` needs `K` as a matrix: it moves all eigenvalues of K, so that its Q is a full matrix, which products K·x do "
         "not give. `pairing`, `equal_bias` and `least_variance` take them.",
     )
-    return _best(*_read(K, D), "fastest decay", best.fastest)
+    kept, hessian = _whitened(K, D)
+    return _rotated(kept, hessian, Dense(best.fastest(hessian)), "fastest decay")
 
 
 def least_variance(K, directions, rate: float = 1.0, D=None, dim: int | None = None) -> Dynamics:
@@ -346,23 +348,15 @@ def least_variance(K, directions, rate: float = 1.0, D=None, dim: int | None = N
     rate = positive(rate, "rate")
     rows = np.atleast_2d(numbers(directions, "directions"))
 
-    def checked(d: int) -> np.ndarray:
-        require(
-            rows.ndim == 2 and rows.shape[1] == d and np.all(np.any(rows != 0, axis=1)),
-            f"`directions` must hold rows of {d} numbers, like θ, none of them 0: got shape {rows.shape}.",
-        )
-        return rows.T
-
-    if _is_function(K):
-        turned = lambda product, root: best.least_variance(
-            best.solved(product, root[:, None] * checked(len(root))), rate
-        )
-        return _by_products(K, D, dim, "least variance", turned)
-    P, kept = _read(K, D)
+    kept, hessian = _whitened(K, D, dim)
     d = kept.size // 2 if kept.augmented else kept.size
-    W = np.linalg.cholesky(kept.D).T @ np.pad(checked(d), ((0, len(P) - d), (0, 0)))
-    solve = lambda reduced: best.least_variance(np.linalg.solve(reduced, W), rate).dense()
-    return _best(P, kept, "least variance", solve)
+    require(
+        rows.ndim == 2 and rows.shape[1] == d and np.all(np.any(rows != 0, axis=1)),
+        f"`directions` must hold rows of {d} numbers, like θ, none of them 0: got shape {rows.shape}.",
+    )
+    across: Any = kept.root.transposed()
+    W = np.stack([across(row) for row in np.pad(rows, ((0, 0), (0, kept.size - d)))], axis=1)
+    return _rotated(kept, hessian, best.least_variance(best.solved(hessian, W), rate), "least variance")
 
 
 def equal_bias(K, D=None, bias: float = 1.0, dim: int | None = None, count: int = 20) -> Dynamics:
@@ -386,82 +380,83 @@ def equal_bias(K, D=None, bias: float = 1.0, dim: int | None = None, count: int 
     """
     bias = positive(bias, "bias")
     require(bias >= 1, f"`bias` must be at least 1, the reversible dynamics' own: got {bias:g}.")
-    rates = best.equal_bias_rates(bias)
-    if _is_function(K) and isinstance(D, Dynamics) and D.augmented:
-        return _coupled_by_products(K, D, dim, count, bias)
+    if isinstance(D, Dynamics) and D.augmented:
+        Q = _coupled(K, D, dim, count, bias)
+        if Q is not None:
+            return Dynamics(D.diffusion, Q, f"{D.name}, equal bias", augmented=True)
+    kept, hessian = _whitened(K, D, dim)
+    eigenvalues, basis, largest = best.spectrum(hessian, count)
+    rates = best.rates_at_bias(*best.neighbours(eigenvalues), bias * largest / 2)
+    return _rotated(kept, hessian, planes(basis, rates), "equal bias")
+
+
+def _read(K, dim: int | None) -> Any:
+    """The Hessian over θ: a matrix, or products with it where K is a function."""
     if _is_function(K):
-        return _by_products(K, D, dim, "equal bias", best.slow_pairs(count, rates))
-    P, kept = _read(K, D)
-    d = len(P) // 2
-    Q = best.equal_bias_with_momentum(P[:d, :d], kept.D, bias) if kept.augmented else None
-    if Q is None:
-        return _best(P, kept, "equal bias", lambda reduced: best.by_pairs(reduced, rates).dense())
-    return Dynamics(kept.diffusion, Dense(Q), f"{kept.name}, equal bias", augmented=True)
-
-
-def _read(K, D) -> tuple[np.ndarray, Dynamics]:
-    """The Hessian over the state, and the dynamics whose D is kept; it has no name where D is left out."""
+        require(dim is not None, "`K` is a function, so its dimension is unknown: pass `dim`.")
+        return best.products(K, whole(dim, "dim", least=4, most=10**8))
     hessian = symmetrised(as_operator(K, "K"), +1, "K").dense()
-    d = len(hessian)
-    kept = D if isinstance(D, Dynamics) else general(np.ones(d) if D is None else D, 0)
     smallest = float(np.linalg.eigvalsh(hessian)[0])
     require(
         smallest > 0,
         f"`K` must be positive definite: its smallest eigenvalue is {smallest:.6g}. Take it at a mode of the target.",
     )
-    augmented = kept.has_momentum(d, "`K`")
-    kept = Dynamics(kept.diffusion, kept.rotation, "" if D is None else kept.name, augmented)
-    return augment(hessian, augmented), kept
+    return hessian
 
 
 def _is_function(K) -> bool:
     return callable(K) and not isinstance(K, Operator)
 
 
-def _size(dim: int | None) -> int:
-    require(dim is not None, "`K` is a function, so its dimension is unknown: pass `dim`.")
-    return whole(dim, "dim", least=4, most=10**8)
+def _whitened(K, D, dim: int | None = None) -> tuple[Dynamics, Any]:
+    """The dynamics whose D = RRᵀ is kept, without a name where D was left out, and RᵀPR, P the Hessian over the state."""
+    hessian = _read(K, dim)
+    d = hessian.shape[0]
+    kept = D if isinstance(D, Dynamics) else general(np.ones(d) if D is None else as_operator(D, "D", size=d), 0)
+    if not isinstance(hessian, np.ndarray):
+        entries = kept.diffusion.entries()
+        if entries is None or kept.size != d:
+            raise InvalidInput(
+                "With products K·x the rotation is for a diagonal D or, of `equal_bias`, for `hfhr` without preconditioner and "
+                "`gaul` with a number times the identity: others need not have the eigenvectors of K. "
+                f"Pass {d} numbers, leave `D` out, or pass K as a matrix."
+            )
+        R = np.sqrt(entries)
+        return Dynamics(kept.diffusion, kept.rotation, "", False), best.products(lambda x: R * (hessian @ (R * x)), d)
+    augmented = kept.has_momentum(d, "`K`")
+    root = kept.root.dense()
+    kept = Dynamics(kept.diffusion, kept.rotation, "" if D is None else kept.name, augmented)
+    return kept, root.T @ augment(hessian, augmented) @ root
 
 
-def _by_products(
-    K: Callable, D, dim: int | None, name: str, turned: Callable[[Callable, np.ndarray], Planes]
-) -> Dynamics:
-    """The dynamics with the planes that `turned` finds for D = I from products RKR·x, R² = D a diagonal, and R itself."""
-    d = _size(dim)
-    diffusion = Scaled(1.0, d) if D is None else D.diffusion if isinstance(D, Dynamics) else as_operator(D, "D", size=d)
-    entries = diffusion.entries()
-    if entries is None or diffusion.size != d:
-        raise InvalidInput(
-            f"With products K·x the rotation is for a diagonal D: pass {d} numbers, leave `D` out, or pass K as a matrix."
-        )
-    R = np.sqrt(entries)
-    planes = turned(lambda x: R * np.asarray(K(R * x), float), R)
-    inner = planes if D is None else Product(Diagonal(R), Product(planes, Diagonal(R)))
-    return Dynamics(diffusion, inner, name, augmented=False)
+def _rotated(kept: Dynamics, hessian: Any, J: Operator, name: str) -> Dynamics:
+    """The dynamics with Q = RJRᵀ, the best J for D = I carried over to D."""
+    Q: Operator = Product(kept.root, Product(J, kept.root.transposed()))
+    if isinstance(hessian, np.ndarray):
+        Q = Dense((Q.dense() - Q.dense().T) / 2)
+    return Dynamics(kept.diffusion, Q, f"{kept.name}, {name}" if kept.name else name, kept.augmented)
 
 
-def _coupled_by_products(K: Callable, D: Dynamics, dim: int | None, count: int, bias: float) -> Dynamics:
-    """`equal_bias` with momenta: the slowest eigenvectors turn with their own momenta, the others not at all."""
-    d = _size(dim)
-    D.has_momentum(d, "`K`")
-    found = D.diffusion.coordinates() if isinstance(D.diffusion, Blocks) else None
-    require(
-        found is not None and all(part.ndim == 0 for part in found),
-        "With products K·x and momenta, D must be that of `hfhr` without preconditioner, or of `gaul` with a number times the "
-        "identity: others need not have the eigenvectors of K.",
-    )
-    blocks = [found[i] for i in (0, 1, 3)]  # type: ignore[index]  # required above
-    eigenvalues, basis, largest = best.slowest(K, d, count)
-    rates = best.coupling_rates(eigenvalues, blocks, blocks[0] * largest, bias)
-    zero, factor, signs = Scaled(0.0, d), basis * np.sqrt(np.abs(rates)), np.sign(rates)
-    coupling, opposite = (LowRank(np.zeros(d), factor, s * signs) for s in (1.0, -1.0))
-    return Dynamics(D.diffusion, Blocks(zero, opposite, coupling, zero), f"{D.name}, equal bias", augmented=True)
+def _coupled(K, kept: Dynamics, dim: int | None, count: int, bias: float) -> Operator | None:
+    """Q on (θ, r) that turns eigenvectors of K with their own momenta; None where D does not keep these apart.
 
-
-def _best(P: np.ndarray, kept: Dynamics, name: str, solve: Callable[[np.ndarray], np.ndarray]) -> Dynamics:
-    """The dynamics with the Q that `solve` finds for D = I, carried over to D."""
-    label = f"{kept.name}, {name}" if kept.name else name
-    return Dynamics(kept.diffusion, Dense(best.on_identity(P, kept.D, solve)), label, kept.augmented)
+    Of products only the slowest are found, so that the D of θ must be a number times the identity.
+    """
+    hessian, D = _read(K, dim), kept.diffusion
+    d = hessian.shape[0]
+    kept.has_momentum(d, "`K`")
+    if not isinstance(D, Blocks) or not (isinstance(hessian, np.ndarray) or isinstance(D.upper_left, Scaled)):
+        return None
+    eigenvalues, basis, largest = best.spectrum(hessian, count)
+    images = [[np.asarray(block(v)) for v in basis.T] for block in (D.upper_left, D.upper_right, D.lower_right)]
+    parts = [np.sum(basis.T * image, axis=1) for image in images]
+    gaps = [np.max(np.abs(image - part[:, None] * basis.T)) for image, part in zip(images, parts, strict=True)]
+    if max(gaps) > 1e-9 * np.max(np.abs(parts)):
+        return None
+    steepest = np.max(parts[0] * eigenvalues) if isinstance(hessian, np.ndarray) else parts[0][0] * largest
+    rates, zero = best.coupling_rates(eigenvalues, parts, steepest, bias), Scaled(0.0, d)
+    coupling = LowRank(basis, rates, basis)
+    return Blocks(zero, coupling.times(-1.0), coupling, zero)
 
 
 def rotations(dim, rate: float | Sequence[float] = 1.0) -> Operator:

@@ -37,7 +37,7 @@ class Operator(eqx.Module):
         """The n × n matrix, in float64."""
 
     def cholesky(self) -> "Operator":
-        """L with L Lᵀ equal to this map, lower triangular but for `Gram`; `InvalidInput` unless positive definite."""
+        """L with L Lᵀ equal to this map, lower triangular; `InvalidInput` unless positive definite."""
         return Dense(self.dense()).cholesky()
 
     def entries(self) -> np.ndarray | None:
@@ -50,7 +50,7 @@ class Operator(eqx.Module):
 
     def times(self, factor: float) -> "Operator":
         """The map times a number."""
-        return Dense(factor * self.dense())
+        return jax.tree.map(lambda x: np.asarray(factor * x), self)
 
     def asymmetry(self, sign: int) -> tuple[float, tuple[int, int]]:
         """max |M - sign·Mᵀ| and where it is: 0 for a symmetric (sign=1) or skew (sign=-1) map.
@@ -79,9 +79,7 @@ class Scaled(Operator):
     scale: Float[np.ndarray, ""] = eqx.field(converter=lambda x: np.asarray(x, float) if np.isscalar(x) else x)
     n: int = eqx.field(static=True)
 
-    @property
-    def size(self) -> int:
-        return self.n
+    size = property(lambda self: self.n)
 
     def __call__(self, v):
         return self.scale * v
@@ -99,9 +97,6 @@ class Scaled(Operator):
     def transposed(self):
         return self
 
-    def times(self, factor):
-        return Scaled(factor * float(self.scale), self.n)
-
     def asymmetry(self, sign):
         return (1 - sign) * abs(float(self.scale)), (0, 0)
 
@@ -111,9 +106,7 @@ class Diagonal(Operator):
 
     values: Float[np.ndarray, " n"]
 
-    @property
-    def size(self) -> int:
-        return self.values.shape[0]
+    size = property(lambda self: self.values.shape[0])
 
     def __call__(self, v):
         return self.values * v
@@ -131,9 +124,6 @@ class Diagonal(Operator):
     def transposed(self):
         return self
 
-    def times(self, factor):
-        return Diagonal(factor * self.values)
-
 
 class Rotations(Operator):
     """Skew 2 × 2 blocks `rate_i [[0, -1], [1, 0]]` on coordinates (2i, 2i+1); for odd n the last coordinate maps to 0."""
@@ -141,9 +131,7 @@ class Rotations(Operator):
     rates: Float[np.ndarray, " pairs"]
     n: int = eqx.field(static=True)
 
-    @property
-    def size(self) -> int:
-        return self.n
+    size = property(lambda self: self.n)
 
     def __call__(self, v):
         xp = _arrays(v)
@@ -162,66 +150,36 @@ class Rotations(Operator):
         return Rotations(-self.rates, self.n)
 
 
-class Planes(Operator):
-    """Skew: turns orthonormal columns 2i and 2i+1 of `basis` with the rate_i, and nothing else; in O(nk) memory."""
+class LowRank(Operator):
+    """F diag(weights) Gᵀ, F = `left` and G = `right` of n × k, in O(nk) memory."""
 
-    basis: Float[np.ndarray, "n k"]
-    rates: Float[np.ndarray, " pairs"]
+    left: Float[np.ndarray, "n k"]
+    weights: Float[np.ndarray, " k"]
+    right: Float[np.ndarray, "n k"]
 
-    @property
-    def size(self) -> int:
-        return self.basis.shape[0]
+    size = property(lambda self: self.left.shape[0])
 
     def __call__(self, v):
-        inner: Any = self.basis.T @ v
-        return self.basis @ Rotations(self.rates, self.basis.shape[1])(inner)
+        return self.left @ (self.weights * (self.right.T @ v))
 
     def dense(self):
-        half = (self.basis[:, 1::2] * self.rates) @ self.basis[:, ::2].T
-        return half - half.T
+        return (self.left * self.weights) @ self.right.T
 
     def transposed(self):
-        return Planes(self.basis, -self.rates)
+        return LowRank(self.right, self.weights, self.left)
+
+    def times(self, factor):
+        return LowRank(self.left, factor * self.weights, self.right)
 
     def is_zero(self):
-        return not np.any(self.rates)
+        return not np.any(self.weights)
 
 
-class LowRank(Operator):
-    """diag(diagonal) + F diag(signs) Fᵀ, F = `factor` of n × k: symmetric, in O(nk) memory.
-
-    **Arguments:**
-
-    - `diagonal`: n numbers.
-    - `factor`: n × k.
-    - `signs`: k numbers; left out: ones.
-    """
-
-    diagonal: Float[np.ndarray, " n"]
-    factor: Float[np.ndarray, "n k"]
-    signs: Float[np.ndarray, " k"]
-
-    def __init__(self, diagonal, factor, signs=None):
-        self.diagonal, self.factor = numbers(diagonal, "diagonal"), numbers(factor, "factor")
-        require(
-            self.factor.ndim == 2 and self.diagonal.shape == self.factor.shape[:1],
-            f"`factor` must be a matrix with a row for each of the entries of `diagonal`: got shapes {self.factor.shape} and "
-            f"{self.diagonal.shape}.",
-        )
-        self.signs = np.ones(self.factor.shape[1]) if signs is None else numbers(signs, "signs")
-
-    @property
-    def size(self) -> int:
-        return self.diagonal.shape[0]
-
-    def __call__(self, v):
-        return self.diagonal * v + self.factor @ (self.signs * (self.factor.T @ v))
-
-    def dense(self):
-        return np.diag(np.asarray(self.diagonal, float)) + (self.factor * self.signs) @ self.factor.T
-
-    def transposed(self):
-        return self
+def planes(basis: np.ndarray, rates: np.ndarray) -> LowRank:
+    """The skew map that turns orthonormal columns 2i and 2i+1 of `basis` with the rate_i, and nothing else."""
+    first, second = basis[:, : 2 * len(rates) : 2], basis[:, 1 : 2 * len(rates) : 2]
+    turned, both = np.concatenate([second, first], axis=1), np.concatenate([first, second], axis=1)
+    return LowRank(turned, np.concatenate([rates, -rates]), both)
 
 
 class Product(Operator):
@@ -230,9 +188,7 @@ class Product(Operator):
     outer: Operator
     inner: Operator
 
-    @property
-    def size(self) -> int:
-        return self.outer.size
+    size = property(lambda self: self.outer.size)
 
     def __call__(self, v):
         return self.outer(self.inner(v))
@@ -243,15 +199,16 @@ class Product(Operator):
     def transposed(self):
         return Product(self.inner.transposed(), self.outer.transposed())
 
+    def times(self, factor):
+        return Product(self.outer.times(factor), self.inner)
+
 
 class Dense(Operator):
     """A full matrix."""
 
     matrix: Float[np.ndarray, "n n"]
 
-    @property
-    def size(self) -> int:
-        return self.matrix.shape[0]
+    size = property(lambda self: self.matrix.shape[0])
 
     def __call__(self, v):
         return self.matrix @ v
@@ -277,9 +234,7 @@ class Blocks(Operator):
     lower_left: Operator
     lower_right: Operator
 
-    @property
-    def size(self) -> int:
-        return 2 * self.upper_left.size
+    size = property(lambda self: 2 * self.upper_left.size)
 
     def __call__(self, v):
         m = self.upper_left.size
@@ -311,118 +266,21 @@ class Blocks(Operator):
         return tuple(entries)
 
     def cholesky(self):
-        entries = self.coordinates()
-        if entries is None and self.upper_right.is_zero() and self.lower_left.is_zero():
-            zero = Scaled(0.0, self.upper_left.size)
+        m = self.upper_left.size
+        zero, entries = Scaled(0.0, m), self.coordinates()
+        if self.upper_right.is_zero() and self.lower_left.is_zero():
             return Blocks(self.upper_left.cholesky(), zero, zero, self.lower_right.cholesky())
         if entries is None:
-            return Dense(self.dense()).cholesky()
+            return super().cholesky()
         a, b, _, d = entries
         positive_definite(float(np.min((a + d) / 2 - np.hypot((a - d) / 2, b))))
         root = np.sqrt(a)
-        m = self.upper_left.size
-        return Blocks(
-            _coordinatewise(root, m),
-            Scaled(0.0, m),
-            _coordinatewise(b / root, m),
-            _coordinatewise(np.sqrt(d - b**2 / a), m),
-        )
+        make = lambda x: Scaled(float(x), m) if np.ndim(x) == 0 else Diagonal(x)
+        return Blocks(make(root), zero, make(b / root), make(np.sqrt(d - b**2 / a)))
 
     def transposed(self):
         parts = self.upper_left, self.lower_left, self.upper_right, self.lower_right
         return Blocks(*(part.transposed() for part in parts))
-
-
-class DiagonalLowRank(Operator):
-    """E = diag(scale)(I + V diag(gains) Vᵀ), V = `basis` of n × k with orthonormal columns; Eᵀ where `turned`. O(nk) memory.
-
-    **Arguments:**
-
-    - `scale`: n numbers, none of them 0.
-    - `basis`: n × k.
-    - `gains`: k numbers above -1.
-
-    ```python
-    import numpy as np
-    from gyromc.operators import Gram, DiagonalLowRank
-    E = DiagonalLowRank(np.array([1.0, 2.0]), np.array([[0.6], [0.8]]), np.array([-0.5]))
-    assert np.allclose(Gram(E).dense(), E.dense() @ E.dense().T)
-    ```
-    """
-
-    scale: Float[np.ndarray, " n"]
-    basis: Float[np.ndarray, "n k"]
-    gains: Float[np.ndarray, " k"]
-    turned: bool = eqx.field(static=True, default=False)
-
-    @property
-    def size(self) -> int:
-        return self.scale.shape[0]
-
-    def __call__(self, v):
-        v = self.scale * v if self.turned else v
-        v = v + self.basis @ (self.gains * (v @ self.basis))
-        return v if self.turned else self.scale * v
-
-    def dense(self):
-        basis = np.asarray(self.basis, float)
-        E = np.asarray(self.scale, float)[:, None] * (np.eye(self.size) + (basis * self.gains) @ basis.T)
-        return E.T if self.turned else E
-
-    def transposed(self):
-        return DiagonalLowRank(self.scale, self.basis, self.gains, not self.turned)
-
-    def times(self, factor):
-        return DiagonalLowRank(factor * self.scale, self.basis, self.gains, self.turned)
-
-
-class Gram(Operator):
-    """factor · EEᵀ for a `DiagonalLowRank` E: symmetric positive definite, diagonal plus low rank in the coordinates θ/scale."""
-
-    root: DiagonalLowRank
-    factor: Float[np.ndarray, ""] = eqx.field(
-        converter=lambda x: np.asarray(x, float) if np.isscalar(x) else x, default=1.0
-    )
-
-    def __post_init__(self):
-        n, k = self.root.size, len(self.root.gains)
-        require(
-            np.shape(self.root.basis) == (n, k) and not self.root.turned,
-            f"`basis` must have a row for each of the {n} entries of `scale` and a column for each of the {k} gains: got shape "
-            f"{np.shape(self.root.basis)}.",
-        )
-        gap = np.abs(self.root.basis.T @ self.root.basis - np.eye(k)).max(initial=0.0)
-        require(
-            gap < 1e-3, f"The columns of `basis` must be orthonormal: they are off by {gap:.3g}. Use `numpy.linalg.qr`."
-        )
-        positive_definite(
-            min(float(self.factor), float(np.min(self.root.scale**2)), 1 + float(np.min(self.root.gains, initial=0.0)))
-        )
-
-    @property
-    def size(self) -> int:
-        return self.root.size
-
-    def __call__(self, v):
-        inner: Any = self.root.transposed()(v)
-        return self.factor * self.root(inner)
-
-    def dense(self):
-        E = self.root.dense()
-        return self.factor * E @ E.T
-
-    def cholesky(self):
-        return self.root.times(float(np.sqrt(self.factor)))
-
-    def transposed(self):
-        return self
-
-    def times(self, factor):
-        return Gram(self.root, factor * float(self.factor))
-
-
-def _coordinatewise(values: np.ndarray, size: int) -> Operator:
-    return Scaled(float(values), size) if np.ndim(values) == 0 else Diagonal(values)
 
 
 def positive_definite(smallest_eigenvalue: float) -> None:

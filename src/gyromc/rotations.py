@@ -1,15 +1,13 @@
 """Rotations Q that are best in a stated sense, for a target with the Hessian P and a given D (T4).
 
-Input: P and D as matrices, or products P·x. Output: skew matrices Q. With D = RRᵀ and Q = RJRᵀ the drift (D+Q)P is similar to
+Input: P and D as matrices, or products P·x. Output: skew maps Q. With D = RRᵀ and Q = RJRᵀ the drift (D+Q)P is similar to
 (I+J)K, K = RᵀPR, so each problem is solved for D = I. Four senses: `paired_rates` (a closed form), `fastest`
 (the largest spectral gap; Lelièvre, Nier, Pavliotis 2013), `least_variance` (the least V of given linear observables for a size
-of Q), `equal_bias_rates` (the least V of all linear observables at equal step-size bias, among rotations of pairs of
+of Q), `rates_at_bias` (the least V of all linear observables at equal step-size bias, among rotations of pairs of
 eigenvectors or of each eigenvector with its momentum). `bias_matrix` and `all_squares_variance` measure them.
 """
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import scipy
@@ -17,10 +15,9 @@ from jaxtyping import Float
 
 from gyromc.checks import cause, whole
 from gyromc.errors import InvalidInput
-from gyromc.operators import Planes
+from gyromc.operators import LowRank, planes
 
 Matrix = Float[np.ndarray, "n n"]
-Rates = Callable[[np.ndarray, float], np.ndarray]
 MOST_PRODUCTS = 100_000  # of conjugate gradients
 
 
@@ -50,13 +47,6 @@ def all_squares_variance(A: Matrix) -> float:
     return float(2 * np.mean((1 / (mu[upper[0]] + mu[upper[1]])).real))  # T4
 
 
-def on_identity(P: Matrix, D: Matrix, solve: Callable[[Matrix], Matrix]) -> Matrix:
-    """Q = RJRᵀ for the J that `solve` finds for D = I and the Hessian RᵀPR."""
-    R = np.linalg.cholesky(D)
-    Q = R @ solve(R.T @ P @ R) @ R.T
-    return (Q - Q.T) / 2
-
-
 def neighbours(eigenvalues: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Neighbours among sorted eigenvalues as pairs (λ_a, λ_b); with an odd number the largest is left alone."""
     paired = eigenvalues[: len(eigenvalues) // 2 * 2]
@@ -69,55 +59,51 @@ def paired_rates(eigenvalues: np.ndarray, largest: float) -> np.ndarray:
     return np.sqrt(np.maximum(0.0, 2 * largest / (a + b) - 1))  # T4
 
 
-def by_pairs(K: Matrix, rates: Rates) -> Planes:
-    """Pairs of neighbouring eigenvectors of K for D = I, turning at the rates for sorted eigenvalues and the largest of all."""
-    eigenvalues, basis = np.linalg.eigh(K)
-    return Planes(basis[:, : len(K) // 2 * 2], rates(eigenvalues, eigenvalues[-1]))
+def products(apply: Callable, dim: int) -> scipy.sparse.linalg.LinearOperator:
+    """The map x ↦ Kx for SciPy."""
+    return scipy.sparse.linalg.LinearOperator((dim, dim), matvec=lambda x: np.asarray(apply(x.ravel()), float))  # type: ignore[call-issue]  # incomplete stubs
 
 
-@contextlib.contextmanager
-def _products(product: Callable, dim: int) -> Iterator[Any]:
-    """The map x ↦ Kx for SciPy; what the user's function raises, or an iteration with it, says what the function must be."""
-    try:
-        yield scipy.sparse.linalg.LinearOperator((dim, dim), matvec=lambda x: np.asarray(product(x.ravel()), float))
-    except Exception as error:
-        raise InvalidInput(
-            f"The eigenvectors of `K` were not found: {cause(error)}. It maps {dim} numbers to {dim}, symmetric, positive "
-            "definite, with eigenvalues that differ."
-        ) from error
+def spectrum(K: Matrix | scipy.sparse.linalg.LinearOperator, count: int) -> tuple[np.ndarray, np.ndarray, float]:
+    """Eigenvalues in rising order, their eigenvectors, and the largest eigenvalue: of a matrix all, of products some.
 
-
-def slowest(product: Callable, dim: int, count: int) -> tuple[np.ndarray, np.ndarray, float]:
-    """The `count` smallest eigenvalues, their eigenvectors and the largest eigenvalue, by the Lanczos method from products."""
+    The `count` smallest come from the Lanczos method; what the user's function raises, or an iteration with it, says what the
+    function must be.
+    """
+    if isinstance(K, np.ndarray):
+        eigenvalues, basis = np.linalg.eigh(K)
+        return eigenvalues, basis, float(eigenvalues[-1])
+    dim = K.shape[0]
     count, start = min(whole(count, "count", least=2), dim - 2) // 2 * 2, np.random.default_rng(0).standard_normal(dim)
-    with _products(product, dim) as apply:
-        largest = scipy.sparse.linalg.eigsh(apply, 1, which="LA", v0=start, return_eigenvectors=False)[0]
+    try:
+        largest = scipy.sparse.linalg.eigsh(K, 1, which="LA", v0=start, return_eigenvectors=False)[0]
         # the smallest eigenvalues of K are the largest of λ_max - K
-        shifted = scipy.sparse.linalg.LinearOperator(
-            (dim, dim), matvec=lambda x: largest * x.ravel() - apply.matvec(x.ravel())
-        )
+        shifted = products(lambda x: largest * x - K.matvec(x), dim)
         found, basis = scipy.sparse.linalg.eigsh(shifted, count, which="LA", v0=start, ncv=min(dim, 4 * count + 40))
+    except Exception as error:
+        raise _not_found(error, dim) from error
     order = np.argsort(-found)
     return largest - found[order], basis[:, order], float(largest)
 
 
-def slow_pairs(count: int, rates: Rates) -> Callable[[Callable, np.ndarray], Planes]:
-    """Like `by_pairs` for the `count` smallest eigenvalues, found from products: a function of these and of √D."""
-
-    def turned(product: Callable, root: np.ndarray) -> Planes:
-        eigenvalues, basis, largest = slowest(product, len(root), count)
-        return Planes(basis, rates(eigenvalues, largest))
-
-    return turned
-
-
-def solved(product: Callable, U: np.ndarray) -> np.ndarray:
-    """K⁻¹U from products K·x, by conjugate gradients."""
-    with _products(product, len(U)) as apply:
-        found = [scipy.sparse.linalg.cg(apply, u, rtol=1e-13, maxiter=MOST_PRODUCTS) for u in U.T]
-        if any(left or not np.all(np.isfinite(w)) for w, left in found):
-            raise ArithmeticError(f"K⁻¹u was not reached in {MOST_PRODUCTS} products")
+def solved(K: Matrix | scipy.sparse.linalg.LinearOperator, U: np.ndarray) -> np.ndarray:
+    """K⁻¹U, from products by conjugate gradients."""
+    if isinstance(K, np.ndarray):
+        return np.linalg.solve(K, U)
+    try:
+        found = [scipy.sparse.linalg.cg(K, u, rtol=1e-13, maxiter=MOST_PRODUCTS) for u in U.T]
+    except Exception as error:
+        raise _not_found(error, len(U)) from error
+    if any(left or not np.all(np.isfinite(w)) for w, left in found):
+        raise _not_found(ArithmeticError(f"K⁻¹u was not reached in {MOST_PRODUCTS} products"), len(U))
     return np.stack([w for w, _ in found], axis=1)
+
+
+def _not_found(error: Exception, dim: int) -> InvalidInput:
+    return InvalidInput(
+        f"The eigenvectors of `K` were not found: {cause(error)}. It maps {dim} numbers to {dim}, symmetric, positive "
+        "definite, with eigenvalues that differ."
+    )
 
 
 def fastest(K: Matrix) -> Matrix:
@@ -157,7 +143,7 @@ def _constant_diagonal(eigenvalues: np.ndarray) -> Matrix:
     return turn
 
 
-def least_variance(W: np.ndarray, rate: float) -> Planes:
+def least_variance(W: np.ndarray, rate: float) -> LowRank:
     """J of spectral norm `rate` with the least Σ V(uᵀθ) over the columns w = K⁻¹u of W.
 
     V = 2wᵀ(I + JᵀJ)⁻¹w is at least 2|w|²/(1 + rate²), and is that where J turns every w at the full rate. With as
@@ -173,7 +159,7 @@ def least_variance(W: np.ndarray, rate: float) -> Planes:
             other /= np.linalg.norm(other)
         basis = np.column_stack([basis, other])
     turning = basis.shape[1] // 2
-    return Planes(basis[:, : 2 * turning], np.full(turning, float(rate)))
+    return planes(basis, np.full(turning, float(rate)))
 
 
 def rates_at_bias(a: np.ndarray, b: np.ndarray, slope: float) -> np.ndarray:
@@ -184,14 +170,6 @@ def rates_at_bias(a: np.ndarray, b: np.ndarray, slope: float) -> np.ndarray:
     s, delta = a + b, np.abs(a - b) / (a + b)
     tau = (np.sqrt(delta**2 + 16 * slope / s) - delta) / 2
     return np.sqrt(np.maximum(0.0, tau**2 - 1) / (4 * a * b)) * s
-
-
-def equal_bias_rates(bias: float) -> Rates:
-    """Each pair as fast as λ_max(E) = bias·λ_max(K)/2 allows.
-
-    V = 2wᵀ(I + JᵀJ)⁻¹w falls with every ω, so all linear observables have their least V at once.
-    """
-    return lambda eigenvalues, largest: rates_at_bias(*neighbours(eigenvalues), bias * largest / 2)
 
 
 def coupling_rates(
@@ -207,16 +185,3 @@ def coupling_rates(
     p, q, r = blocks[0] * eigenvalues, blocks[1] * root, blocks[2]
     spare = np.maximum(bias * largest / 2 - p / 2, 0.0)
     return (q + np.where(q < 0, -1, 1) * np.sqrt(q**2 + 4 * (p + r) * spare)) / 2 / root
-
-
-def equal_bias_with_momentum(K: Matrix, D: Matrix, bias: float) -> Matrix | None:
-    """Q on (θ, r) that couples each eigenvector of K with its momentum; None where D and K have no common eigenvectors."""
-    d = len(K)
-    eigenvalues, basis = np.linalg.eigh(K)
-    blocks = [basis.T @ D[i : i + d, j : j + d] @ basis for i in (0, d) for j in (0, d)]
-    if any(np.max(np.abs(x - np.diag(np.diag(x)))) > 1e-9 * np.max(np.abs(D)) for x in blocks):
-        return None
-    parts = [np.diag(blocks[i]) for i in (0, 1, 3)]
-    coupling = (basis * coupling_rates(eigenvalues, parts, np.max(parts[0] * eigenvalues), bias)) @ basis.T
-    zero = np.zeros((d, d))
-    return np.block([[zero, -coupling], [coupling, zero]])

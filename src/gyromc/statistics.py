@@ -240,7 +240,6 @@ class ErrorMethod(enum.StrEnum):
     REPLICATE = "replicate chains"
     LUGSAIL = "lugsail batch means"
     BATCH_MEANS = "batch means"
-    PLUG_IN = "plug-in"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -368,7 +367,7 @@ def choose(averages: ChainAverages) -> tuple[ErrorMethod, str]:
     """The method for the error and the reason, from the number of chains, their length and whether they agree.
 
     Many chains: their spread. Few chains: batch means within them if each is long and they agree, else their spread. One chain:
-    batch means. The plug-in is never chosen here: it needs draws, and `estimate(run, method="plug-in")` asks for it.
+    batch means.
     """
     chains = len(averages.good)
     if chains >= SETTINGS.many_chains:
@@ -389,7 +388,7 @@ def choose(averages: ChainAverages) -> tuple[ErrorMethod, str]:
 
 
 def monte_carlo_error(averages: ChainAverages, method: ErrorMethod, reason: str = "asked for") -> MonteCarloError:
-    """The error of the mean over chains, by any method but the plug-in; NaN with 0 degrees of freedom on too little data.
+    """The error of the mean over chains; NaN with 0 degrees of freedom on too little data.
 
     Lugsail becomes plain batch means where blocks are too few or unequal.
     """

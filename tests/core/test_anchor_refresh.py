@@ -12,8 +12,8 @@ import pytest
 import gyromc as gm
 from gyromc.engines import scan
 from gyromc.engines.base import keys
-from gyromc.oracles.moments import mean_covariance, oracle_covariances
 from gyromc.prediction.stability import Linearisation, stability
+from gyromc.schemes.moments import mean_covariance, oracle_covariances
 from support.values import SUMS, THETA, in_chunks, logistic, regression, rotating
 
 STALE = np.array([2.0, -1.0, 1.5])

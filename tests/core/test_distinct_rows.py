@@ -18,8 +18,8 @@ from gyromc.engines.lanes.functions import streams
 from gyromc.engines.pallas.kernel import Layout
 from gyromc.io.planfiles import loads
 from gyromc.oracles.base import MOST_COMPARED, distinct_rows
-from gyromc.oracles.moments import oracle_covariances
 from gyromc.prediction.exact.moments import exact_moments
+from gyromc.schemes.moments import oracle_covariances
 from support import exact
 from support.generators import xoshiro
 from support.values import SUMS as TARGETS

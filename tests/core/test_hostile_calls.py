@@ -213,11 +213,6 @@ OF_A_RUN = {
     "estimate level": (lambda run, v: gm.estimate(run, level=v), "`level`", ("1e-320",)),
     "estimate method": (lambda run, v: gm.estimate(run, v), "`method`", ()),
     "estimate bias": (lambda run, v: gm.estimate(run, bias=v), "`bias`", ()),
-    "estimate second_step_size": (
-        lambda run, v: gm.estimate(run, bias="none", second_step_size=v),
-        "`second_step_size`",
-        (),
-    ),
 }
 SKIPPED = {  # what the argument takes, and would only cost time here
     **dict.fromkeys(("fit prior_scale", "fit effort", "fit num_draws", "fit seed"), ("2**62",)),
@@ -226,7 +221,6 @@ SKIPPED = {  # what the argument takes, and would only cost time here
     "fit intercept": ("true",),
     "fit names": ("none", "texts", "NaNs"),
     "fit classes": ("none", "texts", "NaNs"),
-    "estimate second_step_size": ("true",),
     "run progress": ("none", "true"),
 }
 

@@ -69,39 +69,6 @@ def test_a_dominating_bias_is_reported_beside_the_error_and_taken_off(run):
     assert found.divergences == 0
 
 
-def test_two_step_sizes_find_the_bias(run):
-    """c₁ is extrapolated from η and 2η: within 4 of its own standard errors of the exact bias, which is 4 of them off zero."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", gm.GyromcWarning)
-        rough = gm.run(plan(step_size=0.1, num_steps=4096, num_chains=400, seed=1))
-        fine = gm.run(plan(num_chains=400))
-        found = gm.estimate(fine, bias=rough)["even"]
-    exact = gm.predict(fine.plan).bias["even"]
-    assert found.bias_method == "two step sizes, η and 2η"
-    assert abs(found.bias - exact) < 4 * found.bias_error
-    assert abs(found.bias) > 4 * found.bias_error
-    second_order = biases.from_step_sizes(0.2, 0.01, 30, 2.0, 0.25)
-    assert second_order.error == pytest.approx(math.hypot(0.01, 2 * 0.25 * 0.2))
-    assert second_order.std_error(0.03) == pytest.approx(math.hypot(0.03, second_order.error))
-
-
-def test_two_step_sizes_of_a_second_order_scheme():
-    """With bias cη² the mean at 2η is off by 4c: a third of the difference, not all of it."""
-    found = biases.from_step_sizes(0.3, 0.03, 30, 2.0, order=2)
-    assert found.value == pytest.approx(0.1)
-    assert found.error == pytest.approx(0.01)
-    assert found.amplification == pytest.approx(4 / 3)
-
-
-def test_extrapolated_means_carry_both_errors():
-    """mean - bias = 2 m(η) - m(2η): its variance is 4 and 1 times theirs. 20 000 draws, 4 standard errors."""
-    rng = np.random.default_rng(10)
-    fine, coarse = 0.1 + 0.02 * rng.standard_normal(20_000), 0.2 + 0.03 * rng.standard_normal(20_000)
-    found = biases.from_step_sizes(0.1, 0.03, math.inf, 2.0)
-    error = math.hypot(found.amplification * 0.02, found.error)
-    assert np.std(fine - (coarse - fine)) == pytest.approx(error, rel=4 / math.sqrt(2 * 20_000))
-
-
 @pytest.fixture(scope="module")
 def banana():
     """A run whose bias nothing predicts: of the draws around the mode of a banana a few dominate."""
@@ -119,28 +86,28 @@ def banana():
 
 def test_a_bias_that_nothing_predicts_is_unknown(banana, monkeypatch):
     """Nothing is run; the reason and what to do about it are in the method, the verdict and a hint; the run is healthy."""
-    monkeypatch.setattr(biases, "run_plan", lambda *_, **__: pytest.fail("estimate ran a plan without being asked"))
-    monkeypatch.setattr(biases, "HEALTHY", 1.1)  # no draws are good enough
+    monkeypatch.setattr(biases, "extrapolated", lambda *_: pytest.fail("estimate ran a plan without being asked"))
+    monkeypatch.setattr(biases, "SETTINGS", biases.BiasSettings(healthy=1.1))  # no draws are good enough
     found = gm.estimate(banana)
     assert found.warnings == []
     (hint,) = found.hints
-    assert re.search(r"bias of x is unknown: .* draws around the mode .*`second_step_size=True`", hint)
+    assert re.search(r"bias of x is unknown: .* draws around the mode .*`bias=.richardson.`", hint)
     assert "hint: The discretisation bias of x is unknown" in repr(found)
     assert found.to_dict()["hints"] == [hint]
     assert found["x"].bias is None
     assert found["x"].recommended == found["x"].interval
-    assert "second_step_size=True" in found["x"].bias_method
+    assert 'bias="richardson"' in found["x"].bias_method
     with pytest.raises(gm.InvalidInput, match=r"cannot be predicted: .* draws around the mode"):
         gm.estimate(banana, bias="predict")
     assert gm.estimate(banana, bias="none").hints == []
 
 
-def test_a_second_step_size_measures_the_bias(banana):
-    found = gm.estimate(banana, level=0.999, second_step_size=True)["x"]
-    assert found.bias_method == "two step sizes, η and 2η"
+def test_pairs_of_chains_measure_the_bias(banana):
+    found = gm.estimate(banana, level=0.999, bias="richardson")["x"]
+    assert "Richardson" in found.bias_method
     assert found.corrected[0] < 0 < found.corrected[1]
-    assert found.corrected_error == pytest.approx(math.sqrt(5) * found.std_error, rel=0.5)
-    assert found.recommended == found.corrected
+    assert found.bias_error < found.std_error
+    assert found.corrected_error == pytest.approx(math.hypot(found.std_error, found.bias_error))
 
 
 COUNTS = (1, 2, 5, 19, 20, 64, 65)
@@ -173,20 +140,6 @@ def test_a_run_and_its_estimates_agree(chains, weighting):
     assert run.error_method in ("mixed", *ErrorMethod)
 
 
-def test_the_plug_in_knows_the_error_of_one_chain(run):
-    """Var = V/(Nη) + s/N from 512 draws of each of 4 chains, against the exact finite-step standard deviation."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", gm.GyromcWarning)
-        found = gm.estimate(run, method="plug-in", bias="none")
-    exact = gm.predict(run.plan).std["odd"] / 2
-    inflation = 1.16  # the draws are of the chain's law, whose variance is 16 % too large at this step size
-    assert found["odd"].std_error == pytest.approx(exact * inflation, rel=0.12)
-    assert found["odd"].method == "plug-in"
-    assert "degree" in found["odd"].reason
-    assert found["odd"].bias is None
-    assert "not asked for" in found["odd"].verdict
-
-
 def test_a_start_far_off_shows():
     with pytest.warns(gm.GyromcWarning, match="not forgotten their start"):
         gm.estimate(gm.run(plan(start=[500.0, 0.0, 0.0], num_steps=4096)), bias="none")
@@ -216,10 +169,14 @@ def test_short_chains_and_few_chains_are_said_to_be_short():
     )
     slow = slow.replace(observables={"x": gm.observables.linear([0.0, 0.0, 1.0])})
     run = gm.run(slow, thin=16)
-    with pytest.warns(gm.GyromcWarning, match=r"relaxation times.*times longer, run several chains, or .*plug-in"):
+    with pytest.warns(
+        gm.GyromcWarning, match=r"relaxation times.*times longer, run several chains, or .*`gyromc.sharpen`"
+    ):
         found = gm.estimate(run, bias="none")
-    assert found["x"].method is ErrorMethod.LUGSAIL  # the plug-in is used only when asked for
-    assert gm.estimate(run, method="plug-in", bias="none")["x"].std_error > found["x"].std_error
+    assert found["x"].method is ErrorMethod.LUGSAIL
+    with pytest.warns(gm.GyromcWarning, match="do not follow the target"):
+        sharp = gm.sharpen(run.draws, slow.target, slow.observables)["x"]  # the advice: exact on a Gaussian
+    assert abs(sharp.mean) < 1e-6 < found["x"].std_error
 
 
 def test_estimates_speak_to_people_and_machines(run):
@@ -251,7 +208,6 @@ def test_estimates_speak_to_people_and_machines(run):
         ({"bias": "magic"}, "`bias` must be one of auto, predict"),
         ({"level": 95}, "between 0 and 1"),
         ({"bias": {"odd": biases.Bias(0.0, "given")}}, "lacks even"),
-        ({"bias": "none", "second_step_size": True}, "leave `bias` out"),
     ],
 )
 def test_wrong_questions_are_answered_with_the_right_ones(run, changes, message):
@@ -262,10 +218,10 @@ def test_wrong_questions_are_answered_with_the_right_ones(run, changes, message)
 def test_what_a_run_does_not_hold_is_named(run):
     with pytest.raises(gm.InvalidInput, match="takes a `Run`"):
         gm.estimate(run.plan)
-    with pytest.raises(gm.InvalidInput, match="thin"):
-        gm.estimate(gm.run(plan(num_steps=100)), method="plug-in", bias="none")
-    with pytest.raises(gm.InvalidInput, match="same step size"):
+    with pytest.raises(gm.InvalidInput, match=r"`biases` of earlier estimates.*got a Run"):
         gm.estimate(run, bias=run)
+    with pytest.raises(gm.InvalidInput, match="cannot pair chains here: the step size is a schedule"):
+        gm.estimate(gm.run(plan(num_steps=64, step_size=lambda k: 0.1 / (1 + k))), bias="richardson")
 
 
 def test_a_single_chain_of_a_schedule_has_an_error():
@@ -465,7 +421,7 @@ def test_a_prediction_that_does_not_fit_in_memory_is_refused_in_a_sentence(run, 
         raise MemoryError("Unable to allocate 468. GiB")
 
     monkeypatch.setattr(biases, "predict", too_large)
-    with pytest.raises(gm.InvalidInput, match=r"cannot be predicted: .*more memory than there is .*second_step_size"):
+    with pytest.raises(gm.InvalidInput, match=r"cannot be predicted: .*more memory than there is .*richardson"):
         gm.estimate(run, bias="predict")
     found = silenced(run)
     assert found["odd"].bias is None

@@ -49,8 +49,7 @@ PIECES = {
         'kind = "gaul"\nC = [0.5, 1.5]\na = 1.0\ngamma = 2.0',
         'kind = "general"\nD = [1.0, 2.0]\nQ = 0',
         'kind = "general"\nD = [1.0, 1.0]\nQ = {kind = "rotations", dim = 2, rate = 0.5}',
-        'kind = "hfhr"\nalpha = 1.0\ngamma = 2.0\n[dynamics.preconditioner]\nkind = "gram"\nscale = [1.0, 2.0]\n'
-        "basis = [[1.0], [0.0]]\ngains = [2.0]",
+        'kind = "hfhr"\nalpha = 1.0\ngamma = 2.0\npreconditioner = [1.0, 2.0]',
     ],
     "oracle": ['kind = "exact"', 'kind = "gaussian"\ntau = 1.0'],
     "observables.x": [
@@ -65,7 +64,7 @@ PIECES = {
     ],
     "scheme": [
         'kind = "euler"',
-        'kind = "balanced"\nS = {kind = "low_rank", diagonal = [1.0, 1.0], factor = [[1.0], [0.5]]}',
+        'kind = "balanced"\nS = [[1.0, 0.5], [0.5, 1.0]]',
     ],
 }
 

@@ -10,7 +10,7 @@ from scipy import linalg
 
 import gyromc as gm
 from gyromc.dynamics import augment
-from gyromc.operators import Dense, LowRank
+from gyromc.operators import Dense
 from gyromc.schemes.balanced import noise_root
 from gyromc.schemes.moments import gradient_moments
 from support.values import in_chunks, skew, wishart
@@ -210,10 +210,7 @@ def test_a_schedule_needs_euler():
             gm.dynamics.nonreversible(gm.dynamics.rotations(4, 0.7)),
             [1.0, 2.0, 3.0, 4.0],
         ),  # not structured: full matrices
-        (gm.dynamics.overdamped(4), LowRank(np.full(4, 0.5), np.arange(8.0).reshape(4, 2) / 8)),
-        (gm.dynamics.overdamped(4), LowRank(np.arange(1.0, 5.0), np.arange(8.0).reshape(4, 2) / 8)),
-        (gm.dynamics.general([1.0, 2.0, 0.5, 1.0], 0), LowRank(np.arange(1.0, 5.0), np.arange(8.0).reshape(4, 2) / 8)),
-        (gm.dynamics.nonreversible(gm.dynamics.rotations(4)), LowRank(np.arange(1.0, 5.0), np.ones((4, 1)))),
+        (gm.dynamics.general([1.0, 2.0, 0.5, 1.0], 0), np.diag([1.0, 2.0, 3.0, 4.0]) + np.ones((4, 4))),
         (gm.dynamics.hfhr(4, 0.5, 2.0), [1.0, 2.0, 3.0, 4.0, 1.0, 1.0, 1.0, 1.0]),
     ],
 )
@@ -245,9 +242,9 @@ def test_large_states_stay_structured():
 
 
 @pytest.mark.parametrize("eta", [0.5, 0.7])
-def test_low_rank_noise_says_the_largest_step(eta):
+def test_noise_that_is_too_large_says_the_largest_step(eta):
     """λ_max of diag(1, 2, 3) + 11ᵀ by hand: the root of Σ 1/(λ - s_i) = 1 above 3 is 5.2143."""
-    S, dynamics = LowRank([1.0, 2.0, 3.0], np.ones((3, 1))), gm.dynamics.overdamped(3)
+    S, dynamics = Dense(np.diag([1.0, 2.0, 3.0]) + 1.0), gm.dynamics.overdamped(3)
     with pytest.raises(gm.InvalidInput, match=r"at most 0\.3836"):
         noise_root(dynamics, S, eta)
     noise_root(dynamics, S, 0.3835)

@@ -20,6 +20,10 @@ def wells(t):
     return t**4 / 4 - t**2
 
 
+def cosine(t):
+    return 1.2 * jnp.cos(t)
+
+
 @numba.njit
 def cosine_slope(t):
     return -1.2 * np.sin(t)
@@ -57,7 +61,7 @@ def test_gradient_is_the_derivative_of_the_potential():
 def test_a_users_cosine_is_the_built_in_one():
     """Written for Numba: the same random numbers give the same averages, to rounding."""
     built_in = gm.run(make(gm.targets.CosinePerturbed(3, 1.2)), "lanes").averages["h"]
-    run = gm.run(make(gm.targets.Separable(slope=cosine_slope, precision=np.eye(3))))
+    run = gm.run(make(gm.targets.Separable(cosine, np.eye(3), slope=cosine_slope)))
     assert run.engine == "lanes"
     assert np.allclose(run.averages["h"], built_in, atol=2e-6)
 
@@ -121,23 +125,9 @@ def tilted_wells():
     )
 
 
-def test_a_numba_function_alone_is_for_lanes_alone():
-    plan = make(gm.targets.Separable(slope=cosine_slope, precision=np.ones(3)))
-    with pytest.raises(
-        gm.InvalidInput, match=r"`scan` cannot do this plan.*pass `potential=φ`, a JAX function.*`lanes` can"
-    ):
-        gm.run(plan, "scan")
-    with jax.enable_x64(True):
-        g = jax.jit(jax.vmap(plan.target.gradient))(jnp.asarray([[0.5, 1.0, 2.0]] * 2))
-    assert np.allclose(g, np.array([0.5, 1.0, 2.0]) - 1.2 * np.sin([0.5, 1.0, 2.0]))
-    prediction = gm.predict(plan)
-    assert np.isnan(prediction.variance["h"])
-    assert "pass `potential=φ`" in prediction.notes[0]
-
-
 def test_a_branch_is_named_and_the_jax_form_serves_instead():
     with pytest.raises(gm.InvalidInput, match="a Numba function with `gt` that vectors do not have: write it without"):
-        gm.run(make(gm.targets.Separable(slope=branching, precision=np.ones(3))), "lanes")
+        gm.run(make(gm.targets.Separable(jnp.abs, np.ones(3), slope=branching)), "lanes")
     erf = gm.targets.Separable(lambda t: t * jax.lax.erf(t), precision=np.ones(3))
     run = gm.run(make(erf))
     assert run.engine == "scan"
@@ -155,9 +145,8 @@ def test_pallas_unrolls_it(monkeypatch):
 
 
 WRONG = {
-    "needs its nonlinearity": {"precision": [1.0]},
-    "compiled by Numba": {"precision": [1.0], "slope": lambda t: t},
-    "square matrix or a vector": {"potential": wells},
+    "compiled by Numba": {"potential": wells, "precision": [1.0], "slope": lambda t: t},
+    "square matrix or a vector": {"potential": wells, "precision": []},
     "symmetric": {"potential": wells, "precision": [[1.0, 0.5], [0.0, 1.0]]},
     "`weights` must have 2 entries": {"potential": wells, "precision": [1.0, 1.0], "weights": [1.0]},
     "one number to one number": {"potential": lambda t: jnp.stack([t, t]), "precision": [1.0]},

@@ -47,7 +47,6 @@ def test_sums_are_those_in_memory(family, monkeypatch):
         assert np.allclose(streamed.potentials(rows), memory.potentials(rows), rtol=1e-12)
         assert np.allclose(streamed.gradients(rows), memory.gradients(rows), rtol=1e-10)
         assert np.allclose(streamed.mean_hessian(rows), memory.mean_hessian(rows), rtol=1e-10)
-    assert np.allclose(streamed.data_products(ROWS[0], ROWS), memory.data_products(ROWS[0], ROWS), rtol=1e-10)
     one, other = gm.Model(streamed), gm.Model(memory)
     assert np.allclose(one.mode, other.mode, atol=1e-9)
     assert np.allclose(one.precision, other.precision, rtol=1e-9)

@@ -14,7 +14,6 @@ from gyromc.plan import Plan
 from gyromc.results import Cause, EngineState, Failure, RunOptions
 from gyromc.targets import CosinePerturbed, Quadratic
 from gyromc.targets.regressions import KnownLikelihood
-from gyromc.targets.separable import why_not_in_jax
 
 FINITE = (Quadratic, CosinePerturbed, KnownLikelihood)
 """Targets whose U is finite wherever θ is; where eᵗ overflows, the gradient tells."""
@@ -32,7 +31,7 @@ class DensityCheck:
         self.plan = plan
         self.outside = {f.chain: f.step for f in failures if f.cause is Cause.DENSITY_NOT_POSITIVE}
         self.step = state.step if state.checked is None else state.checked
-        self.known = isinstance(plan.target, FINITE) or why_not_in_jax(plan.target) is not None
+        self.known = isinstance(plan.target, FINITE)
         data = getattr(plan.flat_target, "num_data", 1)
         self.between = GRADIENTS_A_CHECK * max(1, data // plan.oracle.evaluations(plan.target))
 
@@ -85,7 +84,7 @@ def failures_of(plan: Plan, state: EngineState, outside: Mapping[int, int]) -> t
 def _no_gradient(plan: Plan, chain: int) -> str | None:
     """The start of a chain as text, where the gradient is not finite there; None where it is, or the start is drawn."""
     rows = plan.starts.theta
-    if rows is None or why_not_in_jax(plan.target) is not None:
+    if rows is None:
         return None
     row = np.asarray(rows[min(chain, len(rows) - 1)], float)
     if np.isfinite(plan.flat_target.gradients(row[None])).all():

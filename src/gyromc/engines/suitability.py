@@ -18,7 +18,6 @@ from gyromc.machine import why_no_jax
 from gyromc.observables import Ridge, ridge_of
 from gyromc.oracles import Batch, ControlVariate, Exact, Gaussian, Minibatch, Oracle
 from gyromc.plan import Plan
-from gyromc.targets.separable import why_not_in_jax
 
 KNOWN_ORACLES = (Exact, Gaussian, Minibatch, ControlVariate)
 """The oracles of the fused engines."""
@@ -55,7 +54,7 @@ def scan(plan: Plan, mesh: Any = None) -> str | None:
     """Why engine `scan` cannot run the plan."""
     steps = plan.num_steps + plan.burn_in
     functions = sum(ridge_of(h) is None for h in plan.observables.values())
-    if reason := why_no_jax() or why_not_in_jax(plan.flat_target):
+    if reason := why_no_jax():
         return reason
     if plan.coordinates is not None and shares(mesh):
         return "in other coordinates it shares chains alone over the devices of a mesh"
@@ -129,8 +128,6 @@ def pallas(plan: Plan, mesh: Any = None) -> str | None:
     """Why engine `pallas` cannot run the plan, by what can be found without tracing a function."""
     steps, n = plan.num_steps + plan.burn_in, plan.dynamics.size
     if reason := why_no_jax() or _only_chains(mesh) or _in_coordinates(plan) or _no_gpu():
-        return reason
-    if reason := why_not_in_jax(plan.flat_target):
         return reason
     reasons = {
         f"it works in float32 and the plan asks for {plan.dtype}": plan.dtype != "float32",

@@ -14,22 +14,19 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from gyromc import statistics
-from gyromc.approx.sample import MOST_PARAMETERS, Sample
-from gyromc.checks import coverage, flag, one_of, require
+from gyromc.approx.sample import MOST_PARAMETERS
+from gyromc.checks import coverage, one_of, require
 from gyromc.dynamics import augment
 from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.estimation import bias as biases
-from gyromc.estimation.bias import Bias, BiasSource, extrapolated, order_of_bias
+from gyromc.estimation.bias import Bias, BiasSource
 from gyromc.estimation.estimates import Estimate, Estimates
 from gyromc.observables import Ridge
-from gyromc.oracles import Exact
 from gyromc.plan import Plan
 from gyromc.posterior import PosteriorMean
-from gyromc.prediction.poisson.plug_in import Fitted, PlugIn, best_degree
-from gyromc.prediction.step_effects import floor_over, noise_of_drift, with_momenta
-from gyromc.results import Average, Run, flat_draws, spaced
+from gyromc.results import Run, flat_draws
 from gyromc.solve.draws import check, sharpen
-from gyromc.statistics import ErrorMethod, MonteCarloError, VarianceEstimate, lugsail_variance
+from gyromc.statistics import ErrorMethod, MonteCarloError
 from gyromc.targets import SumOverData
 from gyromc.targets.regressions import KnownLikelihood, Regression
 
@@ -58,10 +55,6 @@ class EstimateSettings:
     """Numbers of the data that the gradients at kept draws may read."""
     seen: float = 0.01
     """Share of the fluctuations of h from which a direction counts."""
-    most_draws: int = 20_000
-    """For the plug-in."""
-    floor_draws: int = 200
-    """For the oracle's part of the error, which is small."""
 
 
 SETTINGS = EstimateSettings()
@@ -71,7 +64,7 @@ def warnings_of(run: Run, rows: Mapping[str, Estimate], of_draws: Sequence[str] 
     """What may be wrong and what to do about it; `of_draws` is what zero-mean functions say about kept draws."""
     dominated = [name for name, row in rows.items() if row.bias_dominates]
     if dominated:
-        less = "halves the bias" if order_of_bias(run.plan) == 1 else "leaves a quarter of the bias"
+        less = "halves the bias" if biases.order_of_bias(run.plan) == 1 else "leaves a quarter of the bias"
         yield (
             f"The discretisation bias of {', '.join(dominated)} exceeds the statistical error: report the corrected interval, or "
             f"halve the step size (now {run.plan.eta_text}), which {less}; more steps at this step size will not help."
@@ -81,9 +74,14 @@ def warnings_of(run: Run, rows: Mapping[str, Estimate], of_draws: Sequence[str] 
         yield from _convergence(row, slowest.get(name, 0.0))
     if heavy := heavy_tailed(run.plan, run.state.z[~run.diverged][:, : run.plan.dim]):
         yield f"{', '.join(heavy)}: {HEAVY}"
-    yield from (
-        _uneven(row) for name, row in rows.items() if name not in heavy and row.average.uneven and grows(run, name)
-    )
+    for name, row in rows.items():
+        if name not in heavy and row.average.uneven and grows(run, name):
+            index, share = row.average.tail
+            yield (
+                f"{name}: {100 * share:.0f} % of its fluctuations come from one of {row.average.blocks.size} blocks, and the "
+                f"largest fall off slowly (tail index {index:.1f}): its tails are heavy and the error may be far too small. Run "
+                "longer, or estimate something that grows more slowly."
+            )
     yield from of_draws
     if run.failures:
         yield f"{len(run.failures)} of {run.plan.num_chains} chains failed and are left out."
@@ -112,7 +110,7 @@ def hints_of(run: Run, rows: Mapping[str, Estimate], bias_wanted: bool) -> Itera
 
 
 def _convergence(row: Estimate, slowest: float) -> Iterator[str]:
-    """What the chains of one observable show: no mixing, too few relaxation times, the start."""
+    """What the chains of one observable show: no mixing, too few relaxation times (`slowest` is one), the start."""
     name, average = row.name, row.average
     if average.disagree:
         yield (
@@ -120,7 +118,16 @@ def _convergence(row: Estimate, slowest: float) -> Iterator[str]:
             "error may be far too small. Run longer, and start chains at every mode (`gyromc.Model(target).modes`)."
         )
     if row.method is ErrorMethod.LUGSAIL:
-        yield from _shortness(row, slowest)
+        # batch means need many relaxation times within a chain, as blocks show them and as the curvature implies
+        limits = statistics.SETTINGS
+        enough = limits.short_alone if len(average.good) == 1 else limits.short
+        length, known = average.length, average.time / slowest if slowest > 0 else math.inf
+        if length < enough or known < limits.short:
+            lasts = min(length, known) if known < limits.short else length
+            yield (
+                f"{name}: a chain lasts only {lasts:.0f} relaxation times, so its error is too small. Run "
+                f"{max(1.1, enough / lasts):.1f} times longer, run several chains, or keep draws for `gyromc.sharpen`."
+            )
     elif row.method is ErrorMethod.BATCH_MEANS and average.blocks.shape[1] < statistics.SETTINGS.fewest_blocks:
         yield (
             f"{name}: one chain of so few steps does not show its correlation time, and its error may be far too small. "
@@ -132,20 +139,6 @@ def _convergence(row: Estimate, slowest: float) -> Iterator[str]:
             f"{name}: the first half of the chains differs from the second by {abs(drift):.2g}: "
             "the chains have not forgotten their start. Pass `burn_in`, or a start closer to the mode."
         )
-
-
-def _shortness(row: Estimate, slowest: float) -> Iterator[str]:
-    """Whether batch means within chains have too few relaxation times, as blocks show them or as the curvature implies."""
-    average, alone = row.average, len(row.average.good) == 1
-    enough = statistics.SETTINGS.short_alone if alone else statistics.SETTINGS.short
-    length, known = average.length, average.time / slowest if slowest > 0 else math.inf
-    if length >= enough and known >= statistics.SETTINGS.short:
-        return
-    shown = min(length, known) if known < statistics.SETTINGS.short else length
-    yield (
-        f"{row.name}: a chain lasts only {shown:.0f} relaxation times, so its error is too small. Run "
-        f'{max(1.1, enough / shown):.1f} times longer, run several chains, or keep draws and pass `method="plug-in"`.'
-    )
 
 
 def by_zero_mean_functions(run: Run, level: float) -> tuple[Mapping[str, PosteriorMean], list[str]]:
@@ -175,15 +168,6 @@ def by_zero_mean_functions(run: Run, level: float) -> tuple[Mapping[str, Posteri
     except InvalidInput:
         # The density is zero at a draw, or an observable is not finite there.
         return {}, []
-
-
-def _uneven(row: Estimate) -> str:
-    index, share = row.average.tail
-    return (
-        f"{row.name}: {100 * share:.0f} % of its fluctuations come from one of {row.average.blocks.size} blocks, and the "
-        f"largest fall off slowly (tail index {index:.1f}): its tails are heavy and the error may be far too small. Run longer, "
-        "or estimate something that grows more slowly."
-    )
 
 
 def grows(run: Run, name: str) -> bool:
@@ -266,28 +250,24 @@ __all__ = ["Bias", "Estimate", "Estimates", "MonteCarloError", "estimate"]
 def estimate(
     run: Run,
     method: str | ErrorMethod = "auto",
-    bias: str | Run | Mapping[str, Bias] = "auto",
+    bias: str | Mapping[str, Bias] = "auto",
     level: float = 0.95,
-    *,
-    second_step_size: bool = False,
 ) -> Estimates:
     """The means of a run with their Monte Carlo errors, their discretisation bias and diagnostics.
 
-    Nothing is run unless `second_step_size=True` or `bias="richardson"` asks for it.
+    Nothing is run unless `bias="richardson"` asks for it.
 
     **Arguments:**
 
-    - `run`: from `gyromc.run`; keep draws for the plug-in, for the effective sample size of few chains, and, with 20 chains or
-      more, for `sharpened` means and a check of the draws against the target, which take a gradient for each of 4096 draws.
-    - `method`: where the Monte Carlo error comes from: `"replicate chains"`, `"lugsail batch means"`, `"plug-in"` (needs
-      draws), or `"auto"`, the method that `run.std_error` uses, chosen for each observable by `gyromc.statistics.choose`.
+    - `run`: from `gyromc.run`; keep draws for the effective sample size of few chains, and, with 20 chains or more, for
+      `sharpened` means and a check of the draws against the target, which take a gradient for each of 4096 draws.
+    - `method`: where the Monte Carlo error comes from: `"replicate chains"`, `"lugsail batch means"`, or `"auto"`, the method
+      that `run.std_error` uses, chosen for each observable by `gyromc.statistics.choose`.
     - `bias`: where the discretisation bias comes from: `"predict"`; `"richardson"`, pairs of chains at η and η/2 with the same
-      noise, at three times the run's cost (at most 512 pairs); `"auto"`, predicted where that takes seconds or no longer
-      than the run, with at most 60 parameters, and unknown elsewhere; `"none"`; another `Run` of the same model at another step
-      size; or the `biases` of earlier estimates of the same plan.
+      noise, at three times the run's cost (8 pairs at least, 512 at most); `"auto"`, predicted where that takes seconds or no
+      longer than the run, with at most 60 parameters, and unknown elsewhere; `"none"`; or the `biases` of earlier estimates of
+      the same plan.
     - `level`: of the intervals.
-    - `second_step_size`: run the plan once more, for the same time at twice the step size, and take the bias from the difference;
-      with `bias="predict"` only the biases that cannot be predicted well.
 
     **Returns:** `Estimates`: by name, each with `mean`, `std_error`, `interval`, `bias`, `corrected`, `recommended`, `verdict`, …
 
@@ -304,22 +284,17 @@ def estimate(
     require(
         isinstance(run, Run), f"`estimate` takes a `Run`: got {type(run).__name__}. Make one with `gyromc.run(plan)`."
     )
-    methods = ("auto", ErrorMethod.REPLICATE, ErrorMethod.LUGSAIL, ErrorMethod.PLUG_IN)
-    asked = None if one_of(method, methods, "method") == "auto" else ErrorMethod(method)
-    source = bias
-    if not isinstance(source, Run | Mapping):
-        known = [str(source) for source in BiasSource]
-        source = BiasSource(one_of(bias, known, "bias", " A run at another step size works too."))
+    asked = one_of(method, ("auto", ErrorMethod.REPLICATE, ErrorMethod.LUGSAIL), "method")
+    source = bias if isinstance(bias, Mapping) else BiasSource(one_of(bias, [str(one) for one in BiasSource], "bias"))
     coverage(level)
-    flag(second_step_size, "second_step_size")
     lacking = "every chain failed" if run.steps_done else "no state was averaged"
     require(run.steps_done > 0 and not np.all(run.diverged), f"This run has nothing to estimate from: {lacking}.")
-    found = {name: _error(run, row, asked) for name, row in run.items()}
-    bias_of = _biases(run, source, second_step_size, found)
-    cost = run.gradient_evaluations
+    by_method = lambda row: row.error if asked == "auto" else statistics.monte_carlo_error(row, ErrorMethod(asked))
+    bias_of, cost = _biases(run, source), run.gradient_evaluations
     sharpened, of_draws = by_zero_mean_functions(run, level)
     rows = {
-        name: Estimate(row, found[name], bias_of[name], cost, level, sharpened.get(name)) for name, row in run.items()
+        name: Estimate(row, by_method(row), bias_of[name], cost, level, sharpened.get(name))
+        for name, row in run.items()
     }
     sentences = list(warnings_of(run, rows, of_draws))
     if sentences:
@@ -327,81 +302,23 @@ def estimate(
     return Estimates(run, level, rows, sentences, list(hints_of(run, rows, source is not BiasSource.NONE)))
 
 
-def _error(run: Run, row: Average, asked: ErrorMethod | None) -> MonteCarloError:
-    """The Monte Carlo error of a row by the method asked for; None: the row's own."""
-    if asked is None:
-        return row.error
-    return _plug_in_error(run, row) if asked is ErrorMethod.PLUG_IN else statistics.monte_carlo_error(row, asked)
-
-
-def _plug_in_error(run: Run, average: Average) -> MonteCarloError:
-    """The standard error from V, estimated on the run's own draws: Var = V/(Nη) + s/N for one chain."""
-    require(run.draws is not None, "The plug-in needs draws: `gyromc.run(plan, thin=10)` keeps every tenth.")
-    require(
-        average.uncorrected is None,
-        'The plug-in knows the error of a plain average, and this run subtracts a martingale: pass `method="auto"`.',
-    )
-    require(not run.plan.scheduled, "The plug-in needs a constant step size, and this run's is a schedule.")
-    plan = run.plan
-    rows = plan.model.vectors(spaced(flat_draws(run.draws, ~run.diverged), SETTINGS.most_draws))
-    values = plan.model.values(plan.observables[average.name], rows)
-    size = min(len(rows), _effective_size(average, float(np.var(values))))
-    sample = Sample(rows, np.full(len(rows), 1 / len(rows)), size, f"{len(rows)} kept draws")
-    D, Q = plan.dynamics.D, plan.dynamics.Q
-    degree = max(2, best_degree(len(D), size))  # a linear φ sees nothing of an even h
-    found = Fitted(sample, D, Q, degree).solve(values)
-    steps, eta = run.steps_done, plan.eta
-    variance = max(found.variance, 0.0) / (steps * eta) + _floor(plan, rows, found) / steps  # T3, and s of T1
-    share = found.sampling_error / found.variance if found.variance > 0 else math.inf
-    dof = max(1.0, 2 / share**2) if share > 0 else math.inf  # of a variance known so well
-    reason = f"asked for; degree {found.degree}, V ± {100 * share:.2g} %"
-    return statistics.of_mean(VarianceEstimate(variance, dof), len(average.good), ErrorMethod.PLUG_IN, reason)
-
-
-def _floor(plan: Plan, rows: np.ndarray, found: PlugIn) -> float:
-    """What the oracle's noise adds to N·Var, averaged over some of the draws."""
-    if isinstance(plan.oracle, Exact):
-        return 0.0
-    z = with_momenta(plan, spaced(rows, SETTINGS.floor_draws), np.random.default_rng(0))
-    return floor_over(found.poisson, z, noise_of_drift(plan, z))
-
-
-def _effective_size(averages: Average, spread: float) -> float:
-    """The effective size of a run's draws at most: by their relaxation time, and by the error of their mean."""
-    if not averages.enough_blocks:
-        return math.inf
-    chains = len(averages.good)
-    variance = lugsail_variance(averages.blocks).variance / chains
-    return min(chains * averages.length / 2, spread / variance if variance > 0 else math.inf)
-
-
-def _biases(
-    run: Run, source: BiasSource | Run | Mapping[str, Bias], second: bool, known: Mapping[str, MonteCarloError]
-) -> Mapping[str, Bias]:
-    names = list(run)
-    require(
-        not second or source in (BiasSource.AUTO, BiasSource.PREDICT),
-        '`second_step_size=True` measures the bias: leave `bias` out, or pass `bias="predict"` to measure only what cannot '
-        "be predicted.",
-    )
-    if isinstance(source, Run):
-        return biases.from_runs(run, source, names)
+def _biases(run: Run, source: BiasSource | Mapping[str, Bias]) -> Mapping[str, Bias]:
     if isinstance(source, Mapping):
         given = source.biases if isinstance(source, Estimates) else source
-        missing = set(names) - set(given)
+        require(
+            not isinstance(given, Run),
+            '`bias` takes the `biases` of earlier estimates: got a Run. Pass `bias="richardson"` to measure the bias.',
+        )
+        missing = set(run) - set(given)
         require(not missing, f"The mapping given as `bias` lacks {', '.join(sorted(missing))}.")
         return given
     if source is BiasSource.NONE:
-        return {name: Bias(None, "not asked for") for name in names}
+        return dict.fromkeys(run, Bias(None, "not asked for"))
     if source is BiasSource.RICHARDSON:
-        return extrapolated(run.plan.replace(num_steps=run.steps_done), names)
+        return biases.extrapolated(run)
     if source is BiasSource.AUTO:
-        return biases.measured(run, names) if second else biases.predicted_or_not(run)
-    if not second:
-        try:
-            return biases.predicted(run)
-        except InvalidInput as error:
-            raise InvalidInput(f"The bias cannot be predicted: {biases.hinted(str(error))}.") from error
-    found = biases.predicted_or_not(run)
-    lacking = [name for name in names if found[name].value is None or found[name].error > known[name].std_error]
-    return {**found, **biases.measured(run, lacking)} if lacking else found
+        return biases.predicted_or_not(run)
+    try:
+        return biases.predicted(run)
+    except InvalidInput as error:
+        raise InvalidInput(f"The bias cannot be predicted: {biases.hinted(str(error), run.plan)}.") from error

@@ -72,12 +72,12 @@ class Estimate(WithError):
     @property
     def bias_error(self) -> float:
         """The standard error of `bias`."""
-        return math.nan if self.bias is None else self.discretisation.std_error(self.std_error)
+        return math.nan if self.bias is None else self.discretisation.error
 
     @property
     def corrected_error(self) -> float:
         """The standard error of the mean with the bias taken off."""
-        return math.hypot(self.discretisation.amplification * self.std_error, self.discretisation.error)
+        return math.hypot(self.std_error, self.discretisation.error)
 
     @property
     def total_error(self) -> float:
@@ -99,9 +99,8 @@ class Estimate(WithError):
     @property
     def corrected(self) -> tuple[float, float]:
         """The interval after taking the bias off, with the error of that correction in it; NaN where it is not known."""
-        own = (self.discretisation.amplification * self.std_error) ** 2, self.dof
-        other = self.discretisation.error**2, self.discretisation.dof
-        dof = combined_dof(own, other) if self.dof > 0 else 0
+        parts = (self.std_error**2, self.dof), (self.discretisation.error**2, self.discretisation.dof)
+        dof = combined_dof(*parts) if self.dof > 0 else 0
         return student_interval(self.corrected_mean, self.corrected_error, self.level, dof)
 
     @property
@@ -201,53 +200,34 @@ class Estimates(Records[Estimate], Shown):
 
     def shown(self) -> Sequence[Table | str]:
         """The numbers in a table; the methods, verdicts and warnings below it."""
-        run, share = self.run, f"{100 * self.level:g} %"
-        columns = [
-            "observable",
-            "mean",
-            "std. error",
-            f"{share}, bias ignored",
-            "bias",
-            f"{share} corrected",
-            "R-hat",
-            "ESS",
-        ]
-        columns += ["gain"] if run.plan.martingale else []
+        run, share, gain = self.run, f"{100 * self.level:g} %", self.run.plan.martingale
+        columns = ["observable", "mean", "std. error", f"{share}, bias ignored", "bias", f"{share} corrected"]
+        columns += ["R-hat", "ESS", *(["gain"] if gain else [])]
+        cells, how = [], []
+        for name, row in self.items():
+            plain, corrected = ("", " ←") if row.bias_matters else (" ←", "")
+            cells.append(
+                [
+                    *(name, _short(row.mean, 6), _short(row.std_error, 2), _ends(row.interval) + plain),
+                    "?" if row.bias is None else f"{row.bias:.2g} ± {row.bias_error:.1g}",
+                    *(_ends(row.corrected) + corrected, _short(row.r_hat, 4), _short(row.ess)),
+                    *([f"{row.gain:.3g} ×"] if gain else []),
+                ]
+            )
+            how.append(
+                f"{name}: error by {row.method} ({row.reason}), {_short(row.dof)} degrees of freedom; {row.verdict}"
+            )
+        for name, sharp in self.sharpened.items():
+            if sharp is not None:
+                how.append(
+                    f"{name}: {sharp.mean:.6g} ± {sharp.std_error:.2g} by zero-mean functions from the kept draws, whose plain "
+                    f"mean has this error with {sharp.gain:.3g} × as many; a bias of the draws is removed in part, and this "
+                    "error does not contain the rest"
+                )
         cost = f"{run.plan.num_chains} chains × {run.steps_done} steps, {self.gradient_evaluations:.3g} gradients"
-        how = [
-            f"{name}: error by {row.method} ({row.reason}), {_short(row.dof)} degrees of freedom; {row.verdict}"
-            for name, row in self.items()
-        ]
-        how += [_sharpened(row) for row in self.values() if row.sharpened is not None]
-        title = f"{run.plan.dynamics.name} on {type(run.plan.target).__name__}"
-        cells = [_cells(row) + ([f"{row.gain:.3g} ×"] if run.plan.martingale else []) for row in self.values()]
-        table = Table(columns, cells, title)
+        table = Table(columns, cells, f"{run.plan.dynamics.name} on {type(run.plan.target).__name__}")
         said = [f"WARNING: {sentence}" for sentence in self.warnings] + [f"hint: {sentence}" for sentence in self.hints]
         return [table, f"{cost}; ← take this one", *how, *said]
-
-
-def _cells(row: Estimate) -> list[str]:
-    marks = ("", " ←") if row.bias_matters else (" ←", "")
-    return [
-        row.name,
-        _short(row.mean, 6),
-        _short(row.std_error, 2),
-        _ends(row.interval) + marks[0],
-        "?" if row.bias is None else f"{row.bias:.2g} ± {row.bias_error:.1g}",
-        _ends(row.corrected) + marks[1],
-        _short(row.r_hat, 4),
-        _short(row.ess),
-    ]
-
-
-def _sharpened(row: Estimate) -> str:
-    found = row.sharpened
-    assert found is not None
-    return (
-        f"{row.name}: {found.mean:.6g} ± {found.std_error:.2g} by zero-mean functions from the kept draws, whose plain mean has "
-        f"this error with {found.gain:.3g} × as many; a bias of the draws is removed in part, and "
-        "this error does not contain the rest"
-    )
 
 
 def _short(value: float, digits: int = 3) -> str:

@@ -18,8 +18,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gyromc import coordinates, data, dynamics, observables, oracles, schemes, targets
-from gyromc.checks import numbers
-from gyromc.operators import DiagonalLowRank, Gram, LowRank, Operator
 from gyromc.plan import WEIGHTINGS, Plan
 from gyromc.targets import Group, families
 
@@ -61,8 +59,8 @@ class Type(enum.Enum):
         "J K C D Q S preconditioner",
     )
     CURVATURE = (
-        'numbers, a table with a `kind`, "diagonal" or "matrix-free"',
-        _any_of(_refer("numbers"), _refer("operator"), {"enum": ["diagonal", "matrix-free"]}),
+        "diagonal or matrix-free",
+        {"type": "string", "enum": ["diagonal", "matrix-free"]},
         "curvature",
     )
     SCHEME = (
@@ -187,12 +185,6 @@ def streamed_regression(X_file, y_file, family: str, prior_scale: float = 1.0) -
     return targets.StreamedRegression(data.Mapped(X_file, y_file), family, prior_scale)
 
 
-def gram(scale, basis, gains, factor=1.0) -> Operator:
-    """factor · RRᵀ with R = diag(scale)(I + B diag(gains) Bᵀ), in O(nk) memory."""
-    parts = numbers(scale, "scale"), numbers(basis, "basis"), numbers(gains, "gains")
-    return Gram(DiagonalLowRank(*parts), factor)
-
-
 def _kinds(*makers: Callable, **named: Callable) -> dict[str, PieceKind]:
     """Kinds by name: of classes and functions by their own, `LinearRegression` as `linear_regression`, and those named."""
     own = {re.sub(r"(?<=[a-z])(?=[A-Z])", "_", make.__name__).lower(): make for make in makers}
@@ -215,7 +207,7 @@ KINDS: dict[Type, Mapping[str, PieceKind]] = {
     Type.COORDINATES: _kinds(coordinates.Linear, coordinates.Bijection),
     Type.OBSERVABLE: _kinds(*_public(observables, observables.Observable)),
     Type.SCHEME: _kinds(**{**_SCHEMES, "balanced": schemes.balanced}),
-    Type.OPERATOR: _kinds(rotations=dynamics.rotations, low_rank=LowRank, gram=gram),
+    Type.OPERATOR: _kinds(rotations=dynamics.rotations),
     Type.LIKELIHOOD: _kinds(*families.LIKELIHOODS),
 }
 """The kinds of pieces, by what they are and by name."""

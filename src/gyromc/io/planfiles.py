@@ -26,7 +26,7 @@ from gyromc.oracles import ControlVariate, Exact, Oracle
 from gyromc.plan import Plan
 from gyromc.schemes.balanced import Balanced
 
-NUMERIC = (Type.NUMBERS, Type.PARAMETERS, Type.STEP_SIZE, Type.START, Type.OPERATOR, Type.CURVATURE)
+NUMERIC = (Type.NUMBERS, Type.PARAMETERS, Type.STEP_SIZE, Type.START, Type.OPERATOR)
 COUNTED = ("overdamped", "hfhr", "rotations")
 """Dynamics whose `dim` is the target's unless the file gives another."""
 KEY = r"""(?:[A-Za-z0-9_-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')"""
@@ -139,13 +139,13 @@ class _Reader:
         if wanted is Type.GROUPS:
             self.right(isinstance(given, list), wanted, given, path)
             return tuple(self.arguments(GROUP, entry, (*path, i)) for i, entry in enumerate(given))
-        if wanted is Type.PRIORS or (wanted in (Type.SCHEME, Type.CURVATURE) and isinstance(given, str)):
+        if wanted is Type.PRIORS or (wanted is Type.SCHEME and isinstance(given, str)):
             return given
         if wanted in NUMERIC and not (isinstance(given, dict) and "kind" in given):
             return self.numbers(wanted, given, path)
         if wanted is Type.TARGET:
             given = self.with_data(given, path)
-        return self.piece(given, path, KINDS[Type.OPERATOR if wanted is Type.CURVATURE else wanted])
+        return self.piece(given, path, KINDS[wanted])
 
     def plain(self, wanted: Type, given: Any, path: tuple) -> Any:
         """A number, a text or a truth value; 1.0 is a whole number, as in JSON Schema."""

@@ -29,7 +29,7 @@ from gyromc.io.codec import Codec, Packed, known_classes
 from gyromc.io.functions import Descriptions, References
 from gyromc.martingale import Martingale, martingale
 from gyromc.observables import Observable
-from gyromc.operators import Gram, Operator
+from gyromc.operators import Dense, Operator
 from gyromc.oracles import Oracle
 from gyromc.oracles.control_variates import Curvature
 from gyromc.plan import FIELDS, Plan
@@ -40,7 +40,7 @@ from gyromc.targets import Group, Prior, StreamedRegression, Target, families
 MOST_SHOWN = 8
 """Differences between two plans in a message."""
 # Classes that are not imported are not found.
-assert issubclass(Gram, Operator)
+assert issubclass(Dense, Operator)
 
 CLASSES = known_classes(
     *(Group, Prior, Martingale, Curvature, FilePrint, EngineState, Failure, Cause, RunOptions),

@@ -1,6 +1,6 @@
 """Control variates: mini-batches whose rows' gradients are reduced by their Taylor polynomials around an anchor c.
 
-Input: b, an anchor, the order of the polynomial and, for order 2, where K = Σ_i ∇²ℓ_i(c) comes from. Output: an oracle.
+Input: b, an anchor, the order of the polynomial and, for order 2, how K = Σ_i ∇²ℓ_i(c) is applied. Output: an oracle.
 What the polynomials of all rows sum to is computed once, when the oracle is prepared for a model, so the estimate is unbiased
 wherever the anchor is; only the size of its noise depends on it.
 """
@@ -13,16 +13,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gyromc.checks import cause, leaves, numbers, require, shown, whole
+from gyromc.checks import cause, leaves, numbers, one_of, require, whole
 from gyromc.errors import InvalidInput
 from gyromc.evaluation import doubled, over_rows
-from gyromc.operators import Dense, Diagonal, Operator, as_operator
+from gyromc.operators import Dense, Diagonal, Operator
 from gyromc.oracles.base import Batch
 from gyromc.targets import GeneralizedLinear, SumOverData
 from gyromc.targets.regressions import KnownLikelihood
 
 MOST_DENSE = 2000  # parameters up to which K is computed as a matrix
-SAME = 1e-6  # relative error up to which a given K is taken for the right one
+
+# For `over_rows`, which compiles each once.
+_data_gradient = lambda target, center: target.gradient(center) - target.prior_gradient(center)
+_data_product = lambda target, center, direction: target.data_product(center, direction)
 
 
 class Curvature(enum.StrEnum):
@@ -56,19 +59,17 @@ class ControlVariate(Batch):
     - `center`: c, shaped like the parameters; default: the mode, found by optimisation.
     - `replace`: as for `Minibatch`.
     - `order`: 1 or 2.
-    - `curvature`: for order 2, where K comes from. Left out: computed as a matrix, for at most 2000 parameters. A matrix, or an
-      operator of `gyromc.operators`, is K itself, without the prior's part; it is compared with the data, because a wrong K
-      would give wrong gradients. `"matrix-free"` computes K(θ-c) anew in every step, which reads all the data: N rows more a
-      step. `"diagonal"`, for generalized linear models, uses only the diagonals of K and of every ∇²ℓ_i(c), which is still
-      unbiased and needs no matrix, with less of the gain; a vector is this diagonal, computed before. Other approximations of
-      K, of low rank for example, are refused: they are not the sum of something that can be subtracted row by row.
+    - `curvature`: for order 2, how K is applied. Left out: computed as a matrix, for at most 2000 parameters. `"matrix-free"`
+      computes K(θ-c) anew in every step, which reads all the data: N rows more a step. `"diagonal"`, for generalized linear
+      models, uses only the diagonals of K and of every ∇²ℓ_i(c), which is still unbiased and needs no matrix, with less of the
+      gain.
     - `refresh`: m, the number of steps after which a chain takes its state for its new anchor; left out: the anchor is fixed. For
       order 1 only, and engine `scan` only.
 
     ```python
     import numpy as np
     import gyromc as gm
-    from gyromc.oracles.moments import oracle_covariances
+    from gyromc.schemes.moments import oracle_covariances
     rng = np.random.default_rng(0)
     X = rng.standard_normal((2000, 3))
     target = gm.targets.LogisticRegression(X, rng.random(2000) < 0.5)
@@ -93,7 +94,7 @@ class ControlVariate(Batch):
         replace: bool = True,
         *,
         order: int = 1,
-        curvature=None,
+        curvature: str | None = None,
         refresh: int | None = None,
     ):
         super().__init__(size, replace)
@@ -104,7 +105,8 @@ class ControlVariate(Batch):
             curvature is None or self.order == 2,
             "`curvature` is used by order 2 only: pass `order=2`, or leave `curvature` out.",
         )
-        self.curvature, self.operator = _read_curvature(curvature)
+        kinds = [Curvature.DIAGONAL.value, Curvature.MATRIX_FREE.value]
+        self.curvature = Curvature.FULL if curvature is None else Curvature(one_of(curvature, kinds, "curvature"))
         self.refresh = None if refresh is None else whole(refresh, "refresh", least=1, most=2**31 - 1)
         require(
             refresh is None or self.order == 1,
@@ -116,7 +118,7 @@ class ControlVariate(Batch):
             "`refresh` takes each chain's own states for its anchors: leave `center` out, or `refresh`.",
         )
         self.center = center
-        self.anchor = None
+        self.anchor = self.operator = None
 
     @property
     def name(self) -> str:
@@ -145,36 +147,44 @@ class ControlVariate(Batch):
             center.shape == (dim,),
             f"`center` must hold {dim} finite numbers, like the parameters: got {center.size}.",
         )
-        anchor = _anchor(target, center)
+        # in NumPy without compiling, and the data stay where they are
+        if isinstance(target, KnownLikelihood):
+            anchor = target.gradients(center[None])[0] - float(target.prior_precision) * center
+        else:
+            anchor = over_rows(_data_gradient, center[None], target, chunk=1)[0]
         operator = self._operator(target, center) if self.order == 2 else None
         fields = lambda o: (o.center, o.anchor, o.operator)
         return eqx.tree_at(fields, self, (center, anchor, operator), is_leaf=lambda x: x is None)
 
     def _operator(self, target: SumOverData, center: np.ndarray) -> Operator | None:
-        """K, or its diagonal, computed or checked; None where it is applied without being formed."""
-        given, probes = self.operator, np.random.default_rng(0).standard_normal((2, len(center)))
+        """K, or its diagonal; None where it is applied without being formed."""
+        if self.curvature is Curvature.DIAGONAL:
+            if not isinstance(target, GeneralizedLinear):
+                raise InvalidInput(
+                    "A diagonal `curvature` needs a generalized linear model, where a row's diagonal is known: got "
+                    f'{type(target).__name__}. Leave `curvature` out, or pass "matrix-free".'
+                )
+            X, y = target.design
+            with jax.enable_x64(True):
+                wide = doubled(target)
+                w = np.asarray(wide.curvatures(jnp.asarray(center), jnp.asarray(X, float), jnp.asarray(y, float)))
+            return Diagonal(np.einsum("i,ij,ij->j", w, X, X))
+        full = self.curvature is Curvature.FULL
+        require(
+            not full or len(center) <= MOST_DENSE,
+            f"K has {len(center):,} × {len(center):,} entries: at most {MOST_DENSE} parameters are taken. Pass "
+            '`curvature="diagonal"` (generalized linear models) or `curvature="matrix-free"`, or use `order=1`.',
+        )
         try:
-            products = _products(target, center, probes)
+            tried = np.ones((1, len(center)))
+            K = target.data_hessian(center) if full else over_rows(_data_product, tried, target, center, chunk=1)
         except Exception as error:  # of a user's function
             raise InvalidInput(
                 f"`ControlVariate` of order 2 needs the derivative of each row's gradient, and that of {type(target).__name__} "
                 f"cannot be computed: {cause(error)}. Use `order=1`."
             ) from error
-        require(np.all(np.isfinite(products)), "The Hessian of the data's terms is not finite at `center`: move it.")
-        if self.curvature is Curvature.MATRIX_FREE:
-            return None
-        if self.curvature is Curvature.DIAGONAL and isinstance(target, GeneralizedLinear):
-            return _diagonal(target, center, given)
-        if given is None:
-            return _matrix(self.curvature, target, center)
-        require(
-            given.size == len(center),
-            f"`curvature` must act on {len(center)} numbers, like the parameters: it acts on {given.size}.",
-        )
-        with jax.enable_x64(True):
-            found = np.stack([np.asarray(given(jnp.asarray(v))) for v in probes])
-        _require_same(found, products, "the Hessian at `center` of the sum over the data, without the prior")
-        return given
+        require(np.all(np.isfinite(K)), "The Hessian of the data's terms is not finite at `center`: move it.")
+        return Dense((K + K.T) / 2) if full else None
 
     def memory(self, dim):
         return 0 if self.refresh is None else 2 * dim
@@ -218,87 +228,3 @@ class ControlVariate(Batch):
 
     def gradients(self, steps):
         return steps + (0 if self.refresh is None else -(-steps // self.refresh))
-
-
-def _read_curvature(value) -> tuple[Curvature, Operator | None]:
-    """What the argument `curvature` says: the kind, and K or its diagonal where it is given."""
-    if value is None or isinstance(value, str):
-        kinds = {kind.value: kind for kind in (Curvature.DIAGONAL, Curvature.MATRIX_FREE)}
-        require(
-            value is None or value in kinds,
-            f"`curvature` must be a matrix, an operator, a vector, or one of {', '.join(kinds)}: got {shown(value)}.",
-        )
-        return Curvature.FULL if value is None else kinds[value], None
-    if isinstance(value, Operator):
-        given = value
-    else:
-        array = numbers(value, "curvature")
-        given = (
-            Dense(array)
-            if array.ndim == 2 and len(set(array.shape)) == 1 and array.size
-            else as_operator(array, "curvature")
-        )
-    return (Curvature.DIAGONAL if isinstance(given, Diagonal) else Curvature.FULL), given
-
-
-def _matrix(kind: Curvature, target: SumOverData, center: np.ndarray) -> Dense:
-    """K as a matrix."""
-    require(
-        kind is Curvature.FULL,
-        f"A diagonal `curvature` needs a generalized linear model, where a row's diagonal is known: got {type(target).__name__}. "
-        'Leave `curvature` out, or pass "matrix-free".',
-    )
-    require(
-        len(center) <= MOST_DENSE,
-        f"K has {len(center):,} × {len(center):,} entries: at most {MOST_DENSE} parameters are taken. Pass "
-        '`curvature="diagonal"` (generalized linear models) or `curvature="matrix-free"`, or use `order=1`.',
-    )
-    K = target.data_hessian(center)
-    return Dense((K + K.T) / 2)
-
-
-def _diagonal(target: GeneralizedLinear, center: np.ndarray, given: Operator | None) -> Diagonal:
-    """Σ_i diag(∇²ℓ_i(c)), compared with what is given."""
-    X, y = target.design
-    with jax.enable_x64(True):
-        wide = doubled(target)
-        w = np.asarray(wide.curvatures(jnp.asarray(center), jnp.asarray(X, float), jnp.asarray(y, float)))
-    found = np.einsum("i,ij,ij->j", w, X, X)
-    if given is not None:
-        require(
-            given.size == len(center),
-            f"`curvature` must hold {len(center)} numbers, like the parameters: got {given.size}.",
-        )
-        _require_same(np.diag(given.dense()), found, "the diagonal of the Hessian at `center` of the sum over the data")
-    return Diagonal(found)
-
-
-def _require_same(given: np.ndarray, wanted: np.ndarray, what: str) -> None:
-    gap = float(np.linalg.norm(given - wanted) / max(np.linalg.norm(wanted), np.finfo(float).tiny))
-    require(
-        gap <= SAME,
-        f"`curvature` must be {what}: it is off by {gap:.2g} of its size, and gradients would be biased. Leave it out to have it "
-        'computed, or pass "matrix-free".',
-    )
-
-
-def _anchor(target: SumOverData, center: np.ndarray) -> np.ndarray:
-    """∇U at the centre without the prior's part."""
-    if isinstance(target, KnownLikelihood):  # without compiling, and the data stay where they are
-        return target.gradients(center[None])[0] - float(target.prior_precision) * center
-    return over_rows(_data_gradient, center[None], target, chunk=1)[0]
-
-
-def _data_gradient(target, center):
-    return target.gradient(center) - target.prior_gradient(center)
-
-
-def _products(target: SumOverData, center: np.ndarray, directions: np.ndarray) -> np.ndarray:
-    """Σ_i ∇²ℓ_i(c) times each direction, in rows."""
-    if isinstance(target, KnownLikelihood):
-        return target.data_products(center, directions)
-    return over_rows(_product, directions, target, center, chunk=len(directions))
-
-
-def _product(target, center, direction):
-    return target.data_product(center, direction)

@@ -25,7 +25,6 @@ from gyromc.errors import InvalidInput
 from gyromc.martingale import Martingale, doubled_sum, martingale
 from gyromc.observables import Observable
 from gyromc.oracles import Exact
-from gyromc.oracles.moments import oracle_covariances, why_no_moments
 from gyromc.plan import Plan
 from gyromc.prediction.answers import Answer, Kind, Method, Number
 from gyromc.prediction.following import Transient
@@ -33,6 +32,7 @@ from gyromc.prediction.grid import GridChain, Grids, why_not_grid
 from gyromc.prediction.poisson.plug_in import Fitted
 from gyromc.prediction.stability import Stability
 from gyromc.prediction.step_effects import no_first_order, not_gaussian
+from gyromc.schemes.moments import oracle_covariances, why_no_moments
 
 NONE = Number(0.0, 0.0)
 UNKNOWN_NOISE = "what the noise of gradients adds is not known here"

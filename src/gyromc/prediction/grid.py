@@ -18,12 +18,12 @@ from scipy import linalg
 from gyromc.errors import InvalidInput
 from gyromc.observables import Observable
 from gyromc.oracles import Exact, Gaussian
-from gyromc.oracles.moments import oracle_covariances, oracle_third_moments, why_no_moments
 from gyromc.plan import Plan
 from gyromc.prediction.answers import Number
 from gyromc.prediction.following import NOT_ARRIVED, Followed, Transient, followed
 from gyromc.prediction.step_effects import brought
 from gyromc.schemes import Balanced
+from gyromc.schemes.moments import oracle_covariances, oracle_third_moments, why_no_moments
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,7 +17,6 @@ from gyromc.errors import InvalidInput
 from gyromc.martingale import HELPS
 from gyromc.observables import Observable, Ridge
 from gyromc.oracles import Exact, Gaussian
-from gyromc.oracles.moments import why_no_moments
 from gyromc.plan import Plan
 from gyromc.prediction.answers import Answer, Kind, Method, Number, Reduction, reduction
 from gyromc.prediction.exact import closed_forms
@@ -30,6 +29,7 @@ from gyromc.prediction.poisson import plug_in as plugin
 from gyromc.prediction.poisson.hermite import Polynomial
 from gyromc.prediction.stability import Stability
 from gyromc.prediction.step_effects import StepEffects, gaussian_variance
+from gyromc.schemes.moments import why_no_moments
 
 ALONE = 0.1  # share of one draw in the error of a mean
 COMPARABLE = 0.5  # an error of this share of a number: the number is not known

@@ -23,7 +23,6 @@ from gyromc.errors import InvalidInput
 from gyromc.martingale import doubled_sum, projection
 from gyromc.observables import Observable
 from gyromc.oracles import Exact, Gaussian
-from gyromc.oracles.moments import oracle_covariances
 from gyromc.plan import Plan
 from gyromc.prediction.answers import Number
 from gyromc.prediction.exact.chain import LinearChain, Noise, batch_noise, chain_around
@@ -32,7 +31,7 @@ from gyromc.prediction.following import SETTINGS, Transient, followed
 from gyromc.prediction.poisson.hermite import Polynomial
 from gyromc.schemes import Balanced, StepMatrices, step_matrices
 from gyromc.schemes.integrators import LeimkuhlerMatthews
-from gyromc.schemes.moments import gradient_moments
+from gyromc.schemes.moments import gradient_moments, oracle_covariances
 
 MOST_DENSE = 512  # parameters
 MOST_TURNS = 300  # of the iteration for a stationary covariance

@@ -17,9 +17,7 @@ from gyromc.operators import (
     Blocks,
     Dense,
     Diagonal,
-    LowRank,
     Operator,
-    Product,
     Rotations,
     Scaled,
     as_operator,
@@ -38,12 +36,8 @@ class Balanced(Scheme):
     root: Operator | None
 
     def __init__(self, second_moment: Operator | None = None, root: Operator | None = None):
-        super().__init__("balanced", None, linear=True)
+        super().__init__("balanced", None, linear=True, needs_prepared=True)
         self.second_moment, self.root = second_moment, root
-
-    @property
-    def needs_prepared(self) -> bool:
-        return True
 
     def why_not(self, dynamics, augmented):
         S = self.second_moment
@@ -53,11 +47,11 @@ class Balanced(Scheme):
         return f"`S` acts on {S.size} numbers, and the gradient has {' or '.join(map(str, sizes))}: pass an `S` of that size"
 
     def prepared(self, plan):
-        S = self.second_moment
+        S, d = self.second_moment, plan.dim
         if S is None:
-            found = gradient_moments(plan)
-            S = as_operator(found.second, "S")
-        S = _of_state(S, plan.dynamics.size)
+            S = as_operator(gradient_moments(plan).second, "S")
+        if S.size < plan.dynamics.size:  # r is its own gradient
+            S = Blocks(S, Scaled(0.0, d), Scaled(0.0, d), Scaled(1.0, d))
         return Balanced(self.second_moment, noise_root(plan.dynamics, S, plan.eta))
 
     def __call__(self, dynamics, y, gradient, xi, eta):
@@ -72,9 +66,8 @@ def balanced(S: Any = None) -> Scheme:
 
     **Arguments:**
 
-    - `S`: E[ĝĝᵀ], the second moment of the stochastic gradients of U under the posterior: a number per parameter (a diagonal), a
-      matrix, or an operator such as `gyromc.operators.LowRank`. Left out: computed from the model and the oracle when a plan is
-      run or predicted, then frozen.
+    - `S`: E[ĝĝᵀ], the second moment of the stochastic gradients of U under the posterior: a number per parameter (a diagonal), or
+      a matrix. Left out: computed from the model and the oracle when a plan is run or predicted, then frozen.
 
     **Returns:** a `Scheme`.
 
@@ -88,26 +81,16 @@ def balanced(S: Any = None) -> Scheme:
     return Balanced(None if S is None else symmetrised(as_operator(S, "S"), +1, "S"))
 
 
-def _of_state(S: Operator, n: int) -> Operator:
-    """The second moment of ∇H: S itself, or diag(S, I) where z has momenta, r being its own gradient."""
-    if S.size == n:
-        return S
-    d = S.size
-    zero = Scaled(0.0, d)
-    return Blocks(S, zero, zero, Scaled(1.0, d))
-
-
 def noise_root(dynamics: Dynamics, S: Operator, eta: float) -> Operator:
     """W^{1/2} for W = 2ηD - η²GSGᵀ, in the structure of D, Q and S; `InvalidInput` with the largest step where W is not ⪰ 0."""
-    for structured in (_coordinatewise, _low_rank):
-        found = structured(dynamics, S, eta)
-        if found is not None:
-            return found
+    found = _coordinatewise(dynamics, S, eta)
+    if found is not None:
+        return found
     n = dynamics.size
     require(
         n <= MOST_DENSE,
         f"Balanced noise with full matrices takes at most {MOST_DENSE} numbers in the state: this one has {n}. Give D, Q and S "
-        "as diagonals, or S as `gyromc.operators.LowRank` with D diagonal and Q = 0.",
+        "as diagonals, or Q as `gyromc.dynamics.rotations`.",
     )
     D, G = dynamics.D, dynamics.D + dynamics.Q
     W = 2 * eta * D - eta**2 * G @ S.dense() @ G.T  # T7
@@ -127,52 +110,18 @@ def _coordinatewise(dynamics: Dynamics, S: Operator, eta: float) -> Operator | N
     d, s = D.entries(), S.entries()
     if d is None or s is None:
         return None
+    alike = lambda x, n: np.array_equal(x[: n - n % 2 : 2], x[1:n:2])
     if Q.is_zero():
-        W = 2 * eta * d - eta**2 * d**2 * s
-        largest = 2 / np.max(d * s)
-    elif isinstance(Q, Rotations) and _pairwise_equal(d, Q.n) and _pairwise_equal(s, Q.n):
+        rates: Any = 0.0
+    elif isinstance(Q, Rotations) and alike(d, Q.n) and alike(s, Q.n):
         rates = np.concatenate([np.repeat(Q.rates, 2), np.zeros(Q.n % 2)])
-        W = 2 * eta * d - eta**2 * (d**2 + rates**2) * s
-        largest = 2 / np.max((d + rates**2 / d) * s)
     else:
         return None
+    W = 2 * eta * d - eta**2 * (d**2 + rates**2) * s
+    largest = 2 / np.max((d + rates**2 / d) * s)
     if np.min(W) < -1e-12 * np.max(2 * eta * d):
         _too_large(eta, float(largest))
     return Diagonal(np.sqrt(np.maximum(np.broadcast_to(W, (dynamics.size,)), 0.0)))
-
-
-def _low_rank(dynamics: Dynamics, S: Operator, eta: float) -> Operator | None:
-    """Where D is diagonal, Q = 0 and S is a diagonal plus FFᵀ: W = A - UUᵀ, A diagonal, U = ηDF, in O(nk) memory.
-
-    With A^{-1/2}U = BΣCᵀ a root of W is A^{1/2}(I - B(I - √(I - Σ²))Bᵀ).
-    """
-    d = dynamics.diffusion.entries()
-    if not isinstance(S, LowRank) or d is None or not dynamics.rotation.is_zero() or np.any(S.signs != 1):
-        return None
-    A = 2 * eta * d - (eta * d) ** 2 * S.diagonal
-    largest = lambda: 2 / _top_eigenvalue(d * S.diagonal, np.sqrt(d)[:, None] * S.factor)
-    if np.min(A) <= 0:
-        _too_large(eta, largest())
-    basis, sizes, _ = np.linalg.svd((eta * d / np.sqrt(A))[:, None] * S.factor, full_matrices=False)
-    if sizes[0] > 1 + 1e-12:
-        _too_large(eta, largest())
-    shrink = 1 - np.sqrt(np.maximum(1 - sizes**2, 0.0))
-    return Product(Diagonal(np.sqrt(A)), LowRank(np.ones(len(d)), basis * np.sqrt(shrink), -np.ones(len(sizes))))
-
-
-def _top_eigenvalue(diagonal: np.ndarray, factor: np.ndarray) -> float:
-    """The largest eigenvalue of diag(diagonal) + factor factorᵀ, by the Lanczos method."""
-    n = len(diagonal)
-    if n <= factor.shape[1] + 2:
-        return float(np.linalg.eigvalsh(np.diag(diagonal) + factor @ factor.T)[-1])
-    apply: Any = lambda v: diagonal * v + factor @ (factor.T @ v)
-    shape: Any = scipy.sparse.linalg.LinearOperator((n, n), matvec=apply, dtype=float)  # type: ignore[call-issue]  # incomplete stubs
-    return float(scipy.sparse.linalg.eigsh(shape, 1, v0=np.ones(n), return_eigenvectors=False)[0])
-
-
-def _pairwise_equal(values: np.ndarray, n: int) -> bool:
-    pairs = values[: n - n % 2].reshape(-1, 2)
-    return bool(np.all(pairs[:, 0] == pairs[:, 1]))
 
 
 def _too_large(eta: float, largest: float) -> None:

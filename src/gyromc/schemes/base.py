@@ -7,7 +7,7 @@ noise ξ is always n standard normals, and enters last: y⁺ = a(y, ĝ) + Cξ. S
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -28,7 +28,9 @@ class Scheme(eqx.Module):
       defines `__call__` passes None.
     - `linear`: whether the step is linear in y, gradient and ξ together. Then every engine runs it, and on Gaussian targets its
       finite-step moments are known; otherwise only `scan` runs it.
-    - `memory`: how many numbers of memory the state has, for each of the n entries of z.
+    - `memory`: how many numbers of memory the state has, for each of the n entries of z; ½ where only θ of (θ, r) has any.
+    - `order`: of the bias with exact gradients.
+    - `needs_prepared`: whether it makes no step before `prepared` has computed something for a plan.
 
     ```python
     import gyromc as gm
@@ -40,11 +42,21 @@ class Scheme(eqx.Module):
     name: str = eqx.field(static=True)
     function: Callable[[Dynamics, Any, Any, Any, Any], Any] | None = eqx.field(static=True, repr=False)
     linear: bool = eqx.field(static=True)
-    memory: int = eqx.field(static=True)
-    order: ClassVar[int] = 1  # of the bias with exact gradients
+    memory: float = eqx.field(static=True)
+    order: int = eqx.field(static=True)
+    needs_prepared: bool = eqx.field(static=True)
 
-    def __init__(self, name: str, step: Callable | None, linear: bool = False, memory: int = 0):
-        self.name, self.function, self.linear, self.memory = name, step, linear, memory
+    def __init__(
+        self,
+        name: str,
+        step: Callable | None,
+        linear: bool = False,
+        memory: float = 0,
+        order: int = 1,
+        needs_prepared: bool = False,
+    ):
+        self.name, self.function, self.linear = name, step, linear
+        self.memory, self.order, self.needs_prepared = memory, order, needs_prepared
 
     def __call__(self, dynamics: Dynamics, y, gradient, xi, eta):
         assert self.function is not None
@@ -60,12 +72,7 @@ class Scheme(eqx.Module):
 
     def state_size(self, n: int) -> int:
         """How many numbers the state y has when z has n."""
-        return n * (1 + self.memory)
-
-    @property
-    def needs_prepared(self) -> bool:
-        """Whether it makes no step before `prepared` has computed something for a plan."""
-        return False
+        return n + int(self.memory * n)
 
     @property
     def is_euler(self) -> bool:

@@ -5,9 +5,8 @@ All draw on noise twice: half of it in this step, the same half again in the nex
 covariance on a Gaussian stays exact.
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
-import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 import scipy
@@ -18,7 +17,7 @@ from gyromc.errors import InvalidInput
 from gyromc.operators import Blocks, Dense, Diagonal, Operator, Scaled, as_operator
 from gyromc.oracles import Exact, Gaussian
 from gyromc.schemes.base import Scheme
-from gyromc.schemes.moments import GradientMoments, gradient_moments
+from gyromc.schemes.moments import gradient_moments
 from gyromc.targets import Quadratic
 
 MOST_DENSE = 512  # parameters, up to which the noise of gradients is taken off with full matrices
@@ -33,10 +32,9 @@ class LeimkuhlerMatthews(Scheme):
     """
 
     root: Operator | None
-    order: ClassVar[int] = 2
 
     def __init__(self, root: Operator | None = None):
-        super().__init__("leimkuhler_matthews", None, linear=True, memory=1)
+        super().__init__("leimkuhler_matthews", None, linear=True, memory=1, order=2)
         self.root = root
 
     def why_not(self, dynamics, augmented):
@@ -47,11 +45,16 @@ class LeimkuhlerMatthews(Scheme):
     def prepared(self, plan):
         if isinstance(plan.oracle, Exact):
             return self
-        found, eta, D = _moments(plan, self), plan.eta, plan.dynamics.D
-        P, Sigma = found.of_state(plan.augmented)
+        require(
+            plan.dim <= MOST_DENSE,
+            f"`{self}` takes the noise of {plan.oracle.name} gradients off its own with full matrices, for at most {MOST_DENSE} "
+            f"parameters: this plan has {plan.dim}. Use `Exact()` gradients, or `balanced()`.",
+        )
+        eta, D = plan.eta, plan.dynamics.D
+        P, Sigma = gradient_moments(plan).of_state(plan.augmented)
         half = np.eye(len(D)) / 2 - eta / 4 * D @ P
         taken = scipy.linalg.solve_continuous_lyapunov(half, eta**2 * D @ Sigma @ D)  # T7: what the oracle brings
-        return LeimkuhlerMatthews(_root(2 * eta * D - taken, self.name, "the gradients bring more noise than it draws"))
+        return LeimkuhlerMatthews(_root(2 * eta * D - taken, self.name))
 
     def __call__(self, dynamics, y, gradient, xi, eta):
         n = dynamics.size
@@ -69,10 +72,8 @@ class LmAb2(Scheme):
     half a step of noise and rotation ahead, with the last gradient in place of a second one.
     """
 
-    order: ClassVar[int] = 2
-
     def __init__(self):
-        super().__init__("lm_ab2", None, linear=True, memory=2)
+        super().__init__("lm_ab2", None, linear=True, memory=2, order=2)
 
     def __call__(self, dynamics, y, gradient, xi, eta):
         n = dynamics.size
@@ -89,33 +90,16 @@ class HfhrSplitting(Scheme):
     the gradient taken, and G: θ ← θ - ηαEEᵀĝ, r ← r - ηEᵀĝ. The memory is what N½ adds. On a Gaussian the covariance of θ is
     exact, and where whitening is incomplete it needs √κ steps for what takes κ steps without momentum.
 
-    With gradient noise the O-step draws less, so that the covariance of θ on a Gaussian stays exact. Above 512 parameters only
-    the diagonals of P = E[∇²U] and of the noise's covariance Σ are used: then it is exact where both are diagonal, and so must C
-    be.
-
-    **Arguments:**
-
-    - `kick`: a root of the covariance of what O draws; `prepared` computes it.
-    - `moments`: the diagonals of P and Σ, where they are known; left out: computed from the model and the oracle.
-    - `whitened`: whether they are those of EᵀPE and EᵀΣE; then C need not be diagonal.
+    With gradient noise the O-step draws less, so that the covariance of θ on a Gaussian stays exact; `kick` is a root of the
+    covariance of what it draws, which `prepared` computes. Above 512 parameters only the diagonals of P = E[∇²U] and of the
+    noise's covariance Σ are used: then it is exact where both are diagonal, and so must C be.
     """
 
-    order: ClassVar[int] = 2
     kick: Operator | None
-    moments: tuple[np.ndarray, np.ndarray] | None
-    whitened: bool = eqx.field(static=True)
 
-    def __init__(
-        self,
-        kick: Operator | None = None,
-        moments: tuple[np.ndarray, np.ndarray] | None = None,
-        whitened: bool = False,
-    ):
-        super().__init__("hfhr_splitting", None, linear=True, memory=1)
-        self.kick, self.moments, self.whitened = kick, moments, whitened
-
-    def state_size(self, n):
-        return n + n // 2
+    def __init__(self, kick: Operator | None = None):
+        super().__init__("hfhr_splitting", None, linear=True, memory=0.5, order=2)
+        self.kick = kick
 
     def why_not(self, dynamics, augmented):
         other = "use `lm_ab2`, which takes any D and Q"
@@ -134,24 +118,20 @@ class HfhrSplitting(Scheme):
     def prepared(self, plan):
         if isinstance(plan.oracle, Exact):
             return self
-        if self.moments is not None or plan.dim > MOST_DENSE:
-            return HfhrSplitting(_diagonal_kick(plan, self))
-        found = _moments(plan, self)
         D, Q = plan.dynamics.diffusion, plan.dynamics.rotation
-        E, d = -Q.upper_right.dense(), plan.dim
-        P, Sigma = E.T @ found.curvature @ E, E.T @ found.noise @ E  # in coordinates E⁻¹θ
-        alpha = _alpha(D.upper_left, Q.upper_right)
+        alpha, gamma = _alpha(D.upper_left, Q.upper_right), float(D.lower_right.scale)
         assert alpha is not None  # the scheme fits
-        drawn = _less_kick(P, Sigma, alpha, float(D.lower_right.scale), plan.eta)
-        return HfhrSplitting(_root(drawn, self.name, "the gradients bring more noise than the O-step draws", d))
+        if plan.dim > MOST_DENSE:
+            return HfhrSplitting(_diagonal_kick(plan, self, alpha, gamma))
+        found, E = gradient_moments(plan), -Q.upper_right.dense()
+        P, Sigma = E.T @ found.curvature @ E, E.T @ found.noise @ E  # in coordinates E⁻¹θ
+        return HfhrSplitting(_root(_less_kick(P, Sigma, alpha, gamma, plan.eta), self.name))
 
     def __call__(self, dynamics, y, gradient, xi, eta):
         d = dynamics.size // 2
-        D, Q, root = dynamics.diffusion, dynamics.rotation, dynamics.root
-        assert isinstance(D, Blocks)
-        assert isinstance(Q, Blocks)
-        assert isinstance(root, Blocks)
-        assert isinstance(D.lower_right, Scaled)
+        D: Any = dynamics.diffusion
+        Q: Any = dynamics.rotation
+        root: Any = dynamics.root
         theta, r, half, g = y[:d], y[d : 2 * d], y[2 * d :], gradient[:d]
         theta, r = theta - eta * D.upper_left(g) + half, r - eta * Q.lower_left(g)
         decay = jnp.exp(-eta * D.lower_right.scale)
@@ -173,20 +153,12 @@ class GaulSplitting(Scheme):
     Gradient noise brings back a bias of first order.
     """
 
-    order: ClassVar[int] = 2
     parts: tuple[Operator, ...] | None
     """Of a plan: aηC, τ, τ(1-κ), κ, c, 1-τq/N, q/N, √N and √(1-c²), each a function of C."""
 
     def __init__(self, parts: tuple[Operator, ...] | None = None):
-        super().__init__("gaul_splitting", None, linear=True, memory=1)
+        super().__init__("gaul_splitting", None, linear=True, memory=0.5, order=2, needs_prepared=True)
         self.parts = parts
-
-    @property
-    def needs_prepared(self) -> bool:
-        return True
-
-    def state_size(self, n):
-        return n + n // 2
 
     def why_not(self, dynamics, augmented):
         if augmented and _gaul(dynamics) is not None:
@@ -281,55 +253,43 @@ def _less_kick(P: np.ndarray, Sigma: np.ndarray, alpha: float, gamma: float, eta
 
 
 def kick_variances(P: np.ndarray, Sigma: np.ndarray, alpha: float, gamma: float, eta: float) -> np.ndarray:
-    """The variances that O draws where P and Σ are diagonal: d numbers, negative where the noise is more than O draws."""
-    drawn = np.empty(len(P))
-    for first in range(0, len(P), AT_ONCE):
-        part = slice(first, first + AT_ONCE)
-        curvature = np.asarray(P[part], float)
-        drawn[part] = 1 - np.exp(-2 * gamma * eta) - _share(curvature, alpha, gamma, eta) * Sigma[part]  # T10
-    return drawn
-
-
-def _share(P: np.ndarray, alpha: float, gamma: float, eta: float) -> np.ndarray:
-    """What O leaves out per unit of Σ_ii, for coordinates with the curvatures P.
+    """The variances that O draws where P and Σ are diagonal: d numbers, negative where the noise is more than O draws.
 
     X = MXMᵀ + vvᵀ has, by Cramer's rule, an X_θθ that is quadratic in v: for the noise a kick brings, and for what O draws.
     """
     drift = np.array([[1.0, eta / 2], [0.0, 1.0]])
     after = drift @ np.diag([1.0, np.exp(-gamma * eta)]) @ drift
-    brought, drawn = after @ np.array([alpha, 1.0]) * eta, drift @ np.array([0.0, 1.0])
-    a, c, b, e = after[0, 0] - brought[0] * P, -brought[1] * P, after[0, 1], after[1, 1]  # M = [[a, b], [c, e]]
-    cross = 1 - a * e - b * c
-    of_tt, of_rr = cross * (1 - e**2) - 2 * b * c * e**2, b**2 * (cross + 2 * a * e)
-    of_tr = 2 * b * (a * (1 - e**2) + b * c * e)
-    brings, draws = (of_tt * v[0] ** 2 + of_tr * v[0] * v[1] + of_rr * v[1] ** 2 for v in (brought, drawn))
-    return brings / draws
+    brought, kicked = after @ np.array([alpha, 1.0]) * eta, drift @ np.array([0.0, 1.0])
+    drawn = np.empty(len(P))
+    for first in range(0, len(P), AT_ONCE):
+        part = slice(first, first + AT_ONCE)
+        curvature = np.asarray(P[part], float)
+        # M = [[a, b], [c, e]]
+        a, b, c, e = after[0, 0] - brought[0] * curvature, after[0, 1], -brought[1] * curvature, after[1, 1]
+        cross = 1 - a * e - b * c
+        of_tt, of_rr = cross * (1 - e**2) - 2 * b * c * e**2, b**2 * (cross + 2 * a * e)
+        of_tr = 2 * b * (a * (1 - e**2) + b * c * e)
+        brings, draws = (of_tt * v[0] ** 2 + of_tr * v[0] * v[1] + of_rr * v[1] ** 2 for v in (brought, kicked))
+        drawn[part] = 1 - np.exp(-2 * gamma * eta) - brings / draws * Sigma[part]  # T10
+    return drawn
 
 
-def _diagonal_kick(plan: Any, scheme: "HfhrSplitting") -> Operator:
+def _diagonal_kick(plan: Any, scheme: "HfhrSplitting", alpha: float, gamma: float) -> Operator:
     """A root of what O draws, from the diagonals of P and Σ, in O(d) memory."""
-    D, Q = plan.dynamics.diffusion, plan.dynamics.rotation
-    minus_E = None if scheme.whitened else Q.upper_right.entries()
-    require(
-        minus_E is not None or (scheme.whitened and scheme.moments is not None),
-        f"`{scheme}` takes the noise of {plan.oracle.name} gradients off its own with full matrices for at most {MOST_DENSE} "
-        f"parameters: this plan has {plan.dim}. Use a diagonal preconditioner, `Exact()` gradients, or `balanced()`.",
-    )
-    if scheme.moments is not None:
-        P, Sigma = (np.broadcast_to(np.asarray(x), (plan.dim,)) for x in scheme.moments)
-    else:
-        P, Sigma = _diagonal_moments(plan)
-    if minus_E is not None:
-        P, Sigma = minus_E**2 * P, minus_E**2 * Sigma
-    alpha, gamma, eta = _alpha(D.upper_left, Q.upper_right), float(D.lower_right.scale), plan.eta
-    assert alpha is not None  # the scheme fits
-    variances = kick_variances(np.maximum(P, 0), np.maximum(Sigma, 0), alpha, gamma, eta)
+    minus_E = plan.dynamics.rotation.upper_right.entries()
+    if minus_E is None:
+        raise InvalidInput(
+            f"`{scheme}` takes the noise of {plan.oracle.name} gradients off its own with full matrices for at most {MOST_DENSE} "
+            f"parameters: this plan has {plan.dim}. Use a diagonal preconditioner, `Exact()` gradients, or `balanced()`."
+        )
+    P, Sigma = (np.maximum(minus_E**2 * x, 0) for x in _diagonal_moments(plan))
+    variances = kick_variances(P, Sigma, alpha, gamma, plan.eta)
     worst = int(np.argmin(variances))
     require(
         variances[worst] > 0,
         f"`{scheme}` cannot keep the covariance here: the gradients bring more noise than the O-step draws in "
         f"{np.sum(variances <= 0):,} of {plan.dim:,} coordinates (in coordinate {worst}, "
-        f"{1 - variances[worst] / (1 - np.exp(-2 * gamma * eta)):.3g} times as much). Take a smaller `step_size`, larger "
+        f"{1 - variances[worst] / (1 - np.exp(-2 * gamma * plan.eta)):.3g} times as much). Take a smaller `step_size`, larger "
         "batches, a control variate, or more friction.",
     )
     return Diagonal(np.sqrt(variances, out=variances))
@@ -354,23 +314,14 @@ def _alpha(C: Operator, minus_E: Operator) -> float | None:
     return alpha if size > 0 and np.allclose(one, alpha * square, rtol=1e-6, atol=1e-9 * np.abs(one).max()) else None
 
 
-def _moments(plan: Any, scheme: Scheme) -> GradientMoments:
-    require(
-        plan.dim <= MOST_DENSE,
-        f"`{scheme}` takes the noise of {plan.oracle.name} gradients off its own with full matrices, for at most {MOST_DENSE} "
-        f"parameters: this plan has {plan.dim}. Use `Exact()` gradients, or `balanced()`.",
-    )
-    return gradient_moments(plan)
-
-
-def _root(covariance: np.ndarray, name: str, problem: str, size: int | None = None) -> Operator:
+def _root(covariance: np.ndarray, name: str) -> Operator:
     try:
-        return as_operator(covariance, name, size).cholesky()
+        return as_operator(covariance, name).cholesky()
     except InvalidInput:
         smallest = float(np.linalg.eigvalsh(covariance)[0])
         raise InvalidInput(
-            f"`{name}` cannot keep the covariance here: {problem} (its noise would have the variance {smallest:.3g} in one "
-            "direction). Take a smaller `step_size`, larger batches, or a control variate."
+            f"`{name}` cannot keep the covariance here: the gradients bring more noise than it draws (its noise would have the "
+            f"variance {smallest:.3g} in one direction). Take a smaller `step_size`, larger batches, or a control variate."
         ) from None
 
 

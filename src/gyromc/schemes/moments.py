@@ -1,11 +1,15 @@
-"""Second moments of stochastic gradients under the posterior: P = E[∇²U] and Σ = E[Cov(ĝ | θ)], so that E[ĝĝᵀ] = P + Σ (T7).
+"""Moments of stochastic gradients: of an oracle's noise δ = ĝ - ∇U at given points, and averaged over the posterior (T7).
 
-Input: a plan. Output: `GradientMoments`, exact on a Gaussian target with noise that is quadratic in θ; elsewhere over an
-importance sample where that can be trusted, and from the gradients of a pilot run where it cannot. Computed once for each oracle
-of a model, with an estimate of its error, and frozen: nothing adapts while a chain is averaged.
+At points: E[δδᵀ | θ] and E[δ⊗δ⊗δ | θ], for mini-batches from the data, at most `MOST_DATA` of them for each point. Over the
+posterior: P = E[∇²U] and Σ = E[Cov(ĝ | θ)], so that E[ĝĝᵀ] = P + Σ, as `GradientMoments` of a plan: exact on a Gaussian target
+with noise that is quadratic in θ; elsewhere over an importance sample where that can be trusted, and from the gradients of a
+pilot run where it cannot. Computed once for each oracle of a model, with an estimate of its error, and frozen: nothing adapts
+while a chain is averaged.
 """
 
+import contextlib
 import dataclasses
+import functools
 import math
 import warnings
 from typing import Any
@@ -16,16 +20,19 @@ import numpy as np
 import scipy
 
 from gyromc.approx import secondmoments
-from gyromc.approx.sample import MOST_PARAMETERS, Sample
+from gyromc.approx.sample import MOST_PARAMETERS
 from gyromc.approx.secondmoments import BlockSums, MatrixEstimate, over_blocks
+from gyromc.checks import require
 from gyromc.dynamics import augment
 from gyromc.errors import GyromcWarning, InvalidInput
-from gyromc.evaluation import doubled
-from gyromc.oracles import Exact, Gaussian
-from gyromc.oracles.moments import mean_covariance
-from gyromc.targets import Target
+from gyromc.evaluation import doubled, over_rows
+from gyromc.machine import require_memory
+from gyromc.oracles import Batch, Exact, Gaussian, Oracle
+from gyromc.targets import SumOverData, Target
 from gyromc.targets.regressions import KnownLikelihood
 
+MOST_DATA = 2000
+MOST_NUMBERS = 4_000_000  # in the gradients of single data that are held at once
 MOST_CURVED = 4e8  # multiplications for a mean curvature
 POINTS = 512  # at which curvature and noise are averaged
 BLOCKS = 8  # of these points, whose differences give the error
@@ -40,6 +47,78 @@ DIAGONAL_STEPS, DIAGONAL_PARTS = 500, 10  # of the one chain with many parameter
 YOUNG = 0.2  # relative error of Cov(θ, ∇U), above which chains have not spread over the law
 FAR = 3.0  # standard deviations of a gradient that its mean may be from 0
 SMALLER = 8  # the pilot's step size, against the plan's
+
+
+def why_no_moments(oracle: Oracle) -> str | None:
+    """Why the moments of an oracle's noise are not functions of θ, or None."""
+    if oracle.memory(1):
+        return f"the noise of {oracle.name} depends on where its anchor is, not on θ alone"
+    return None
+
+
+def oracle_covariances(target: Target, oracle: Oracle, rows: np.ndarray) -> np.ndarray:
+    """Σ(θ) = E[δδᵀ | θ] at every row: rows × d × d; `target` over vectors, `oracle` prepared for it."""
+    return _over_data(target, oracle, rows, 2, np.zeros(len(rows)))
+
+
+def oracle_third_moments(target: Target, oracle: Oracle, rows: np.ndarray) -> np.ndarray:
+    """E[δ⊗δ⊗δ | θ] at every row: rows × d × d × d, zero for noise that is symmetric."""
+    return _over_data(target, oracle, rows, 3, np.zeros(len(rows)))
+
+
+def mean_covariance(target: Target, oracle: Oracle, rows: np.ndarray) -> np.ndarray:
+    """E[Σ(θ)] over rows of θ: d × d.
+
+    Beyond `MOST_DATA` data each row has its own subset of them, so that the error becomes smaller with the number of rows.
+    """
+    d = np.shape(rows)[1]
+    require_memory(3 * 8 * d**2, f"A covariance of {d:,} parameters", "Take fewer parameters.")
+    used = rows[:1] if isinstance(oracle, Exact | Gaussian) else rows  # the same at every point
+    shifts = np.random.default_rng(0).integers(0, 2**31, len(used))
+    at_once = max(1, MOST_NUMBERS // d**2)
+    parts = [slice(i, i + at_once) for i in range(0, len(used), at_once)]
+    sums = [_over_data(target, oracle, used[part], 2, shifts[part]).sum(axis=0) for part in parts]
+    return np.sum(sums, axis=0) / len(used)
+
+
+def _over_data(target: Target, oracle: Oracle, rows: np.ndarray, order: int, shifts: np.ndarray) -> np.ndarray:
+    """Moments of a mean of b draws from the data: those of one draw, divided by b^(order-1).
+
+    For distinct rows the second has the exact factor (N-b)/(N-1); the third has one that is smaller, so it is an upper bound.
+    Of many data a random subset is used, shifted by a number for each row of θ.
+    """
+    d = np.shape(rows)[1]
+    if isinstance(oracle, Exact | Gaussian):
+        tau = float(oracle.tau) if isinstance(oracle, Gaussian) and order == 2 else 0.0
+        one = tau**2 * np.eye(d) if order == 2 else np.zeros((d, d, d))
+        return np.broadcast_to(one, (len(rows), *one.shape))
+    reason = why_no_moments(oracle)
+    require(reason is None, f"The second moments of the gradients are not known: {reason}. Use it without `refresh`.")
+    assert isinstance(oracle, Batch)
+    assert isinstance(target, SumOverData)
+    N = target.num_data
+    picked = np.arange(N) if N <= MOST_DATA else np.random.default_rng(0).choice(N, MOST_DATA, replace=False)
+    scale = oracle.noise_factor(N) * N**order / (oracle.size ** (order - 1) * len(picked))
+    chunk = max(1, min(256, MOST_NUMBERS // (len(picked) * d)))
+    moment = _second if order == 2 else _third
+    return scale * over_rows(moment, np.column_stack([rows, shifts]), target, oracle, picked, chunk=chunk)
+
+
+def _deviations(target, oracle, picked, row):
+    """What each datum adds to the estimate's varying part at θ, minus the mean of that; `row` is θ and a shift."""
+    index = (jnp.asarray(picked) + row[-1].astype(int)) % target.num_data
+    terms = jax.vmap(lambda i: oracle.terms(target, row[:-1], i[None]))(index)
+    return terms - terms.mean(axis=0)
+
+
+def _second(*pieces):
+    terms = _deviations(*pieces)
+    return terms.T @ terms
+
+
+def _third(*pieces):
+    terms = _deviations(*pieces)
+    return jnp.einsum("pi,pj,pk->ijk", terms, terms, terms)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -77,7 +156,14 @@ def gradient_moments(plan: Any) -> GradientMoments:
     told = "error of gradient moments", (plan.oracle, plan.eta)
     if found.relative_error > ENOUGH and not plan.model.computed.find(*told):
         plan.model.computed.keep(*told, True)
-        _warn(plan, found)
+        percent = lambda x: f"{100 * x:.2g} %" if x < 1 else "100 % or more"
+        warnings.warn(
+            f"The second moment S of the gradients comes from {found.source} and has a relative error of about "
+            f"{percent(found.relative_error)}; variances under `balanced` may be off by {percent(variance_effect(plan, found))} "
+            "because of it. Pass `S` to `balanced`, a smaller `step_size`, or a `start` near the mode.",
+            GyromcWarning,
+            stacklevel=2,
+        )
     return found
 
 
@@ -89,46 +175,19 @@ def _gradient_moments(plan: Any) -> GradientMoments:
         root = np.linalg.cholesky(np.linalg.inv(K))
         d = len(mean)
         points = mean + math.sqrt(d) * np.concatenate([root.T, -root.T])  # the mean of a quadratic function is exact
-        return GradientMoments(K, _noise(plan, points), "exact")
+        return GradientMoments(K, mean_covariance(target, plan.prepared_oracle, points), "exact")
     sample = model.trusted_sample if model.dim <= MOST_PARAMETERS else None
     if sample is not None:
         rows = sample.theta[np.random.default_rng(0).choice(len(sample.weights), POINTS, p=sample.weights)]
-        P, noise = _curvature(target, sample, rows), _noise_with_error(plan, rows)
+        blocks = lambda function, rows: over_blocks(np.array([function(x) for x in np.array_split(rows, BLOCKS)]))
+        if isinstance(target, KnownLikelihood):
+            affordable = max(2 * BLOCKS, int(MOST_CURVED / (target.num_data * rows.shape[1])))
+            P = blocks(target.mean_hessian, rows[:affordable])
+        else:  # from the gradients at the sample, without Hessians
+            P = sample.mean_curvature()
+        noise = blocks(lambda part: mean_covariance(target, plan.prepared_oracle, part), rows)
         return GradientMoments(P.matrix, noise.matrix, sample.source, P.plus(noise).relative_error)
     return pilot(plan)
-
-
-def _curvature(target: Target, sample: Sample, rows: np.ndarray) -> MatrixEstimate:
-    """E[∇²U]: of a regression by its own formula; of others from the gradients at the sample, without Hessians."""
-    if not isinstance(target, KnownLikelihood):
-        return sample.mean_curvature()
-    used = rows[: max(2 * BLOCKS, int(MOST_CURVED / (target.num_data * rows.shape[1])))]
-    return over_blocks(np.array([target.mean_hessian(part) for part in np.array_split(used, BLOCKS)]))
-
-
-def _noise(plan: Any, rows: np.ndarray) -> np.ndarray:
-    if isinstance(plan.oracle, Exact):
-        return np.zeros((plan.dim, plan.dim))
-    return mean_covariance(plan.flat_target, plan.prepared_oracle, rows)
-
-
-def _noise_with_error(plan: Any, rows: np.ndarray) -> MatrixEstimate:
-    """E[Σ(θ)] over the rows, with the error that their number leaves."""
-    if isinstance(plan.oracle, Exact | Gaussian):  # the same at every point
-        return over_blocks(np.array([_noise(plan, rows[:1])] * 2))
-    return over_blocks(np.array([_noise(plan, part) for part in np.array_split(rows, BLOCKS)]))
-
-
-def _warn(plan: Any, found: GradientMoments) -> None:
-    """Say how far off S may be, and the variances of `balanced` with it."""
-    percent = lambda x: f"{100 * x:.2g} %" if x < 1 else "100 % or more"
-    warnings.warn(
-        f"The second moment S of the gradients comes from {found.source} and has a relative error of about "
-        f"{percent(found.relative_error)}; variances under `balanced` may be off by {percent(variance_effect(plan, found))} "
-        "because of it. Pass `S` to `balanced`, a smaller `step_size`, or a `start` near the mode.",
-        GyromcWarning,
-        stacklevel=3,
-    )
 
 
 def variance_effect(plan: Any, found: GradientMoments) -> float:
@@ -173,28 +232,18 @@ def _dense(plan: Any) -> GradientMoments:
     while True:
         key, own = jax.random.split(key)
         z, recorded = advance(z, own)
-        parts.append(_sums(plan, *(np.asarray(x, float) for x in recorded)))
+        theta, g, other = (np.swapaxes(np.asarray(x, float), 0, 1) for x in recorded)  # chains × steps × d
+        _require_finite(g, other)
+        squares = np.swapaxes(g - other, 1, 2) @ (g - other) / 2
+        parts.append((secondmoments.sums(theta - plan.model.start, g, other), squares))
         steps += PART
         if len(parts) < 2 or len(parts) & (len(parts) - 1):
             continue  # only after 2, 4, 8 … parts
-        counted = parts[len(parts) // 2 :]
-        total, differences = counted[0]
-        for more, other in counted[1:]:
-            total, differences = total + more, differences + other
-        found = _moments(total, differences)
-        known = found[2] <= ENOUGH and np.linalg.eigvalsh(found[0])[0] > 0  # noise may hide the curvature
+        add = lambda one, more: (one[0] + more[0], one[1] + more[1])
+        P, noise, error = _moments(*functools.reduce(add, parts[len(parts) // 2 :]))
+        known = error <= ENOUGH and np.linalg.eigvalsh(P)[0] > 0  # noise may hide the curvature
         if known or 2 * steps * per_step > MOST_GRADIENTS:
-            P, noise, error = found
             return GradientMoments(P, noise, f"a pilot run of {steps} steps", error)
-
-
-def _sums(plan: Any, theta: np.ndarray, g: np.ndarray, other: np.ndarray) -> tuple[BlockSums, np.ndarray]:
-    """The sums of states and gradients for each chain, and those of ½(ĝ₁-ĝ₂)(ĝ₁-ĝ₂)ᵀ; arrays are steps × chains × d."""
-    theta, g, other = (np.swapaxes(x, 0, 1) for x in (theta - plan.model.start, g, other))
-    if not np.all(np.isfinite(g)) or not np.all(np.isfinite(other)):
-        _diverged()
-    gap = g - other
-    return secondmoments.sums(theta, g, other), np.swapaxes(gap, 1, 2) @ gap / 2
 
 
 def _moments(total: BlockSums, differences: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
@@ -239,8 +288,7 @@ def _diagonal(plan: Any) -> GradientMoments:
         means.append([np.asarray(x, float) / length for x in recorded])
     P, Sigma = (np.array(part) for part in zip(*means[DIAGONAL_PARTS // 2 :], strict=True))
     S = P + Sigma
-    if not np.all(np.isfinite(S)):
-        _diverged()
+    _require_finite(S)
     mean = S.mean(axis=0)
     spread = S.std(axis=0, ddof=1) / np.sqrt(len(S))
     ratio = spread[mean > 0] / mean[mean > 0]
@@ -255,9 +303,15 @@ def _chains(plan: Any, chains: int, length: int, keep: bool = True):
     ½(ĝ₁-ĝ₂)², d numbers each.
     """
     eta, d, exact = plan.eta / SMALLER, plan.dim, isinstance(plan.oracle, Exact)
+    start = np.broadcast_to(plan.model.start, (chains, d))
+    if d <= MOST_PARAMETERS:
+        with contextlib.suppress(InvalidInput):  # no mode
+            modes = plan.model.modes
+            # at all of them where several are known, so that none is left out
+            start = modes.starts(chains, seed=0) if modes.several else start
     with jax.enable_x64(True):
         target, oracle, dynamics = doubled((plan.flat_target, plan.prepared_oracle, plan.dynamics))
-        z = jnp.concatenate([jnp.asarray(_starts(plan, chains)), jnp.zeros((chains, dynamics.size - d))], axis=1)
+        z = jnp.concatenate([jnp.asarray(start), jnp.zeros((chains, dynamics.size - d))], axis=1)
         key = jax.random.key(plan.seed)
 
     def gradients(key, theta):
@@ -291,20 +345,9 @@ def _chains(plan: Any, chains: int, length: int, keep: bool = True):
     return in_double, z, key
 
 
-def _starts(plan: Any, chains: int) -> np.ndarray:
-    """Where chains begin: at all modes where several are known, so that none is left out; at the model's start otherwise."""
-    alone = np.broadcast_to(plan.model.start, (chains, plan.dim))
-    if plan.dim > MOST_PARAMETERS:
-        return alone
-    try:
-        modes = plan.model.modes
-    except InvalidInput:  # no mode
-        return alone
-    return modes.starts(chains, seed=0) if modes.several else alone
-
-
-def _diverged() -> None:
-    raise InvalidInput(
+def _require_finite(*arrays: np.ndarray) -> None:
+    require(
+        all(np.all(np.isfinite(x)) for x in arrays),
         "The second moment S of the gradients cannot be estimated: a pilot run from the start diverged. Pass `S` to "
-        "`balanced`, a smaller `step_size`, or a `start` near the mode."
+        "`balanced`, a smaller `step_size`, or a `start` near the mode.",
     )

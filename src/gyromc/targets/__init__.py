@@ -3,12 +3,11 @@
 Input: a model and its data. Output: U, ∇U and, for sums over data, the terms that a mini-batch needs. Known structure is
 available as `gaussian()`, `separable()` and `design`; closed forms and fused engines use it. `base` defines the interface,
 `densities` holds targets given by a formula, `regressions` those given by a design matrix, `mixed` those with further parameters
-and groups, `priors` the laws that parameters may have, `separable` targets with a user's own scalar nonlinearity, `streamed`
-regressions over rows that are not in memory.
+and groups, `priors` the laws that parameters may have, `streamed` regressions over rows that are not in memory.
 """
 
 from gyromc.targets.base import SumOverData, Target
-from gyromc.targets.densities import CosinePerturbed, FiniteSum, LogDensity, Quadratic
+from gyromc.targets.densities import CosinePerturbed, FiniteSum, LogDensity, Quadratic, Separable
 from gyromc.targets.mixed import Group, MixedRegression
 from gyromc.targets.priors import Prior
 from gyromc.targets.regressions import (
@@ -18,7 +17,6 @@ from gyromc.targets.regressions import (
     PoissonRegression,
     SoftmaxRegression,
 )
-from gyromc.targets.separable import Separable
 from gyromc.targets.streamed import StreamedRegression
 
 __all__ = [

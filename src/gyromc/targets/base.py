@@ -20,6 +20,12 @@ Scalar = Float[Array | np.ndarray, ""]
 
 MOST_PRODUCTS = 1_000_000  # data × directions in which gradients are differentiated at once
 
+# Functions of a target and a point, for `over_rows`, which compiles each once.
+_potential = lambda target, theta: target.potential(theta)
+_gradient = lambda target, theta: target.gradient(theta)
+_hessian = lambda target, theta: jax.hessian(target.potential)(theta)
+_data_product = lambda target, theta, direction: target.data_product(theta, direction)
+
 
 class Target(eqx.Module):
     """A potential U(θ); the parameters may be a vector or any pytree of arrays."""
@@ -52,17 +58,17 @@ class Target(eqx.Module):
     def potentials(self, points: np.ndarray) -> np.ndarray:
         """U at every point, in float64; for targets over vectors."""
         spend(POTENTIAL * len(points))
-        return over_rows(potential_at, points, self, chunk=self.points_at_once(1))
+        return over_rows(_potential, points, self, chunk=self.points_at_once(1))
 
     def gradients(self, points: np.ndarray) -> np.ndarray:
         """∇U at every point, in float64; for targets over vectors."""
         spend(len(points))
-        return over_rows(gradient_at, points, self, chunk=self.points_at_once(2))
+        return over_rows(_gradient, points, self, chunk=self.points_at_once(2))
 
     def hessians(self, points: np.ndarray, chunk: int = 512) -> np.ndarray:
         """∇²U at every point, in float64; for targets over vectors."""
         spend(np.size(points))
-        return over_rows(hessian_at, points, self, chunk=min(chunk, self.points_at_once(np.shape(points)[-1])))
+        return over_rows(_hessian, points, self, chunk=min(chunk, self.points_at_once(np.shape(points)[-1])))
 
     def mean_hessian(self, points: np.ndarray) -> np.ndarray:
         """The mean of ∇²U over the points."""
@@ -118,22 +124,3 @@ class SumOverData(Target):
         """Σ_i ∇²ℓ_i(θ) as a matrix, in float64, for targets over vectors."""
         chunk = max(1, min(512, MOST_PRODUCTS // self.num_data))
         return over_rows(_data_product, np.eye(len(theta)), self, np.asarray(theta, float), chunk=chunk)
-
-
-def potential_at(target, theta):
-    """U of a target at one point."""
-    return target.potential(theta)
-
-
-def gradient_at(target, theta):
-    """∇U of a target at one point."""
-    return target.gradient(theta)
-
-
-def hessian_at(target, theta):
-    """∇²U of a target at one point."""
-    return jax.hessian(target.potential)(theta)
-
-
-def _data_product(target, theta, direction):
-    return target.data_product(theta, direction)

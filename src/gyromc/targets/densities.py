@@ -1,4 +1,4 @@
-"""Targets given by a formula: Gaussian, cosine-perturbed, and a user's own log density or sum over data.
+"""Targets given by a formula: Gaussian, cosine-perturbed, and a user's own nonlinearity, log density or sum over data.
 
 Input: numbers or functions. Output: U and ∇U, and the structure where it is known (`gaussian()`, `separable()`).
 """
@@ -12,9 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from gyromc.checks import leaves, numbers, require, require_finite, require_real, shown, whole
+from gyromc.checks import cause, leaves, numbers, require, require_finite, require_real, shown, whole
+from gyromc.errors import InvalidInput
 from gyromc.precision import owned, private
 from gyromc.targets.base import Scalar, SumOverData, Target, Theta
+
+TRIED_AT = np.array([-2.7, -1.1, -0.3, 0.4, 1.3, 2.9])
+"""The points at which a slope given to `Separable` is compared with the derivative of its potential."""
 
 
 class Quadratic(Target):
@@ -51,19 +55,15 @@ class Quadratic(Target):
     def dim(self) -> int:
         return self.mean.shape[0]
 
-    def _stretch(self, x: Theta) -> Theta:
-        return self.precision * x if self.precision.ndim == 1 else self.precision @ x
-
     def potential(self, params):
         x = params - self.mean
-        return 0.5 * jnp.vdot(x, self._stretch(x))
+        return 0.5 * jnp.vdot(x, _stretch(self.precision, x))
 
     def gradient(self, params):
-        return self._stretch(params - self.mean)
+        return _stretch(self.precision, params - self.mean)
 
     def gaussian(self):
-        P = np.asarray(self.precision, float)
-        return (np.diag(P) if P.ndim == 1 else P), np.asarray(self.mean, float)
+        return _matrix(self.precision), np.asarray(self.mean, float)
 
     def separable(self):
         P = np.asarray(self.precision, float)
@@ -72,6 +72,15 @@ class Quadratic(Target):
                 return None
             P = np.diag(P)
         return tuple(lambda t, p=p, m=m: 0.5 * p * (t - m) ** 2 for p, m in zip(P, self.mean, strict=True))
+
+
+def _stretch(precision, x: Theta) -> Theta:
+    return precision * x if precision.ndim == 1 else precision @ x
+
+
+def _matrix(precision) -> np.ndarray:
+    P = np.asarray(precision, float)
+    return np.diag(P) if P.ndim == 1 else P
 
 
 def read_precision(precision) -> np.ndarray:
@@ -130,6 +139,114 @@ class CosinePerturbed(Target):
     def separable(self):
         beta = float(self.beta)
         return (lambda t: 0.5 * t**2 + beta * np.cos(t),) * self.size
+
+
+class Separable(Target):
+    """U(θ) = ½ (θ-m)ᵀP(θ-m) + Σ_i c_i φ(θ_i), with a scalar function φ of your own.
+
+    **Arguments:**
+
+    - `potential`: φ, a function of one number, written with `jax.numpy`.
+    - `precision`: P, symmetric; a vector is a diagonal. It need not be positive definite where φ grows fast enough.
+    - `mean`: m; zeros when left out.
+    - `weights`: c_i, one for each coordinate; ones when left out.
+    - `slope`: φ′, a function of one number for Numba (`numba.njit`), written without branches: it is compiled for sixteen numbers
+      at a time. Pass it when engine `lanes` cannot translate φ from JAX (its message says so).
+
+    ```python
+    import jax.numpy as jnp
+    import gyromc as gm
+    double_well = gm.targets.Separable(lambda t: t**4 / 4 - t**2, precision=[1.0, 1.0, 2.0])
+    assert double_well.dim == 3
+    ```
+    """
+
+    phi: Callable
+    slope: Callable | None
+    precision: Float[np.ndarray, " d"] | Float[np.ndarray, "d d"]
+    mean: Float[np.ndarray, " d"]
+    weights: Float[np.ndarray, " d"]
+
+    def __init__(self, potential: Callable, precision, mean=None, weights=None, slope: Callable | None = None):
+        self.precision = read_precision(precision)
+        d = len(self.precision)
+        self.mean = np.zeros(d) if mean is None else numbers(mean, "mean")
+        self.weights = np.ones(d) if weights is None else numbers(weights, "weights")
+        for name, value in (("mean", self.mean), ("weights", self.weights)):
+            require(value.shape == (d,), f"`{name}` must have {d} entries, like `precision`: got shape {value.shape}.")
+        _check_functions(potential, slope)
+        self.phi, self.slope = owned(potential), slope
+
+    @property
+    def dim(self) -> int:
+        return self.mean.shape[0]
+
+    def potential(self, params):
+        x = params - self.mean
+        return 0.5 * jnp.vdot(x, _stretch(self.precision, x)) + jnp.vdot(
+            self.weights, jax.vmap(private(self.phi))(params)
+        )
+
+    def gradient(self, params):
+        slopes = jax.vmap(jax.grad(private(self.phi)))(params)
+        return _stretch(self.precision, params - self.mean) + self.weights * slopes
+
+    def gaussian(self):
+        if np.any(self.weights) or np.any(np.linalg.eigvalsh(self.matrix) <= 0):
+            return None
+        return self.matrix, np.asarray(self.mean, float)
+
+    @property
+    def matrix(self) -> np.ndarray:
+        """P as a matrix."""
+        return _matrix(self.precision)
+
+    def separable(self):
+        P = self.matrix
+        if np.any(P - np.diag(np.diag(P))):
+            return None
+        rows = zip(np.diag(P), np.asarray(self.mean, float), np.asarray(self.weights, float), strict=True)
+        return tuple(lambda t, p=p, m=m, c=c: 0.5 * p * (t - m) ** 2 + c * self._values(t) for p, m, c in rows)
+
+    def _values(self, t) -> np.ndarray:
+        """φ at an array of numbers, in float64."""
+        with jax.enable_x64(True):
+            flat = jax.vmap(private(self.phi))(jnp.asarray(np.ravel(t), float))
+        return np.asarray(flat, float).reshape(np.shape(t))
+
+
+def _check_functions(potential, slope) -> None:
+    for name, function in (("potential", potential), ("slope", slope)):
+        require(
+            callable(function) or (name == "slope" and function is None),
+            f"`{name}` must be a function of one number: got {type(function).__name__}.",
+        )
+    require(
+        slope is None or hasattr(slope, "py_func"),
+        "`slope` must be compiled by Numba: decorate it with `numba.njit`. A JAX function is passed as `potential`.",
+    )
+    try:
+        value = eqx.filter_eval_shape(potential, jax.ShapeDtypeStruct((), jnp.float32))
+    except Exception as error:
+        raise InvalidInput(
+            f"`potential` cannot be evaluated on one number inside JAX: {cause(error)} Write it with `jax.numpy`."
+        ) from error
+    require(
+        getattr(value, "shape", None) == () and jnp.issubdtype(value.dtype, jnp.floating),
+        f"`potential` must map one number to one number: it returns {value}.",
+    )
+    if slope is None:
+        return
+    with jax.enable_x64(True):
+        derivative = np.asarray(jax.vmap(jax.grad(potential))(jnp.asarray(TRIED_AT)))
+    given = np.array([float(slope(t)) for t in TRIED_AT])
+    gap = np.abs(given - derivative)
+    worst = int(gap.argmax())
+    require(
+        np.all(gap <= 1e-6 * (1 + np.abs(derivative))),
+        f"`slope` must be the derivative of `potential`: at {TRIED_AT[worst]:g} it returns {given[worst]:.6g}, but "
+        f"the derivative is {derivative[worst]:.6g}.",
+    )
 
 
 class FiniteSum(SumOverData):

@@ -179,17 +179,6 @@ class KnownLikelihood(SumOverData):
                 K[b, :, a] = K[a, :, b]
         return K.reshape(q * p, q * p)
 
-    def data_products(self, theta: np.ndarray, directions: np.ndarray) -> np.ndarray:
-        """Σ_i ∇²ℓ_i(θ) times each direction, in rows."""
-        spend(2 * len(directions))
-
-        def products(X: np.ndarray, y: np.ndarray) -> np.ndarray:
-            w, along = self.likelihood.curvature(self.predictors(theta, X)), self.predictors(directions, X)
-            found = np.einsum("nab,snb->sna", w, along) if self.likelihood.vector else w * along
-            return self._along_rows(found, X, directions.shape)
-
-        return self.over_data(products, len(directions))
-
     def potentials(self, points):
         points = np.asarray(points, float)
         return self.loss_sums(points) + 0.5 * float(self.prior_precision) * np.sum(points**2, axis=-1)

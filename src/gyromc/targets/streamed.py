@@ -163,9 +163,6 @@ class StreamedRegression(KnownLikelihood):
     def mean_data_hessian(self, points):
         return self.all_sums(points[0])[2].copy() if len(points) == 1 else super().mean_data_hessian(points)
 
-    def data_products(self, theta, directions):
-        return directions @ self.all_sums(np.asarray(theta, float))[2]
-
     def potential(self, params):
         return _at_rows(self.loss_sums, (), params) + 0.5 * self.prior_precision * jnp.vdot(params, params)
 

@@ -6,7 +6,6 @@ the bias of its averages with an error, and their variance.
 """
 
 import dataclasses
-import functools
 import math
 import time
 from collections.abc import Callable
@@ -24,11 +23,10 @@ from gyromc.flat import identity
 from gyromc.machine import require_memory
 from gyromc.operators import Scaled, as_operator
 from gyromc.oracles import ControlVariate, Exact, Oracle
-from gyromc.oracles.moments import mean_covariance, why_no_moments
 from gyromc.plan import Plan
 from gyromc.results import flat_draws
 from gyromc.schemes import balanced
-from gyromc.schemes.moments import GradientMoments
+from gyromc.schemes.moments import GradientMoments, mean_covariance, why_no_moments
 from gyromc.show.progress import progress as show_progress
 from gyromc.solve.chains import ChainSettings
 from gyromc.solve.expect import answer
@@ -102,11 +100,6 @@ class Reference:
         sd = self.draws.std(axis=0)
         return float(np.max(np.abs(rows - self.draws.mean(axis=0)) / np.where(sd > 0, sd, 1.0)))
 
-    @functools.cached_property
-    def reach(self) -> float:
-        """That of the draws."""
-        return self.farthest(self.draws)
-
     @property
     def steepest(self) -> float:
         """The largest eigenvalue of S in units of C⁻¹: 1 on a Gaussian."""
@@ -117,12 +110,10 @@ class Reference:
 
     def start(self, chains: int, seed: int) -> Any:
         """Draws, one for each chain; for a target over a pytree a function that draws one."""
-        rng = np.random.default_rng(seed)
-        rows = self.draws[rng.choice(len(self.draws), chains, replace=chains > len(self.draws))]
-        model = self.plan.model
-        if model.unravel is identity:
-            return rows
-        return _Drawn(jnp.asarray(self.draws[rng.permutation(len(self.draws))[: max(chains, 64)]]), model.unravel)
+        rng, unravel = np.random.default_rng(seed), self.plan.model.unravel
+        if unravel is identity:
+            return self.draws[rng.choice(len(self.draws), chains, replace=chains > len(self.draws))]
+        return _Drawn(jnp.asarray(self.draws[rng.permutation(len(self.draws))[: max(chains, 64)]]), unravel)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -172,9 +163,10 @@ def refer(base: Plan, oracle: Oracle | None, gradients: float, seed: int) -> Ref
         C = np.linalg.inv(S)
     elif dense:
         center = center - C @ slopes.mean(axis=0)  # exact on a Gaussian
-    if oracle is None:
-        oracle = _minibatches(solver.chains) or Exact()
-    plan = base.replace(oracle=oracle)
+    if oracle is None and isinstance(solver.chains, MinibatchChains):
+        used = solver.chains.oracle
+        oracle = ControlVariate(used.size, center=np.asarray(used.center, float), order=2)
+    plan = base.replace(oracle=oracle or Exact())
     noise = np.zeros_like(S)
     if dense:
         if why := why_no_moments(plan.oracle):
@@ -187,14 +179,6 @@ def refer(base: Plan, oracle: Oracle | None, gradients: float, seed: int) -> Ref
     exact = known is not None and isinstance(plan.oracle, Exact)
     spent = solver.chains.gradients + len(draws)
     return Reference(plan, mean, error, sd, draws, C, S + noise, exact, spent, list(found.warnings))
-
-
-def _minibatches(chains: Any) -> Oracle | None:
-    """The control variate of order 2 that the solver used, if it did."""
-    if not isinstance(chains, MinibatchChains):
-        return None
-    used = chains.oracle
-    return ControlVariate(used.size, center=np.asarray(used.center, float), order=2, curvature=used.operator.dense())
 
 
 def cost_of_a_gradient(plan: Plan) -> float:
@@ -239,14 +223,15 @@ class Family:
         scheme: Any = balanced(known.second) if self.scheme == "balanced" else self.scheme
         try:
             plan = known.plan.replace(
-                dynamics=self._dynamics(C), scheme=scheme, step_size=float(f"{eta:.3g}"), martingale=known.dense
+                dynamics=self.dynamics(C), scheme=scheme, step_size=float(f"{eta:.3g}"), martingale=known.dense
             )
             _ = plan.step_matrices if known.dense else plan.prepared_scheme
         except InvalidInput:
             return None
         return plan
 
-    def _dynamics(self, C: np.ndarray) -> Dynamics:
+    def dynamics(self, C: np.ndarray) -> Dynamics:
+        """D = C, with the rotation or the friction."""
         if self.friction:
             return hfhr(len(C), SETTINGS.alpha, self.friction, preconditioner=C)
         if not self.turn:
@@ -333,7 +318,8 @@ def try_plan(
         run = engines.run(own, progress=False, thin=max(1, steps // SETTINGS.looks) if known.dense else None)
     except (DivergenceError, InvalidInput):
         return None
-    if run.draws is not None and known.farthest(flat_draws(run.draws, ~run.diverged)) > SETTINGS.thrown * known.reach:
+    reach = SETTINGS.thrown * known.farthest(known.draws)
+    if run.draws is not None and known.farthest(flat_draws(run.draws, ~run.diverged)) > reach:
         return None
     averages = np.stack([run.averages[name] for name in own.observables], axis=1)
     scale = np.where(known.sd > 0, known.sd, np.inf)

@@ -107,27 +107,22 @@ def tune(
     assert tuned.expected["slope"] < 0.02 * tuned.sd["slope"]
     ```
     """
-    budget = _budget(target_or_plan, gradients=gradients, error=error, seconds=seconds)
+    given, budget = target_or_plan, {"gradients": gradients, "error": error, "seconds": seconds}
+    budget = {name: positive(value, name) for name, value in budget.items() if value is not None}
+    require(
+        len(budget) <= 1,
+        f"Pass one of `gradients`, `error` and `seconds`: got {' and '.join(f'`{name}`' for name in budget)}.",
+    )
+    if isinstance(given, Plan) and not budget:
+        budget = {"gradients": given.gradients * cost_of_a_gradient(given)}
     seed = whole(seed, "seed", least=0)
     num_chains = None if num_chains is None else whole(num_chains, "num_chains", least=1, most=10**6)
     require(say is None or callable(say), f"`say` must be a function such as `print`: got {shown(say)}.")
     with messages.catch_warnings():
         messages.simplefilter("ignore", GyromcWarning)  # of trials; what matters is in the account
-        base = _base(target_or_plan, observables, seed, start)
-        tuning = Tuning(base, budget, seed, oracle, num_chains, say or (lambda line: None))
-        return tuning.finished(target_or_plan if isinstance(target_or_plan, Plan) else None)
-
-
-def _budget(given: Any, **named: Any) -> dict[str, float]:
-    """The one of `gradients`, `error` and `seconds` that was passed; a plan's own gradients where none was."""
-    asked = {name: positive(value, name) for name, value in named.items() if value is not None}
-    require(
-        len(asked) <= 1,
-        f"Pass one of `gradients`, `error` and `seconds`: got {' and '.join(f'`{name}`' for name in asked)}.",
-    )
-    if isinstance(given, Plan) and not asked:
-        return {"gradients": given.gradients * cost_of_a_gradient(given)}
-    return asked or {"error": SETTINGS.error}
+        tuning = Tuning(_base(given, observables, seed, start), budget or {"error": SETTINGS.error}, num_chains)
+        tuning.try_all(oracle, say or (lambda line: None))
+        return tuning.finished(given if isinstance(given, Plan) else None)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -142,30 +137,29 @@ class Contender:
 class Tuning:
     """One tuning: the reference, the trials of every sampler, and the choice. `steps`: of all chains, that the budget allows."""
 
-    def __init__(
-        self,
-        base: Plan,
-        budget: dict[str, float],
-        seed: int,
-        oracle: Oracle | None,
-        num_chains: int | None,
-        say: Callable,
-    ):
-        self.error, self.seconds, self.seed, self.num_chains = (
-            budget.get("error"),
-            budget.get("seconds"),
-            seed,
-            num_chains,
-        )
+    def __init__(self, base: Plan, budget: dict[str, float], num_chains: int | None):
+        self.base, self.budget, self.num_chains, self.seed = base, budget, num_chains, base.seed
+        self.error, self.seconds = budget.get("error"), budget.get("seconds")
+        self.spent, self.count = 0.0, 0
+        self.candidates: list[Contender] = []
+
+    def try_all(self, oracle: Oracle | None, say: Callable) -> None:
+        """Ask the solver, then try every sampler."""
         # about as many as the budget has, before anything is known
-        total = budget.get("gradients", 1e5 if self.error is None else 1 / self.error**2)
-        self.known = refer(base, oracle, float(np.clip(total, *SETTINGS.reference)), seed)
-        self.steps = total / (cost_of_a_gradient(self.known.plan) if "gradients" in budget else 1.0)
-        self.spent, self.count, self.candidates = self.known.gradients, 0, []
-        errors = self.known.error / np.where(self.known.sd > 0, self.known.sd, np.inf)
-        say(f"reference: {self.known.gradients:,.0f} gradients, errors up to {np.max(errors):.2g} posterior sds")
-        say(f"gradients: from {_reads(self.known.plan)}")
-        for family in self._families():
+        total = self.budget.get("gradients", 1e5 if self.error is None else 1 / self.error**2)
+        self.known = known = refer(self.base, oracle, float(np.clip(total, *SETTINGS.reference)), self.seed)
+        self.steps = total / (cost_of_a_gradient(known.plan) if "gradients" in self.budget else 1.0)
+        self.spent = known.gradients
+        errors = known.error / np.where(known.sd > 0, known.sd, np.inf)
+        say(f"reference: {known.gradients:,.0f} gradients, errors up to {np.max(errors):.2g} posterior sds")
+        say(f"gradients: from {_reads(known.plan)}")
+        families = MANY
+        if known.dense:
+            # on a Gaussian with exact gradients none of them has a bias, and the first is as good as any
+            families = FAMILIES[:1] if known.exact else FAMILIES
+        for family in families:
+            if family.turn and known.plan.dim == 1:
+                continue
             found = self._tried(family)
             if not found.trials:
                 say(f"trials of {family.name}: all diverged")
@@ -173,13 +167,6 @@ class Tuning:
             best = self.best(found)
             say(f"trials of {family.name}: step size {best.plan.eta:.3g}, RMSE {self.score(best):.2g} posterior sds")
             self.candidates.append(found)
-
-    def _families(self) -> tuple[Family, ...]:
-        if not self.known.dense:
-            return MANY
-        # on a Gaussian with exact gradients none of them has a bias, and the first is as good as any
-        families = FAMILIES[:1] if self.known.exact else FAMILIES
-        return tuple(family for family in families if self.known.plan.dim > 1 or not family.turn)
 
     def attempt(self, plan: Plan, chains: int, steps: int, burn_in: int, exact: bool = False) -> Trial | None:
         """A trial with random numbers of its own, its gradients counted."""
@@ -201,8 +188,7 @@ class Tuning:
                 found.given_up.append(eta)
                 continue
             if self.seconds is not None and not self.candidates and not found.trials:
-                again = self.attempt(plan, *shape) or trial  # compiles nothing
-                self.steps = max(self.seconds * again.rate, 100.0)
+                self.steps = max(self.seconds * trial.rate, 100.0)
             found.trials.append(trial)
             if len(found.trials) > 1 and self.score(trial) > self.score(found.trials[-2]):
                 break
@@ -237,7 +223,10 @@ class Tuning:
                 "No plan can be recommended: chains of every sampler diverged at every step size that was tried. "
                 f"{' '.join(self.known.warnings)} Use `gyromc.expect`, or write the model in other coordinates.",
             )
-            chosen = self._preferred()
+            chosen = self.candidates[0]
+            for one in self.candidates[1:]:
+                if self.score(self.best(one)) < SETTINGS.better * self.score(self.best(chosen)):
+                    chosen = one
             trial = self.best(chosen)
             if self.error is not None:
                 self.steps = self._needed(trial)
@@ -254,14 +243,6 @@ class Tuning:
             else:
                 chosen.trials.append(final)
                 finals.append(final)
-
-    def _preferred(self) -> Contender:
-        """The sampler with the smallest error, an earlier one where a later is hardly better."""
-        chosen = self.candidates[0]
-        for one in self.candidates[1:]:
-            if self.score(self.best(one)) < SETTINGS.better * self.score(self.best(chosen)):
-                chosen = one
-        return chosen
 
     def _needed(self, trial: Trial) -> float:
         """Steps until every observable has the error asked for, burn-in included; as if a bias that forbids it were none."""
@@ -280,7 +261,10 @@ class Tuning:
         plan = final.plan.replace(
             num_chains=chains, num_steps=steps, burn_in=burn_in, start=start, seed=self.seed
         ).knowing(model)
-        rows = _expected(final, plan, self.known.sd)
+        bias, unknown = final.squared_bias()
+        chance = final.variance * final.steps / (plan.num_chains * plan.num_steps)
+        table = self.known.sd * np.sqrt([bias + unknown + chance, bias, chance, np.ones_like(bias), unknown])
+        rows = {name: Expected(*map(float, column)) for name, column in zip(plan.observables, table.T, strict=True)}
         tried = tuple(self._line(one, "chosen" if one is chosen else "") for one in self.candidates)
         gains = self._gains(final, given)
         total, seconds = plan.gradients * cost_of_a_gradient(plan), chains * (steps + burn_in) / final.rate
@@ -318,14 +302,6 @@ class Tuning:
 
 def _reads(plan: Plan) -> str:
     return "all rows" if isinstance(plan.oracle, Exact) else plan.oracle.name
-
-
-def _expected(final: Trial, plan: Plan, sd: np.ndarray) -> dict[str, Expected]:
-    """What to expect of every observable, in its own units."""
-    known, unknown = final.squared_bias()
-    chance = final.variance * final.steps / (plan.num_chains * plan.num_steps)
-    table = sd * np.sqrt([known + unknown + chance, known, chance, np.ones_like(sd), unknown])
-    return {name: Expected(*map(float, column)) for name, column in zip(plan.observables, table.T, strict=True)}
 
 
 def _doubts(
@@ -377,15 +353,12 @@ def _base(given: Target | Plan, observables: Mapping[str, Any] | None, seed: int
         "Pass `observables`, functions of the parameters by name: these are no vector, whose entries are averaged without it.",
     )
     d = sum(np.size(leaf) for _, leaf in leaves(start, "start")) if given.dim is None else given.dim
+    if observables is None:
+        rows = np.eye(min(d, SETTINGS.means), d)
+        observables = {f"theta[{i}]": linear(row) for i, row in enumerate(rows)}
+        if d <= SETTINGS.squares:
+            observables |= {f"theta[{i}]²": square(row) for i, row in enumerate(rows)}
     return Plan(
         target=given, dynamics=overdamped(d), step_size=0.1, num_steps=1, num_chains=1, start=start, seed=seed,
-        observables=_default_observables(d) if observables is None else observables,
+        observables=observables,
     )  # fmt: skip
-
-
-def _default_observables(d: int) -> dict[str, Any]:
-    """The parameters and, where there are not too many, their squares."""
-    chosen = {f"theta[{i}]": linear(row) for i, row in enumerate(np.eye(d)[: SETTINGS.means])}
-    if d <= SETTINGS.squares:
-        chosen |= {f"theta[{i}]²": square(row) for i, row in enumerate(np.eye(d))}
-    return chosen

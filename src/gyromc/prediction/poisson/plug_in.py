@@ -29,7 +29,6 @@ class PlugIn:
     variance: float
     reversible_variance: float
     std_error: float  # sampling and truncation together
-    sampling_error: float
     reversible_std_error: float
     degree: int
     functions: int
@@ -120,14 +119,13 @@ class Fitted:
         )
         errors = np.sqrt((BLOCKS - 1) / BLOCKS * np.sum((left - left.mean(axis=0)) ** 2, axis=0))
         V, V0 = values - (BLOCKS - 1) * (left.mean(axis=0) - values)  # the jackknife's bias
-        sampling, errors = float(errors[0]), np.hypot(errors, self._missing(values, first.sum(), both.sum(axis=0)))
+        errors = np.hypot(errors, self._missing(values, first.sum(), both.sum(axis=0)))
         weight, psi, *_ = self._factors[0]
         level = [float(psi @ x / weight) for x in solutions]  # φ has mean zero
         return PlugIn(
             variance=float(V),
             reversible_variance=float(V0),
             std_error=float(errors[0]),
-            sampling_error=sampling,
             reversible_std_error=float(errors[1]),
             degree=self.degree,
             functions=self.functions,
