@@ -11,7 +11,7 @@ import pytest
 
 import gyromc
 from gyromc.errors import GyromcWarning, InvalidInput
-from gyromc.paper.workers import WorkerTask, TaskError, computed, fastest
+from gyromc.paper.workers import TaskError, WorkerTask, computed, fastest
 from gyromc.show.progress import Progress
 from support import chores
 

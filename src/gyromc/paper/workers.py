@@ -1,8 +1,8 @@
 """Computes tasks in this process, or in several on this machine.
 
-Input: `WorkerTask`s, each a function of a module with its arguments. Output: their results, one by one as they are finished; the caller
-stores them. An error in a task is raised with the task's name, Ctrl-C raises `KeyboardInterrupt`; either ends the other tasks,
-and what was yielded before is the caller's.
+Input: `WorkerTask`s, each a function of a module with its arguments. Output: their results, one by one as they are finished; the
+caller stores them. An error in a task is raised with the task's name, Ctrl-C raises `KeyboardInterrupt`; either ends the other
+tasks, and what was yielded before is the caller's.
 """
 
 import contextlib
