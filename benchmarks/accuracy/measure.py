@@ -24,10 +24,9 @@ from accuracy.peers import Outcome
 from accuracy.problems import PROBLEMS, Problem, problem
 from gyromc.checks import require
 from gyromc.errors import InvalidInput
-from gyromc.paper.workers import Here, Place, Processes, WorkerTask
+from gyromc.paper.workers import WorkerTask, computed
 from gyromc.show.numbers import plain
 from gyromc.show.pages import machine
-from gyromc.show.progress import Progress
 from pages import write_measured
 
 __all__ = [
@@ -138,9 +137,8 @@ def measured(
     for name, label in keys:
         known = cells.get(f"{name}: {label}", {}).get("settings")
         tasks.append(WorkerTask(f"{name}: {label}", measure_cell, (name, label, profile, known, given), length(name)))
-    place: Place = Here() if workers == 1 else Processes(workers)
     left, began = Counter(name for name, _ in keys), time.perf_counter()
-    with contextlib.closing(place.results(tasks, Progress())) as results:
+    with contextlib.closing(computed(tasks, workers)) as results:
         for number, found in results:
             name, key = keys[number][0], tasks[number].name
             left[name] -= 1
@@ -165,7 +163,6 @@ def measure_cell(
     profile: Profile,
     known: dict | None,
     competitors: Mapping[str, Competitor] | None,
-    advance: Callable[[float], Any],
 ) -> dict:
     """One cell and its seconds, in any process; neither where its settings are those known, or its problem has no reference."""
     try:

@@ -11,8 +11,8 @@ import gyromc as gm
 from gyromc.app.cli import app
 from gyromc.errors import InvalidInput
 from gyromc.paper import CATALOGUE, PROFILES
-from gyromc.paper.cache import fingerprint
 from gyromc.paper.catalogue import select
+from gyromc.paper.computation import fingerprint
 from support.values import ROOT
 
 NAMES = [

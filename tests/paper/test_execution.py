@@ -17,9 +17,8 @@ import gyromc
 from gyromc.app.cli import main
 from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.paper import computation, reproduce, reproduction
-from gyromc.paper.cache import CODEC, Cache, Piece, fingerprint
 from gyromc.paper.catalogue import PROFILES, select
-from gyromc.paper.computation import cells
+from gyromc.paper.computation import CODEC, Cache, Piece, cells, fingerprint
 from gyromc.paper.report import RESULTS
 from support.profiles import TINY, execute
 
@@ -248,7 +247,7 @@ def test_beside_a_gpu_the_processors_compute_what_has_few_chains(tmp_path, monke
     monkeypatch.setattr(computation, "num_threads", lambda: 4)
     (e,) = select(["nld-quadratic"], 0)
     todo = [computation.Cell(e, e.roles[0], 0.1, e.plan(0.1, e.roles[0], num_chains=n)) for n in (256, 257)]
-    chosen = lambda *engine: [computation.piece_jobs([one], *engine)[one.index].task.arguments[1] for one in todo]
+    chosen = lambda *engine: [computation.piece_jobs([one], *engine)[one.index][1].arguments[1] for one in todo]
     assert chosen() == ["lanes", "pallas"]
     assert chosen("pallas") == ["pallas", "pallas"]
     monkeypatch.setattr(computation, "num_threads", lambda: 1)

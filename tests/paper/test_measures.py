@@ -194,7 +194,11 @@ class TestVerdicts:
 
     def test_normality(self):
         z = np.random.default_rng(6).standard_normal(4000)
-        judge = lambda x, known: claims.normal_errors({"nonreversible": normality(x)}, "normality", "paper", "σ", known)
+
+        def judge(x, known):
+            found = {"nonreversible": {**normality(x), "by": "σ", "scale_known": known}}
+            return claims.normal_errors(found, "normality", "paper")
+
         assert judge(z, True).verdict == claims.CONFIRMED
         assert judge(1.3 * z, True).verdict == claims.REFUTED
         assert judge(z[:100], True).verdict == claims.UNRESOLVED

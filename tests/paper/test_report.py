@@ -15,10 +15,9 @@ from typer.testing import CliRunner
 from gyromc.app.cli import app
 from gyromc.app.paper import _verdicts as verdict_table
 from gyromc.errors import InvalidInput
-from gyromc.paper import analysis, reproduce
+from gyromc.paper import catalogue, reproduce
 from gyromc.paper.analysis import headlines
-from gyromc.paper.report import COLUMNS, drawing_place, judged, markdown, render, took, write_report
-from gyromc.paper.workers import Here, Processes
+from gyromc.paper.report import COLUMNS, drawing_workers, judged, markdown, render, took, write_report
 from gyromc.show.pages import lay_out
 from support.browsing import assert_well_formed, needs_chromium, open_page
 from support.folders import made_once
@@ -45,7 +44,7 @@ def live(tmp_path_factory):
 
     def build(directory):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setitem(analysis.DATA, "logistic", ("split_seed", range(2)))  # of five
+            patch.setitem(catalogue.DATA, "logistic", ("split_seed", range(2)))  # of five
             done = reproduce(["linear-gaul", "logistic-nld"], VARIED, out=directory, seed=5)
         (directory / "reproduction.pickle").write_bytes(pickle.dumps(done))
 
@@ -250,8 +249,8 @@ def test_figures_are_the_same_wherever_they_are_drawn(tmp_path):
     results = json.loads(SAMPLE.read_text())
     results["experiments"] = {name: results["experiments"][name] for name in ("nld-quadratic", "logistic-nld")}
     folders = [tmp_path / "here", tmp_path / "processes"]
-    for folder, place in zip(folders, (Here(), Processes(2)), strict=True):
-        write_report(results, folder, place=place)
+    for folder, workers in zip(folders, (1, 2), strict=True):
+        write_report(results, folder, workers=workers)
     here, there = ({file.name: file.read_bytes() for file in folder.rglob("*.*")} for folder in folders)
     assert here == there
     assert len(here) == 4 * (3 + 4) + 1
@@ -259,11 +258,9 @@ def test_figures_are_the_same_wherever_they_are_drawn(tmp_path):
 
 def test_a_few_experiments_are_drawn_in_this_process(monkeypatch):
     monkeypatch.setenv("GYROMC_THREADS", "8")
-    assert isinstance(drawing_place(5), Here)
-    assert isinstance(many := drawing_place(12), Processes)
-    assert (many.workers, many.threads) == (8, 1)
+    assert (drawing_workers(5), drawing_workers(12)) == (1, 8)
     monkeypatch.setenv("GYROMC_THREADS", "1")
-    assert isinstance(drawing_place(12), Here)
+    assert drawing_workers(12) == 1
 
 
 def test_the_sensitivity_of_claim_i_is_stored_and_shown(live):

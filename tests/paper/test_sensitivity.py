@@ -7,8 +7,8 @@ from typer.testing import CliRunner
 import gyromc as gm
 from gyromc.app.cli import app
 from gyromc.paper import CATALOGUE
-from gyromc.paper.analysis import headlines, variants
-from gyromc.paper.catalogue import PROFILES
+from gyromc.paper.analysis import headlines
+from gyromc.paper.catalogue import PROFILES, variants
 from gyromc.paper.claims import Bootstrap, rmse_ratio
 from gyromc.paper.reproduction import _command
 

@@ -15,12 +15,10 @@ import pytest
 from gyromc import engines
 from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.io.plans import SentPlan
-from gyromc.paper import cache as module
-from gyromc.paper import reproduce
-from gyromc.paper.cache import Cache, Job, fingerprint, obtain
+from gyromc.paper import computation, reproduce
 from gyromc.paper.catalogue import PROFILES, select
-from gyromc.paper.computation import Computation, cells, compute, piece_jobs, prepares
-from gyromc.paper.workers import Here, Processes, WorkerTask
+from gyromc.paper.computation import Cache, Computation, cells, compute, fingerprint, obtain
+from gyromc.paper.workers import WorkerTask, threads_each
 from gyromc.show.progress import Progress
 from support import chores
 from support.profiles import FAMILIES, TINY, VARIED
@@ -75,12 +73,10 @@ def test_a_plan_that_is_sent_arrives_with_the_same_content(name):
         assert arrived is not cell.plan
         assert fingerprint(arrived, "lanes") == fingerprint(cell.plan, "lanes")
         np.testing.assert_array_equal(arrived.dynamics.Q, cell.plan.dynamics.Q)
-    with pytest.raises(InvalidInput, match=r"another one\. Install the same version"):
-        compute(SentPlan(cell.plan), "scan", "0" * 32, lambda share: None)
 
 
 def _job(key="ab" * 16, function=chores.square, arguments=(3,)):
-    return Job(key, WorkerTask("three", function, arguments))
+    return key, WorkerTask("three", function, arguments)
 
 
 HOLD = """
@@ -95,7 +91,7 @@ with locked(Path(sys.argv[1])) as free:
 
 def test_another_process_that_computes_for_the_cache_is_waited_for(tmp_path, capsys, monkeypatch):
     """What it finished is loaded; where it was killed, the rest is computed here."""
-    monkeypatch.setattr(module, "LOOK_AGAIN", 0.02)
+    monkeypatch.setattr(computation, "LOOK_AGAIN", 0.02)
     cache, key = Cache(tmp_path), "ab" * 16
     for finishes in (True, False):
         other = subprocess.Popen(
@@ -106,7 +102,7 @@ def test_another_process_that_computes_for_the_cache_is_waited_for(tmp_path, cap
 
         def work(to=results):
             with cache.alone():
-                to.append(obtain([_job()], cache, Here(), Progress()))
+                to.append(obtain([_job()], cache))
 
         thread = threading.Thread(target=work)
         thread.start()
@@ -120,8 +116,7 @@ def test_another_process_that_computes_for_the_cache_is_waited_for(tmp_path, cap
         other.kill()
         other.wait()
         thread.join()
-        assert results[0].values == {key: 9}
-        assert results[0].computed == (frozenset() if finishes else {key})
+        assert results == [({key: 9}, set() if finishes else {key})]
         cache.path(key).unlink()
 
 
@@ -129,7 +124,7 @@ def test_an_error_names_the_piece_and_nothing_finished_is_lost(tmp_path):
     cache = Cache(tmp_path)
     todo = [_job(), _job("cd" * 16, chores.refusing, ())]
     with pytest.raises(InvalidInput, match=r"^three: `x` must be positive"):
-        obtain(todo, cache, Here(), Progress())
+        obtain(todo, cache)
     assert cache.load("ab" * 16) == 9
 
 
@@ -137,15 +132,15 @@ def test_where_pieces_are_computed(tmp_path, monkeypatch):
     """By default one process for each processor for long work, this one for short work and where nothing is left to do."""
     monkeypatch.setenv("GYROMC_THREADS", "4")
     cache, few = Cache(tmp_path), select(["nld-quadratic"])
-    assert isinstance(Computation(few, TINY, cache, "scan").place, Here)
+    assert Computation(few, TINY, cache, "scan").place == "this process"
     long = Computation(few, dataclasses.replace(PROFILES["paper"], sensitivity=None), cache, "scan")
-    assert isinstance(long.place, Processes)
-    assert long.place.workers * long.place.threads <= 4
-    for job in long.pieces.values():
-        cache.path(job.key).touch()
+    assert long.workers > 1
+    assert long.workers * threads_each(long.workers) <= 4
+    for key in long.jobs:
+        cache.path(key).touch()
     done = Computation(few, dataclasses.replace(PROFILES["paper"], sensitivity=None), cache, "scan")
-    assert isinstance(done.place, Here)
-    assert Computation(few, TINY, cache, "scan", workers=3).place_name == "3 processes, 1 threads each"
+    assert done.workers == 1
+    assert Computation(few, TINY, cache, "scan", workers=3).place == "3 processes, 1 threads each"
     with pytest.raises(InvalidInput, match="workers"):
         Computation(few, TINY, cache, "scan", workers=0)
 
@@ -175,37 +170,12 @@ def test_a_killed_worker_and_ctrl_c(tmp_path, sigint):
     assert not list((tmp_path / "cache").glob(".*.gyromc.*"))
 
 
-def test_programs_are_compiled_by_threads_once_each(tmp_path):
-    """As on a GPU: plans that differ in step size, seed or data have one program, and a task waits for its own."""
-    todo = [*cells(select(["hfhr-quadratic", "linear-nld"]), TINY), *cells(select(["linear-nld"], seed=3), TINY)]
-    tasks, made = [job.task for job in {job.key: job for job in piece_jobs(todo, "scan").values()}.values()], []
-    names = [prepares(task)[0] for task in tasks]
-    assert len(set(names)) == 5  # three dynamics on one problem and two on the other
-    prepares(tasks[0])[1]()
-
-    def slowly(task):
-        def make():
-            time.sleep(0.05)
-            made.append(task.arguments)
-            raise ZeroDivisionError("left to the task")
-
-        return task.arguments, make
-
-    asked = [WorkerTask(f"{k}", chores.square, (k % 3,)) for k in range(9)]
-    found = []
-    for number, value in Here(slowly).results(asked, Progress()):
-        assert asked[number].arguments in made
-        found.append(value)
-    assert found == [0, 1, 4] * 3
-    assert sorted(made) == [(0,), (1,), (2,)]
-
-
 def test_a_warning_of_a_piece_is_returned_with_it():
     cell = cells(select(["nld-quadratic"]), TINY)[0]
     plan = cell.plan.replace(step_size=1.99, num_steps=4000, start=[1e7] * 3)
     with pytest.warns(GyromcWarning):
         engines.run(plan.replace(step_size=2.5, num_steps=200), "scan", on_divergence="report")
     plan = plan.replace(step_size=2.5, num_steps=200)
-    piece = compute(SentPlan(plan), "scan", fingerprint(plan, "scan"), lambda share: None)
+    piece = compute(SentPlan(plan), "scan")
     assert len(piece.warnings) == 1
     assert piece.failures

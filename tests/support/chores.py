@@ -8,12 +8,11 @@ from pathlib import Path
 from gyromc.errors import InvalidInput
 
 
-def square(x, advance):
-    advance(0.5)
+def square(x):
     return x * x
 
 
-def where(folder, processes, advance):
+def where(folder, processes):
     """The process, and how many threads it may use; waits until so many processes are here, so that one does not take all."""
     (Path(folder) / f"{os.getpid()}").touch()
     until = time.monotonic() + 100  # reached only where the others never come
@@ -22,15 +21,15 @@ def where(folder, processes, advance):
     return os.getpid(), os.environ.get("GYROMC_THREADS")
 
 
-def raising(advance):
+def raising():
     raise ZeroDivisionError("the third way")
 
 
-def refusing(advance):
+def refusing():
     raise InvalidInput("`x` must be positive: got -1.")
 
 
-def dying(folder, times, advance):
+def dying(folder, times):
     """Killed so often, then a result; each time leaves a file."""
     tries = len(list(Path(folder).iterdir()))
     if tries < times:
@@ -39,7 +38,7 @@ def dying(folder, times, advance):
     return "alive"
 
 
-def waiting(folder, seconds, advance):
+def waiting(folder, seconds):
     """Leave a file with the number of the process, then wait."""
     (Path(folder) / f"{os.getpid()}").touch()
     time.sleep(seconds)

@@ -2,11 +2,8 @@
 
 import dataclasses
 
-from gyromc.paper.cache import obtain
 from gyromc.paper.catalogue import Profile
-from gyromc.paper.computation import Outcome, piece_jobs
-from gyromc.paper.workers import Here
-from gyromc.show.progress import Progress
+from gyromc.paper.computation import Outcome, obtain, piece_jobs
 
 FAMILIES = ("quadratic", "nonquadratic", "linear", "logistic")
 TINY = Profile(
@@ -24,7 +21,8 @@ VARIED = dataclasses.replace(
 
 def execute(todo, cache, engine="auto", fresh=False):
     """Compute the cells that are not in the cache, or all of them: the pieces, and how many were computed and reused."""
-    jobs = piece_jobs(todo, engine, fresh)
-    found = obtain(jobs.values(), cache, Here(), Progress())
-    pieces = {at: found.values[job.key] for at, job in jobs.items()}
-    return Outcome(pieces, {}, len(found.computed), len(found.values) - len(found.computed), ())
+    jobs = piece_jobs(todo, engine)
+    values, computed = obtain(jobs.values(), cache, fresh=fresh)
+    return Outcome(
+        {at: values[key] for at, (key, _) in jobs.items()}, {}, len(computed), len(values) - len(computed), ()
+    )

@@ -11,7 +11,7 @@ import pytest
 
 import gyromc
 from gyromc.errors import GyromcWarning, InvalidInput
-from gyromc.paper.workers import Here, Processes, TaskError, WorkerTask, fastest
+from gyromc.paper.workers import TaskError, WorkerTask, computed, fastest
 from gyromc.show.progress import Progress
 from support import chores
 
@@ -34,13 +34,13 @@ class Meter(Progress):
 
 def test_here():
     meter = Meter()
-    assert list(Here().results(SQUARES, meter)) == [(i, (i + 1) ** 2) for i in range(5)]
+    assert list(computed(SQUARES, 1, meter)) == [(i, (i + 1) ** 2) for i in range(5)]
     assert meter.total == pytest.approx(15)
-    assert meter.names[1] == "square of 2 (2 of 5)"
+    assert meter.names[2:4] == ["square of 2", "square of 2 (2 of 5)"]
     with pytest.raises(InvalidInput, match=r"^bad: `x` must be positive: got -1\.$"):
-        list(Here().results([WorkerTask("bad", chores.refusing, ())], Progress()))
+        list(computed([WorkerTask("bad", chores.refusing, ())]))
     with pytest.raises(ZeroDivisionError) as raised:
-        list(Here().results([WorkerTask("bad", chores.raising, ())], Progress()))
+        list(computed([WorkerTask("bad", chores.raising, ())]))
     assert raised.value.__notes__ == ["(while computing bad)"]
 
 
@@ -54,7 +54,7 @@ def test_processes_give_the_same_with_their_share_of_threads(monkeypatch, tmp_pa
     tasks = [*SQUARES, *(WorkerTask(f"where {i}", chores.where, (there, 2), seconds=0.1) for i in range(4))]
     tasks.append(WorkerTask("killed twice", chores.dying, (killed, 2), seconds=0.01))
     with pytest.warns(GyromcWarning, match=r"A worker process ended: computing .*again"):
-        found = dict(Processes(2).results(tasks, meter))
+        found = dict(computed(tasks, 2, meter))
     assert [found[i] for i in range(5)] == [1, 4, 9, 16, 25]
     assert len({found[i][0] for i in range(5, 9)} - {os.getpid()}) == 2
     assert {found[i][1] for i in range(5, 9)} == {"3"}
@@ -68,7 +68,7 @@ def test_a_task_that_always_ends_its_process_is_given_up(tmp_path):
         pytest.warns(GyromcWarning, match="computing bad again"),
         pytest.raises(TaskError, match=r"^bad: worker processes ended 3 times before a task was finished"),
     ):
-        list(Processes(1).results([WorkerTask("bad", chores.dying, (str(tmp_path), 99))], Progress()))
+        list(computed([WorkerTask("bad", chores.dying, (str(tmp_path), 99))], 2))
 
 
 def test_an_error_names_its_task_and_ends_the_others(tmp_path):
@@ -76,23 +76,29 @@ def test_an_error_names_its_task_and_ends_the_others(tmp_path):
     with pytest.raises(
         TaskError, match=r"(?s)^bad: ZeroDivisionError: the third way.*In the worker:.*chores\.py"
     ) as raised:
-        list(Processes(2).results([slow, WorkerTask("bad", chores.raising, ())], Progress()))
+        list(computed([slow, WorkerTask("bad", chores.raising, ())], 2))
     assert "raise ZeroDivisionError" in str(raised.value)
     assert not any(_runs(int(path.name)) for path in tmp_path.iterdir())
     with pytest.raises(InvalidInput, match=r"^bad: `x` must be positive: got -1\.$"):
-        list(Processes(1).results([WorkerTask("bad", chores.refusing, ())], Progress()))
+        list(computed([WorkerTask("bad", chores.refusing, ())], 2))
 
 
 SCRIPT = """
 import signal, sys
-from gyromc.show.progress import Progress
-from gyromc.paper.workers import Processes, WorkerTask
+from gyromc.paper.workers import WorkerTask, computed
 from support import chores
 try:
-    list(Processes(2).results([WorkerTask("wait", chores.waiting, (sys.argv[1], 600.0))] * 2, Progress()))
+    list(computed([WorkerTask("wait", chores.waiting, (sys.argv[1], 600.0))] * 2, workers=2))
 except KeyboardInterrupt:
     print("interrupted")
 """
+
+
+def test_what_holds_the_gpu_is_computed_here_and_the_rest_by_processes(tmp_path):
+    """Both at the same time: each of the two waits until the other has begun."""
+    tasks = [WorkerTask(f"{here}", chores.where, (str(tmp_path), 2), here=here) for here in (True, False)]
+    (here, _), (there, _) = dict(sorted(computed(tasks, 2))).values()
+    assert here == os.getpid() != there
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])

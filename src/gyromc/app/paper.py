@@ -9,7 +9,7 @@ from gyromc.app.output import Json, answer
 
 WORKERS = (
     "Processes that share the work; the numbers are the same for any. Left out: the fastest on this machine, which is one "
-    "for each processor, but a single one on a GPU or for less than half a minute of work."
+    "for each processor, but a single one for less than half a minute of work."
 )
 
 
@@ -64,7 +64,7 @@ def reproduce(
 
     # Before the work, not at its end.
     require_extra("report", "`gyromc reproduce`")
-    from gyromc.paper.cache import Interrupted
+    from gyromc.paper.computation import Interrupted
     from gyromc.paper.reproduction import SUMS, reproduce
     from gyromc.show.progress import say
 
@@ -98,8 +98,8 @@ def report(
         if markdown:
             print(report.markdown(results), end="")
             return
-        place = report.drawing_place(len(results["experiments"]))
-        path = report.write_report(results, Path(directory), place=place)
+        workers = report.drawing_workers(len(results["experiments"]))
+        path = report.write_report(results, Path(directory), workers=workers)
     answer(json, {"report": str(path.resolve())}, path=path)
 
 

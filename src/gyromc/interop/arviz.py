@@ -76,14 +76,20 @@ def to_datatree(
         "sample_stats": _sample_stats(run, draws),
     }
     if predictive is not None:
-        groups["posterior_predictive"] = _predictive(predictive, draws, run.plan.seed)
+        shape = jax.tree.leaves(draws)[0].shape[:2]
+        keys = jax.random.split(jax.random.fold_in(jax.random.key(run.plan.seed & 0xFFFFFFFF), 1), shape)
+        drawn = jax.vmap(jax.vmap(predictive))(draws, keys)
+        groups["posterior_predictive"] = jax.tree.map(np.asarray, drawn if isinstance(drawn, dict) else {"y": drawn})
     if log_likelihood is not False:
         groups["log_likelihood"] = _pointwise(run.plan.target, log_likelihood, draws)
     groups |= {group: values for group, values in _data(run.plan.target).items() if values}
     attributes = {"/": LIBRARY | _attributes(run), "posterior": LIBRARY}
     dims, coords = _axes(run.plan.target) if names is None else ({}, {})
     tree = arviz_base.from_dict(groups, coords={"chain": np.flatnonzero(good), **coords}, dims=dims, attrs=attributes)
-    tree["averages"] = _averages(run, good)
+    by_chain = np.stack([average[good] for average in run.averages.values()], axis=1)
+    averages = _averages(run, V=run.variance).assign(chain_mean=(("chain", "observable"), by_chain))
+    averages = averages.assign_coords(chain=np.flatnonzero(good))
+    tree["averages"] = averages.assign_attrs(error_method=run.error_method, steps=run.steps_done)
     return tree
 
 
@@ -95,25 +101,20 @@ def posterior_datatree(found: Posterior) -> DataTree:
     """
     with needs("arviz", "`to_datatree`"):
         import arviz_base
-        import xarray
-    draws = np.stack([chain[_repeated(weights)] for chain, weights in zip(found.draws, found.weights, strict=True)])
+    draws = []
+    for chain, weights in zip(found.draws, found.weights, strict=True):
+        total = np.cumsum(np.clip(weights, 0, None))
+        ticks = (np.arange(len(weights)) + 0.5) / len(weights) * total[-1]
+        draws.append(chain[np.searchsorted(total, ticks).clip(max=len(weights) - 1)])
+    draws = np.stack(draws)
     target = None if found.model is None else found.model.target
     values = draws if found.model is None else found.model.target.reported(shaped(found.model.unravel, draws))
     dims, coords = ({}, {}) if target is None else _axes(target)
     account = {**dataclasses.asdict(found.account), "warnings": list(found.warnings)}
     attributes = {"/": LIBRARY | account, "posterior": LIBRARY}
     tree = arviz_base.from_dict({"posterior": _posterior(values, None)}, coords=coords, dims=dims, attrs=attributes)
-    columns = {"mean": found.mean, "std_error": found.std_error, "sd": found.sd, "r_hat": found.r_hat, "ess": found.ess}
-    by_name = {key: ("observable", np.array([*column.values()])) for key, column in columns.items()}
-    tree["averages"] = xarray.Dataset(by_name, coords={"observable": list(found)})
+    tree["averages"] = _averages(found, sd=found.sd)
     return tree
-
-
-def _repeated(weights: np.ndarray) -> np.ndarray:
-    """As many indices as there are weights, in order, each as often as its weight says, up to rounding."""
-    total = np.cumsum(np.clip(weights, 0, None))
-    ticks = (np.arange(len(weights)) + 0.5) / len(weights) * total[-1]
-    return np.searchsorted(total, ticks).clip(max=len(weights) - 1)
 
 
 def _axes(target: Target) -> tuple[dict[str, list[str]], dict[str, Any]]:
@@ -173,13 +174,6 @@ def _pointwise(target: Target, wanted: bool | Callable, draws) -> dict[str, np.n
     return jax.tree.map(np.asarray, found if isinstance(found, dict) else {"y": found})
 
 
-def _predictive(predictive: Callable, draws, seed: int) -> dict[str, np.ndarray]:
-    shape = jax.tree.leaves(draws)[0].shape[:2]
-    keys = jax.random.split(jax.random.fold_in(jax.random.key(seed & 0xFFFFFFFF), 1), shape)
-    drawn = jax.vmap(jax.vmap(predictive))(draws, keys)
-    return jax.tree.map(np.asarray, drawn if isinstance(drawn, dict) else {"y": drawn})
-
-
 def _data(target) -> dict[str, dict[str, np.ndarray]]:
     """The target's data: responses as observed, designs as constant; a FiniteSum's data are all observed."""
     if isinstance(target, FiniteSum):
@@ -191,18 +185,13 @@ def _data(target) -> dict[str, dict[str, np.ndarray]]:
     return {"observed_data": {"y": np.asarray(y)}, "constant_data": {"X": np.asarray(X)}}
 
 
-def _averages(run: Run, good: np.ndarray) -> Dataset:
-    """Means over all steps with their standard errors, V, R-hat and effective sample size, by observable."""
+def _averages(found: Run | Posterior, **further: Any) -> Dataset:
+    """Means with their standard errors, R-hat, effective sample size and `further` columns, by observable."""
     import xarray
 
-    columns = {"mean": run.mean, "std_error": run.std_error, "V": run.variance, "r_hat": run.r_hat, "ess": run.ess}
+    columns = {"mean": found.mean, "std_error": found.std_error, **further, "r_hat": found.r_hat, "ess": found.ess}
     by_name = {key: ("observable", np.array([*column.values()])) for key, column in columns.items()}
-    by_chain = np.stack([average[good] for average in run.averages.values()], axis=1)
-    return xarray.Dataset(
-        {**by_name, "chain_mean": (("chain", "observable"), by_chain)},
-        coords={"observable": list(run), "chain": np.flatnonzero(good)},
-        attrs={"error_method": run.error_method, "steps": run.steps_done},
-    )
+    return xarray.Dataset(by_name, coords={"observable": list(found)})
 
 
 def _attributes(run: Run) -> dict[str, str | int | float]:

@@ -169,7 +169,17 @@ def _algorithm(
     _require_function(grad_estimator, "grad_estimator")
     P: Any = None if curvature is None else numbers(curvature, "curvature")
     family = functools.lru_cache(maxsize=8)(family)
-    limits = functools.lru_cache(maxsize=8)(lambda d: _limits(family(d), P, d))
+
+    @functools.lru_cache(maxsize=8)
+    def limits(d: int) -> tuple[float, float]:
+        """The largest stable step sizes of these dynamics and of SGLD, on a Gaussian of the given curvature."""
+        require(
+            P.shape in ((), (d,), (d, d)),
+            f"`curvature` must be a number, {d} numbers or a {d} × {d} matrix: got shape {P.shape}.",
+        )
+        K, of_d = P if P.ndim == 2 else np.diag(np.broadcast_to(P, d)), family(d)
+        A = (of_d.D + of_d.Q) @ augment(K, of_d.has_momentum(d, "the position"))
+        return limit_of_mean(np.linalg.eigvals(A)), limit_of_mean(np.linalg.eigvals(K))
 
     def init(position, rng_key=None):
         position = _checked_position(position)
@@ -187,7 +197,13 @@ def _algorithm(
         _check_state(state, with_momentum, dynamics.name)
         eta, T = _number(step_size, "step_size", theta.dtype), _number(temperature, "temperature", theta.dtype)
         if P is not None and scheme.is_euler and not isinstance(step_size, Tracer):
-            _check_stable(float(step_size), dynamics.name, *limits(theta.size))
+            limit, plain = limits(theta.size)
+            require(
+                step_size < limit,
+                f"`step_size` = {float(step_size):g} is beyond the largest stable one of {dynamics.name} for the curvature "
+                f"given, {limit:.4g}: the state would grow until it is NaN. Take at most {limit / 2:.3g}. (SGLD is stable up "
+                f"to {plain:.4g}.)",
+            )
 
         log_gradient = grad_estimator(position, minibatch)
         _check_gradient(log_gradient, position)
@@ -204,25 +220,6 @@ def _algorithm(
         return AugmentedState(_like(moved[: theta.size], position), _like(moved[theta.size :], position))
 
     return SamplingAlgorithm(init, step)  # type: ignore[arg-type]  # BlackJAX's types have no mini-batch argument
-
-
-def _limits(dynamics: Dynamics, curvature: np.ndarray, d: int) -> tuple[float, float]:
-    """The largest stable step sizes of these dynamics and of SGLD, on a Gaussian of the given curvature."""
-    require(
-        curvature.shape in ((), (d,), (d, d)),
-        f"`curvature` must be a number, {d} numbers or a {d} × {d} matrix: got shape {curvature.shape}.",
-    )
-    P = curvature if curvature.ndim == 2 else np.diag(np.broadcast_to(curvature, d))
-    A = (dynamics.D + dynamics.Q) @ augment(P, dynamics.has_momentum(d, "the position"))
-    return limit_of_mean(np.linalg.eigvals(A)), limit_of_mean(np.linalg.eigvals(P))
-
-
-def _check_stable(step_size: float, name: str, limit: float, plain: float) -> None:
-    require(
-        step_size < limit,
-        f"`step_size` = {step_size:g} is beyond the largest stable one of {name} for the curvature given, {limit:.4g}: the state "
-        f"would grow until it is NaN. Take at most {limit / 2:.3g}. (SGLD is stable up to {plain:.4g}.)",
-    )
 
 
 def _require_function(value, name: str) -> None:

@@ -7,6 +7,7 @@ the order of the rows does not matter.
 
 import dataclasses
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +39,6 @@ __all__ = [
 KIND, CODEC = "estimator", Codec(POSTERIOR_CLASSES | known_classes(RowSums))
 LARGEST = 10**8  # numbers of a dense matrix made of a sparse one
 MOST_REPEATED = 10  # times that a row comes on average before weights are used instead
-STACKED = (
-    "noise_scale_",
-    *(f"{kind}_{of}" for kind in ("coef", "intercept") for of in ("", "sd_", "std_error_", "bias_")),
-)
 
 
 def dense(X: Any) -> np.ndarray:
@@ -87,12 +84,13 @@ class BayesianEstimator(BaseEstimator):
             seed = check_random_state(seed).randint(2**31 - 1)
         return {"num_draws": self.num_draws, "seed": whole(seed, "random_state", least=0)}
 
-    def _store(self, found: Fit, shape: tuple[int, ...]) -> None:
-        """Store a fit as arrays, with `coef_` and the like; `shape` is that of the outputs."""
-        self.posterior_, self.reason_, self.warnings_ = found.posterior, found.reason, list(found.warnings)
-        self.n_iter_ = 1 if found.account is None else found.account.gradients // found.account.chains
+    def _store(self, fits: Sequence[Fit], shape: tuple[int, ...]) -> None:
+        """Store fits as arrays, with `coef_` and the like; `shape` is that of the outputs."""
+        last = fits[-1]
+        self.posterior_, self.reason_, self.warnings_ = last.posterior, last.reason, list(last.warnings)
+        self.n_iter_ = 1 if last.account is None else last.account.gradients // last.account.chains
         for name in ("", "sd_", "std_error_", "bias_"):
-            values = np.array([getattr(c, name[:-1] or "mean") for c in found.coefficients])
+            values = np.array([[getattr(c, name[:-1] or "mean") for c in found.coefficients] for found in fits])
             table = values.reshape(*shape, -1)
             intercept = table[..., 0] if self.fit_intercept else np.zeros(shape)[()]  # one output: a number
             setattr(self, f"coef_{name}", table[..., int(self.fit_intercept) :])
@@ -123,7 +121,7 @@ class BayesianEstimator(BaseEstimator):
     def predict(self, X, return_std: bool = False):
         """The posterior expectation of y at each row of X.
 
-        With `return_std` (mean, standard deviation), the predictive standard deviation, noise included.
+        With `return_std` (mean, standard deviation), the predictive standard deviation of one y, noise included.
         """
         found = self.predictions(X)
         return (found.mean, found.predictive_sd) if return_std else found.mean
@@ -164,23 +162,11 @@ class BayesianEstimator(BaseEstimator):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", GyromcWarning)  # they are stored in `warnings_`
             found = fit(X, y, family, effort=self.effort, **model, **self._options)
-        self._store(found, shape)
+        self._store([found], shape)
         return found
 
 
-class _Numbers(RegressorMixin, BayesianEstimator):
-    """An estimator of numbers."""
-
-    def predict(self, X, return_std: bool = False):
-        """The posterior expectation of y at each row of X.
-
-        With `return_std` (mean, standard deviation), the predictive standard deviation of one y, noise included.
-        """
-        found = self.predictions(X)
-        return (found.mean, found.predictive_sd) if return_std else found.mean
-
-
-class BayesianLinearRegression(_Numbers):
+class BayesianLinearRegression(RegressorMixin, BayesianEstimator):
     """Bayesian linear regression: y = Xβ + β₀ + N(0, σ²), with credible intervals and predictive standard deviations.
 
     The prior is N(0, prior_scale²) for each coefficient per standard deviation of its column and of y, N(0, 10²) for the
@@ -239,16 +225,14 @@ class BayesianLinearRegression(_Numbers):
         )
         self.sums_ = tuple(sums.add(X, column, weights) for sums, column in zip(before, columns, strict=True))
         scale, intercept = positive(self.prior_scale, "prior_scale"), flag(self.fit_intercept, "fit_intercept")
-        found, names = [], [f"x{j}" for j in range(X.shape[1])]
-        for sums in self.sums_:
-            one = solve(sums.standardised(scale, intercept), names, relative_error(self.effort), **self._options)
-            self._store(one, ())
-            self.noise_scale_ = one.noise_scale
-            found.append({name: getattr(self, name) for name in (*STACKED, "posterior_")})
-        if np.ndim(y) == 2:
-            for name in STACKED:
-                setattr(self, name, np.stack([output[name] for output in found]))
-            self.posterior_ = tuple(output["posterior_"] for output in found)
+        names, aim = [f"x{j}" for j in range(X.shape[1])], relative_error(self.effort)
+        fits = [solve(sums.standardised(scale, intercept), names, aim, **self._options) for sums in self.sums_]
+        several = np.ndim(y) == 2
+        self._store(fits, (len(fits),) if several else ())
+        self.noise_scale_ = fits[0].noise_scale
+        if several:
+            self.noise_scale_ = np.array([one.noise_scale for one in fits])
+            self.posterior_ = tuple(one.posterior for one in fits)
         return self
 
 
@@ -345,7 +329,7 @@ class BayesianLogisticRegression(ClassifierMixin, BayesianEstimator):
         return (labels, sd[np.arange(len(best)), best]) if return_std else labels
 
 
-class _BayesianCounts(_Numbers):
+class _BayesianCounts(RegressorMixin, BayesianEstimator):
     """What estimators of counts share."""
 
     _family = ""

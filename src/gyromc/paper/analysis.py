@@ -18,9 +18,9 @@ from scipy import special
 from gyromc.approx.sample import Expectation, expectation
 from gyromc.model import Model
 from gyromc.paper import claims
-from gyromc.paper.cache import Piece
-from gyromc.paper.catalogue import Experiment, PaperProblem, Profile
+from gyromc.paper.catalogue import DATA, STARTS, Experiment, PaperProblem, Profile, variants
 from gyromc.paper.claims import Bootstrap, interval, normality, rmse, rmse_ratio
+from gyromc.paper.computation import CONSTANTS, Outcome, Piece, Predicted
 from gyromc.plan import paper_steps
 from gyromc.targets import LogisticRegression
 
@@ -34,10 +34,6 @@ def predictive_reference(
 
 PAIR = ("nonreversible", "reversible")
 """The dynamics that the paper's claims are about."""
-CONSTANTS = ("variance", "reversible_variance", "method", "strict")
-ERRORS = ("expectation", "rmse", "rmse_method", "bias", "bias_method", "std")
-Predicted = Mapping[tuple[str, str, float], dict[str, Any]]
-"""By (experiment, dynamics, η): predictions as plain values."""
 
 
 def forecast(e: Experiment, etas: Sequence[float], predicted: Predicted) -> dict[str, Any]:
@@ -99,7 +95,7 @@ class Measured:
     @functools.cached_property
     def rows(self) -> list[str]:
         """The names of all observables."""
-        return list(self.experiment.problem.observables())
+        return list(self.experiment.problem.pieces["observables"])
 
     @functools.cached_property
     def truth(self) -> float:
@@ -211,19 +207,24 @@ def _qq(data: Measured, role: str) -> dict[str, Any]:
     V, predicted = data.forecast[role]["variance"], data.forecast[role]["cells"][-1][data.primary]["rmse"]
     empirical = float(np.sqrt(np.mean((averages - center) ** 2)))
     scale = float(np.sqrt(eta * V)) if known and V is not None else empirical
+
+    def normalised(center: float, scale: float, by: str, known: bool) -> dict[str, Any]:
+        """How averages were centred and scaled, by what, and the tests of normality."""
+        return {
+            "center": center,
+            "scale": scale,
+            "by": by,
+            "scale_known": known,
+            **normality((averages - center) / scale),
+        }
+
     exact = "the exact predicted RMSE" if known else "√(ηV) from theory"
     return {
         "step_size": eta,
         "averages": [float(f"{x:.9g}") for x in averages],
-        "paper": _normalised(averages, center, scale, "√(ηV)" if known else "the empirical RMSE", known),
-        "predicted": None if predicted is None else _normalised(averages, truth, predicted, exact, True),
+        "paper": normalised(center, scale, "√(ηV)" if known else "the empirical RMSE", known),
+        "predicted": None if predicted is None else normalised(truth, predicted, exact, True),
     }
-
-
-def _normalised(averages: np.ndarray, center: float, scale: float, by: str, known: bool) -> dict[str, Any]:
-    """How averages were centred and scaled, by what, and the tests of normality."""
-    tests = normality((averages - center) / scale)
-    return {"center": center, "scale": scale, "by": by, "scale_known": known, **tests}
 
 
 def _rows(data: Measured, reference: Expectation) -> dict[str, Any]:
@@ -267,13 +268,14 @@ def _claims(data: Measured, found: Mapping[str, Any]) -> list[claims.Claim]:
     theory = {role: data.forecast[role]["variance"] for role in PAIR}
     own, gaussian = data.reference is not None, data.experiment.problem.gaussian
     exact = {role: [c["predicted"]["rmse"] for c in found["cells"][role]] for role in PAIR} if gaussian else {}
+    qq = {which: {role: found["qq"][role][which] for role in PAIR} for which in ("paper", "predicted")}
     made = [claims.smaller_error(paper, etas, boot, about=", about the paper's own reference" if own else "")]
     if None not in theory.values():
         made.append(claims.asymptotic(errors, etas, theory, boot, "paper" if gaussian else "beyond", exact))
     # Of logistic regression the paper claims a smaller RMSE and normal errors alone.
     pair, source = {role: paper[role] for role in PAIR}, "beyond" if own else "paper"
     made.append(claims.half_slope(pair, etas, boot, source, exact))
-    made.append(_normal_errors(found, "paper", "normality", "paper"))
+    made.append(claims.normal_errors(qq["paper"], "normality", "paper"))
     if own:
         about = ", about an independent reference"
         made.append(
@@ -281,35 +283,19 @@ def _claims(data: Measured, found: Mapping[str, Any]) -> list[claims.Claim]:
         )
     if "sgld" in errors:
         made.append(claims.smaller_error(errors, etas, boot, "sgld", "smaller-error-sgld", "beyond"))
-    if all(found["qq"][role]["predicted"] for role in PAIR):
-        made.append(_normal_errors(found, "predicted", "normality-predicted", "beyond"))
-    return [claims.judged_at(c, etas, data.experiment.step_sizes) for c in (*made, *_exact_claims(found))]
-
-
-def _normal_errors(found: Mapping[str, Any], which: str, key: str, source: str) -> claims.Claim:
-    """Judge the normality of the errors as the paper normalises them, or as predicted."""
-    qq = {role: found["qq"][role][which] for role in PAIR}
-    return claims.normal_errors(qq, key, source, qq["nonreversible"]["by"], qq["nonreversible"]["scale_known"])
-
-
-def _exact_claims(found: Mapping[str, Any]) -> list[claims.Claim]:
-    """Judge the exact predictions, cell by cell: the RMSE, and the bias of the even observable."""
+    if all(qq["predicted"].values()):
+        made.append(claims.normal_errors(qq["predicted"], "normality-predicted", "beyond"))
+    # Cell by cell: the RMSE, and the bias of the even observable.
     cells = {(role, c["step_size"]): c for role, series in found["cells"].items() for c in series}
-    known = {at: c for at, c in cells.items() if c["z"] is not None}
-    even = {at: c["even"] for at, c in cells.items() if c.get("even") and c["even"]["z"] is not None}
-    made = []
-    if known:
+    if known := {at: c for at, c in cells.items() if c["z"] is not None}:
         ratios = {at: c["rmse"] / c["predicted"]["rmse"] for at, c in known.items()}
         made.append(claims.exact({at: c["z"] for at, c in known.items()}, ratios))
-    if even:
+    if even := {at: c["even"] for at, c in cells.items() if c.get("even") and c["even"]["z"] is not None}:
         z, biases = ({at: e[key] for at, e in even.items()} for key in ("z", "bias"))
         made.append(claims.exact(z, biases, "even-bias", found["formulas"]["even observable"]))
-    return made
+    return [claims.judged_at(claim, etas, data.experiment.step_sizes) for claim in made]
 
 
-STARTS = (0.0, 1.0)
-DATA = {"linear": ("data_seed", range(10)), "logistic": ("split_seed", range(5))}
-"""By family: the field that varies the data, and its values."""
 ABOUT = {
     "truth": "about μ(h)",
     "exact": "exact prediction",
@@ -319,73 +305,57 @@ ABOUT = {
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
-def variants(experiment: Experiment) -> list[Experiment]:
-    """The experiment with other data and other noise (where it has data) and from another start, its own choices first."""
-    field, values = DATA.get(experiment.problem.family, ("", (None,)))
-    made = []
-    for start in STARTS:
-        for k, value in enumerate(values):
-            problem = dataclasses.replace(experiment.problem, **({field: value} if field else {}))
-            name = f"{experiment.name} {field} {value} start {start:g}"
-            changes = {"name": name, "problem": problem, "start": start, "seed": experiment.seed + k}
-            made.append(dataclasses.replace(experiment, **changes))
-    return made
-
-
 def sensitivity(
-    e: Experiment, profile: Profile, pieces: Mapping[tuple[str, str, float], Piece], predicted: Predicted, truth: float,
-    reference: Callable[[PaperProblem], Expectation], bootstrap: Bootstrap,
-) -> dict[str, Any]:  # fmt: skip
+    e: Experiment,
+    profile: Profile,
+    outcome: Outcome,
+    truth: float,
+    reference: Callable[[PaperProblem], Expectation],
+    bootstrap: Bootstrap,
+) -> dict[str, Any]:
     """Return the choices and, for each rival, reference and start, the counts and ratios at every step size.
 
-    `pieces` and `predicted` are those of the variants. `truth` is μ(h) where it is known without a prediction, `reference`
-    computes π(h) at the test rows for logistic regression, on all of which the claim is judged.
+    `outcome` has the variants. `truth` is μ(h) where it is known without a prediction, `reference` computes π(h) at the test rows
+    for logistic regression, on all of which the claim is judged.
     """
     problem, etas, rows = e.problem, profile.step_sizes(e), e.problem.family == "logistic"
-    names = tuple(problem.observables()) if rows else (problem.primary,)
+    names = tuple(problem.pieces["observables"]) if rows else (problem.primary,)
     field, seeds = DATA.get(problem.family, (None, ()))
-    known = ("truth", "exact") if problem.gaussian else ("truth",)
-
-    def averages(v: Experiment, role: str, eta: float) -> np.ndarray:
-        piece = pieces[v.name, role, eta]
-        return piece.averages[:, [piece.names.index(name) for name in names]]
-
-    def exact(v: Experiment, role: str, eta: float, what: str) -> float:
-        return predicted[v.name, role, eta]["observables"][problem.primary][what]
 
     def errors(v: Experiment, role: str, eta: float, about: str) -> np.ndarray:
-        if about == "independent":
-            return averages(v, role, eta) - reference(v.problem).mean
-        if about == "paper":
-            return averages(v, role, eta) - np.nanmean(averages(v, role, etas[-1]), axis=0)
-        return averages(v, role, eta) - (exact(v, role, eta, "expectation") if problem.gaussian else truth)
-
-    def ratios(v: Experiment, rival: str, about: str, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Values, and the ends of their intervals."""
-        pair = ("nonreversible", rival)
+        """One row per chain; of exact predictions a single one."""
+        predicted = outcome.predicted[v.name, role, eta]["observables"][problem.primary] if problem.gaussian else {}
         if about == "exact":
-            ours, theirs = (exact(v, role, etas[k], "rmse") for role in pair)
-            ratio = np.array([ours / theirs])
-            return ratio, ratio, ratio
-        ours, theirs = (errors(v, role, etas[k], about) for role in pair)
-        return rmse_ratio(ours, theirs, bootstrap, k)
+            return np.array([[predicted["rmse"]]])
+        chosen = [outcome.pieces[v.name, role, eta].names.index(name) for name in names]
+        averages = outcome.pieces[v.name, role, eta].averages[:, chosen]
+        if about == "independent":
+            return averages - reference(v.problem).mean
+        if about == "paper":
+            return averages - np.nanmean(outcome.pieces[v.name, role, etas[-1]].averages[:, chosen], axis=0)
+        return averages - predicted.get("expectation", truth)
 
     def group(rival: str, about: str, start: float) -> dict[str, Any]:
-        cases = [v for v in variants(e) if v.start == start]
-        each = [[ratios(v, rival, about, k) for v in cases] for k in range(len(etas))]
-        found = [tuple(map(np.concatenate, zip(*one, strict=True))) for one in each]
-        below = np.array([ratio < 1 for ratio, _, _ in found])
-        shown = {"ratios": [[float(f"{x:.4g}") for x in ratio] for ratio, _, _ in found]}  # for the figure
-        return {
-            "against": rival,
-            "about": about,
-            "start": start,
-            "cases": below.shape[1],
-            "below_at_every_step_size": int(np.sum(np.all(below, axis=0))),
-            "cells": [_counts(eta, *row) for eta, row in zip(etas, found, strict=True)],
-        } | (shown if rival == "reversible" else {})
+        cells, ratios = [], []
+        for k, eta in enumerate(etas):
+            found = []
+            for v in (v for v in variants(e) if v.start == start):
+                ours, theirs = (errors(v, role, eta, about) for role in ("nonreversible", rival))
+                exact = about == "exact"
+                found.append([(ours / theirs)[0]] * 3 if exact else rmse_ratio(ours, theirs, bootstrap, k))
+            ratio, low, high = map(np.concatenate, zip(*found, strict=True))
+            ratios.append(ratio)
+            counts = {"below": ratio < 1, "clearly_below": high < 1, "clearly_above": low > 1}
+            quantiles = [float(f"{q:.6g}") for q in np.quantile(ratio, QUANTILES)]
+            cells.append({"step_size": eta, **{n: int(np.sum(c)) for n, c in counts.items()}, "quantiles": quantiles})
+        every = int(np.sum(np.all(np.array(ratios) < 1, axis=0)))
+        found = {"against": rival, "about": about, "start": start, "cases": len(ratios[0])}
+        found |= {"below_at_every_step_size": every, "cells": cells}
+        if rival == "reversible":  # for the figure
+            found["ratios"] = [[float(f"{x:.4g}") for x in ratio] for ratio in ratios]
+        return found
 
-    abouts = ("paper", "independent") if rows else known
+    abouts = ("paper", "independent") if rows else ("truth", "exact") if problem.gaussian else ("truth",)
     return {
         "data": None if field is None else {"field": field, "values": list(seeds)},
         "starts": list(STARTS),
@@ -393,17 +363,6 @@ def sensitivity(
         "num_chains": profile.chains(e),
         "step_sizes": list(etas),
         "groups": [group(*at) for at in itertools.product(e.roles[1:], abouts, STARTS)],
-    }
-
-
-def _counts(eta: float, ratio: np.ndarray, low: np.ndarray, high: np.ndarray) -> dict[str, Any]:
-    """How many ratios are below 1, how many intervals lie below and above 1, and the quantiles of the ratios."""
-    return {
-        "step_size": eta,
-        "below": int(np.sum(ratio < 1)),
-        "clearly_below": int(np.sum(high < 1)),
-        "clearly_above": int(np.sum(low > 1)),
-        "quantiles": [float(f"{q:.6g}") for q in np.quantile(ratio, QUANTILES)],
     }
 
 

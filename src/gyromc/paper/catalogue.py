@@ -26,7 +26,7 @@ U_DIRECTION = (math.sqrt(2) / 2, -math.sqrt(2) / 2, 0.0)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PaperProblem(abc.ABC):
-    """A target with its oracle and observables.
+    """A target with its oracle and observables; the fields are the choices that the paper does not state.
 
     `primary` names the observable of the paper's panels, `even` one whose mean shows the O(η) bias, or None; `family` is
     `quadratic`, `nonquadratic`, `linear` or `logistic`.
@@ -36,17 +36,10 @@ class PaperProblem(abc.ABC):
     primary: ClassVar[str] = "h"
     even: ClassVar[str | None] = "even"
 
+    @functools.cached_property
     @abc.abstractmethod
-    def target(self) -> targets.Target:
-        """Return U."""
-
-    @abc.abstractmethod
-    def oracle(self) -> oracles.Oracle:
-        """Return the gradient oracle."""
-
-    @abc.abstractmethod
-    def observables(self) -> Mapping[str, observables.Observable]:
-        """Return all observables of one run, by name."""
+    def pieces(self) -> Mapping[str, Any]:
+        """`target`, `oracle` and `observables`, as a plan takes them."""
 
     @property
     @abc.abstractmethod
@@ -61,7 +54,7 @@ class PaperProblem(abc.ABC):
     @functools.cached_property
     def gaussian(self) -> bool:
         """Whether exact finite-step errors are known: the target is Gaussian."""
-        return self.target().gaussian() is not None
+        return self.pieces["target"].gaussian() is not None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -74,17 +67,17 @@ class Bowl(PaperProblem):
 
     @property
     def family(self):
-        return "quadratic" if self.gaussian else "nonquadratic"
+        return "quadratic" if self.beta == 0 else "nonquadratic"
 
-    def target(self):
-        return targets.Quadratic(np.ones(self.dim)) if self.beta == 0 else targets.CosinePerturbed(self.dim, self.beta)
-
-    def oracle(self):
-        return oracles.Gaussian(self.tau)
-
-    def observables(self):
-        h = observables.linear(U_DIRECTION) if self.beta == 0 else observables.tanh(U_DIRECTION)
-        return {"h": h, "even": observables.square(np.eye(self.dim)[0])}
+    @functools.cached_property
+    def pieces(self):
+        flat = self.beta == 0
+        h = observables.linear(U_DIRECTION) if flat else observables.tanh(U_DIRECTION)
+        return {
+            "target": targets.Quadratic(np.ones(self.dim)) if flat else targets.CosinePerturbed(self.dim, self.beta),
+            "oracle": oracles.Gaussian(self.tau),
+            "observables": {"h": h, "even": observables.square(np.eye(self.dim)[0])},
+        }
 
     @property
     def formulas(self):
@@ -109,16 +102,15 @@ class SyntheticRegression(PaperProblem):
     coefficients: tuple[float, ...] = (1.0, -1.0, 0.5)
     family = "linear"
 
-    def target(self):
+    @functools.cached_property
+    def pieces(self):
         X, y = datasets.linear_regression(self.data_seed, self.num_data, self.coefficients)
-        # pyright takes the fields of the class for the arguments of its inherited constructor
-        return targets.LinearRegression(X, y, self.prior_scale)  # pyright: ignore[reportArgumentType]
-
-    def oracle(self):
-        return oracles.Minibatch(self.batch_size)
-
-    def observables(self):
-        return {"h": observables.linear(U_DIRECTION), "even": observables.square([1.0, 0.0, 0.0])}
+        return {
+            # pyright takes the fields of the class for the arguments of its inherited constructor
+            "target": targets.LinearRegression(X, y, self.prior_scale),  # pyright: ignore[reportArgumentType]
+            "oracle": oracles.Minibatch(self.batch_size),
+            "observables": {"h": observables.linear(U_DIRECTION), "even": observables.square([1.0, 0.0, 0.0])},
+        }
 
     @property
     def formulas(self):
@@ -157,15 +149,14 @@ class HeartDisease(PaperProblem):
         """The data, split and standardised."""
         return datasets.heart_split(self.split_seed, self.num_test, self.ddof)
 
-    def target(self):
+    @functools.cached_property
+    def pieces(self):
         X, y = self.split.X_train, self.split.y_train
-        return targets.LogisticRegression(X, y, self.prior_scale)  # pyright: ignore[reportArgumentType]  # as above
-
-    def oracle(self):
-        return oracles.Minibatch(self.batch_size)
-
-    def observables(self):
-        return {f"row {i}": observables.predictive(x) for i, x in enumerate(self.split.X_test)}
+        return {
+            "target": targets.LogisticRegression(X, y, self.prior_scale),  # pyright: ignore[reportArgumentType]  # as above
+            "oracle": oracles.Minibatch(self.batch_size),
+            "observables": {f"row {i}": observables.predictive(x) for i, x in enumerate(self.split.X_test)},
+        }
 
     @property
     def formulas(self):
@@ -186,6 +177,15 @@ ROLES = tuple(ROLE_NAMES)
 
 CYCLE = np.array([[0.0, -1.0, 1.0], [1.0, 0.0, -1.0], [-1.0, 1.0, 0.0]])
 """J₁ of the paper's §6."""
+
+
+TITLES = {
+    "quadratic": "on a quadratic potential",
+    "nonquadratic": "on a non-quadratic potential",
+    "linear": "for Bayesian linear regression",
+    "logistic": "for Bayesian logistic regression",
+}
+"""What the report calls the problems, by family."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -221,13 +221,13 @@ def gradient_adjusted(a: float, gamma: float, C: float | tuple[float, ...]) -> S
     return Sampler("SGGAULMC", formula, numbers, lambda dim: dynamics.gaul(np.full(dim, C), a, gamma))
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Experiment:
     """One figure of the paper: two panels, three dynamics, several step sizes.
 
     **Attributes:**
 
-    - `name`, `title`: for the command line and the report.
+    - `name`: for the command line and the report.
     - `problem`: target, oracle and observables, with the choices that the paper does not state as fields.
     - `sampler`: (D, Q).
     - `step_sizes`: the published η, the largest first.
@@ -243,7 +243,6 @@ class Experiment:
     """
 
     name: str
-    title: str
     problem: PaperProblem
     sampler: Sampler
     step_sizes: tuple[float, ...]
@@ -251,15 +250,15 @@ class Experiment:
     seed: int = 0
     dtype: str = "float32"
 
-    @functools.cached_property
-    def _pieces(self) -> Mapping[str, Any]:
-        problem = self.problem
-        return {"target": problem.target(), "oracle": problem.oracle(), "observables": problem.observables()}
+    @property
+    def title(self) -> str:
+        """The sampler and the kind of problem."""
+        return f"{self.sampler.label} {TITLES[self.problem.family]}"
 
     @functools.cached_property
     def dynamics(self) -> Mapping[str, dynamics.Dynamics]:
         """The dynamics by role; without `sgld` where the baseline is plain SGLD already."""
-        dim = self._pieces["target"].dim
+        dim = self.problem.pieces["target"].dim
         own, sgld = self.sampler.dynamics(dim), dynamics.overdamped(dim)
         if not own.augmented:
             # The same (D, Q): D = I, Q = 0.
@@ -275,9 +274,9 @@ class Experiment:
         """Return the plan of one cell, with N = ⌊η⁻²⌋ steps."""
         require(dynamics in ROLES, f"`dynamics` must be one of {', '.join(ROLES)}: got {dynamics!r}.")
         fields = {
-            **self._pieces,
+            **self.problem.pieces,
             "dynamics": self.dynamics.get(dynamics, self.dynamics["reversible"]),
-            "start": None if self.start == 0 else np.full(self._pieces["target"].dim, self.start),
+            "start": None if self.start == 0 else np.full(self.problem.pieces["target"].dim, self.start),
             "seed": self.noise_seed(step_size),
             "dtype": self.dtype,
         }
@@ -324,11 +323,10 @@ class Profile:
         return len(experiment.roles) * self.chains(experiment) * steps
 
 
-_FAMILIES = ("quadratic", "nonquadratic", "linear", "logistic")
 _SENSITIVITY = Profile(
     name="sensitivity",
     num_chains={"quadratic": 256, "nonquadratic": 256, "linear": 64, "logistic": 64},
-    num_step_sizes=dict.fromkeys(_FAMILIES, None),
+    num_step_sizes=dict.fromkeys(TITLES, None),
     reference_draws=2**17,
     digits=4,
 )
@@ -343,14 +341,32 @@ PROFILES: Mapping[str, Profile] = {
     ),
     "paper": Profile(
         name="paper",
-        num_chains=dict.fromkeys(_FAMILIES, 2000),
-        num_step_sizes=dict.fromkeys(_FAMILIES, None),
+        num_chains=dict.fromkeys(TITLES, 2000),
+        num_step_sizes=dict.fromkeys(TITLES, None),
         reference_draws=2**20,
         digits=6,
         sensitivity=_SENSITIVITY,
     ),
 }
 """The profiles by name."""
+
+STARTS = (0.0, 1.0)
+DATA = {"linear": ("data_seed", range(10)), "logistic": ("split_seed", range(5))}
+"""By family: the field that varies the data, and its values."""
+
+
+def variants(experiment: Experiment) -> list[Experiment]:
+    """The experiment with other data and other noise (where it has data) and from another start, its own choices first."""
+    field, values = DATA.get(experiment.problem.family, ("", (None,)))
+    made = []
+    for start in STARTS:
+        for k, value in enumerate(values):
+            problem = dataclasses.replace(experiment.problem, **({field: value} if field else {}))
+            name = f"{experiment.name} {field} {value} start {start:g}"
+            changes = {"name": name, "problem": problem, "start": start, "seed": experiment.seed + k}
+            made.append(dataclasses.replace(experiment, **changes))
+    return made
+
 
 _RATES = {
     "scan": {"quadratic": 6e6, "nonquadratic": 5e6, "linear": 2e6, "logistic": 0.5e6},
@@ -367,19 +383,6 @@ def seconds(experiment: Experiment, chain_steps: float, engine: str = "scan") ->
 
 def _halvings(first: float, count: int) -> tuple[float, ...]:
     return tuple(first / 2**k for k in range(count))
-
-
-_WHERE = {
-    "quadratic": "on a quadratic potential",
-    "nonquadratic": "on a non-quadratic potential",
-    "linear": "for Bayesian linear regression",
-    "logistic": "for Bayesian logistic regression",
-}
-
-
-def _entry(name: str, problem: PaperProblem, sampler: Sampler, step_sizes: tuple[float, ...]) -> Experiment:
-    title = f"{sampler.label} {_WHERE[problem.family]}"
-    return Experiment(name=name, title=title, problem=problem, sampler=sampler, step_sizes=step_sizes)
 
 
 _BASIC = {
@@ -401,10 +404,10 @@ _LOGISTIC = {
 CATALOGUE: Mapping[str, Experiment] = {
     experiment.name: experiment
     for experiment in (
-        *(_entry(f"{s}-quadratic", Bowl(), sampler, _halvings(0.1, 7)) for s, sampler in _BASIC.items()),
-        *(_entry(f"{s}-nonquadratic", Bowl(beta=1.2), sampler, _halvings(0.1, 7)) for s, sampler in _BASIC.items()),
-        *(_entry(f"linear-{s}", SyntheticRegression(), sampler, etas) for s, (sampler, etas) in _LINEAR.items()),
-        *(_entry(f"logistic-{s}", HeartDisease(), sampler, _halvings(0.01, 4)) for s, sampler in _LOGISTIC.items()),
+        *(Experiment(f"{s}-quadratic", Bowl(), sampler, _halvings(0.1, 7)) for s, sampler in _BASIC.items()),
+        *(Experiment(f"{s}-nonquadratic", Bowl(beta=1.2), sampler, _halvings(0.1, 7)) for s, sampler in _BASIC.items()),
+        *(Experiment(f"linear-{s}", SyntheticRegression(), sampler, etas) for s, (sampler, etas) in _LINEAR.items()),
+        *(Experiment(f"logistic-{s}", HeartDisease(), sampler, _halvings(0.01, 4)) for s, sampler in _LOGISTIC.items()),
     )
 }
 """The experiments by name, in the paper's order."""

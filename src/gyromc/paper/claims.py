@@ -71,9 +71,7 @@ def rmse_ratio(
 
 def slope(step_sizes, values: np.ndarray) -> np.ndarray | float:
     """Return the least-squares slope of log(values) against log(step_sizes), for each resample along the first axis."""
-    x = np.log(np.asarray(step_sizes, float))
-    x = x - x.mean()
-    result = np.log(values) @ x / (x @ x)
+    result = np.polyfit(np.log(step_sizes), np.log(values).T, 1)[0]
     return float(result) if np.ndim(result) == 0 else result
 
 
@@ -361,9 +359,9 @@ def half_slope(
     return _claim("slope", source, judged, count=len(small))
 
 
-def normal_errors(found: Mapping[str, Mapping[str, Any]], key: str, source: str, by: str, scale_known: bool) -> Claim:
+def normal_errors(found: Mapping[str, Mapping[str, Any]], key: str, source: str) -> Claim:
     """(iv) Normalised errors are standard normal, by the tests of `normality` and by the line through the Q-Q plot."""
-    judged = []
+    judged, scale_known = [], found["nonreversible"]["scale_known"]
     for role, n in found.items():
         p, (low, high) = n["ks_p" if scale_known else "ad_p"], n["intercept_interval"]
         near = max(abs(x) for x in (n["slope_interval"][0] - 1, n["slope_interval"][1] - 1, low, high)) <= QQ_TOLERANCE
@@ -372,20 +370,16 @@ def normal_errors(found: Mapping[str, Mapping[str, Any]], key: str, source: str,
         note = f"{tests}, intercept {n['intercept']:+.3f} [{low:+.3f}, {high:+.3f}]"
         judged.append((Item(role, n["slope"], n["slope_interval"], verdict, note), -p))
     test = "Kolmogorov-Smirnov against N(0, 1)" if scale_known else "Anderson-Darling, location and scale estimated"
-    return _claim("normality", source, judged, key, by=by, test=test)
+    return _claim("normality", source, judged, key, by=found["nonreversible"]["by"], test=test)
 
 
 def exact(z_scores: Cells, values: Cells, kind: str = "exact", name: str = "") -> Claim:
     """A value equals its exact prediction in every cell, within `MAX_Z` standard errors: the RMSE, or the bias of `name`."""
-    judged = [
-        (Item(f"{role}, η = {eta:g}", values[role, eta], None, _within(z), f"z = {z:+.2f}"), abs(z))
-        for (role, eta), z in z_scores.items()
-    ]
+    judged = []
+    for (role, eta), z in z_scores.items():
+        verdict = CONFIRMED if abs(z) <= MAX_Z else REFUTED
+        judged.append((Item(f"{role}, η = {eta:g}", values[role, eta], None, verdict, f"z = {z:+.2f}"), abs(z)))
     worst, largest = max(judged, key=lambda pair: pair[1])
     chi2 = float(np.sum(np.square(list(z_scores.values()))))
     words = {"count": len(judged), "chi2": chi2, "p": float(special.chdtrc(len(judged), chi2)), "name": name}
     return _claim(kind, "beyond", judged, largest=largest, where=worst.where, **words)
-
-
-def _within(z: float) -> Judgement:
-    return CONFIRMED if abs(z) <= MAX_Z else REFUTED

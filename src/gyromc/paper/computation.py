@@ -1,44 +1,74 @@
-"""Everything that a reproduction computes: the cells of the experiments and of their variants, predictions, and where.
+"""Everything that a reproduction computes: cells, their predictions, and the cache that keeps what is finished.
 
-Each (experiment, dynamics, η) is a cell: a plan, run once and stored as a piece. Input: experiments, a profile and what the user
-said about workers. Output: an `Outcome`, the averages of every cell and the predictions, the same numbers wherever they were
-computed: now, earlier, in a run that was killed half-way, in this process or in others. Pieces and predictions are jobs of one
-list, so that no processor waits for the other kind.
+Each (experiment, dynamics, η) is a cell: a plan, run once and stored as a `Piece`. Input: experiments and a profile. Output: an
+`Outcome`, the averages of every cell and the predictions, the same numbers wherever they were computed: now, earlier, in a run
+that was killed half-way, in this process or in others.
+
+Results are stored under names computed from the content of their plans, the engine and the package version. An entry is an
+archive with checksums, written whole or not at all; a damaged one is computed again, with a warning.
 """
 
+import contextlib
 import dataclasses
-import threading
+import hashlib
 import time
 import warnings
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 import gyromc
 from gyromc import engines
 from gyromc.checks import require, whole
-from gyromc.errors import GyromcWarning, InvalidInput
-from gyromc.io.plans import SentPlan
+from gyromc.errors import GyromcWarning
+from gyromc.io.archive import digest, read_archive, write_archive
+from gyromc.io.codec import Codec
+from gyromc.io.functions import References
+from gyromc.io.plans import CLASSES, SentPlan
 from gyromc.machine import num_threads
-from gyromc.paper.analysis import CONSTANTS, ERRORS, variants
-from gyromc.paper.cache import Cache, Job, Obtained, Piece, fingerprint, obtain
-from gyromc.paper.catalogue import Experiment, Profile, seconds
-from gyromc.paper.workers import Advance, Here, Place, Processes, WorkerTask, fastest
-from gyromc.plan import Plan
-from gyromc.show.progress import Progress
+from gyromc.paper.catalogue import Experiment, Profile, seconds, variants
+from gyromc.paper.workers import WorkerTask, computed, fastest, threads_each
+from gyromc.plan import FIELDS, Plan
+from gyromc.show.files import json_text, locked, require_writable
+from gyromc.show.interruption import interruptible
+from gyromc.show.progress import Progress, say
 
 FEW_CHAINS = 256
 """Too few to fill a GPU: so many are left to the CPU."""
-PREDICTING = 4
-"""CPU processes at most, while a GPU computes all pieces."""
-SECONDS = {"quadratic": 0.1, "nonquadratic": 6.0, "linear": 0.2, "logistic": 8.0}
+PREDICTION_SECONDS = {"quadratic": 0.1, "nonquadratic": 6.0, "linear": 0.2, "logistic": 8.0}
 """About how long one prediction takes, by family."""
+LOOK_AGAIN = 0.5
+"""Seconds between two looks at whether another process still computes."""
+
+CONSTANTS = ("variance", "reversible_variance", "method", "strict")
+"""What is stored of a prediction and does not depend on η."""
+ERRORS = ("expectation", "rmse", "rmse_method", "bias", "bias_method", "std")
+"""What is stored of it and does."""
 
 Index = tuple[str, str, float]
 """(experiment, dynamics, η)."""
+Predicted = Mapping[Index, dict[str, Any]]
+"""Predictions as plain values."""
+Job = tuple[str, WorkerTask]
+"""The key under which the result of a task is stored, and the task."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Piece:
+    """The results of one plan: the averages of each chain (chains × observables), the engine, the times, failures, warnings."""
+
+    names: tuple[str, ...]
+    averages: np.ndarray
+    engine: str
+    wall_time: float
+    failures: tuple[str, ...] = ()
+    compile_time: float = 0.0  # seconds of `wall_time`
+    warnings: tuple[str, ...] = ()
+
+
+CODEC = Codec({"Piece": Piece})
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -59,21 +89,6 @@ class Cell:
         return f"{self.experiment.name} {self.role} η = {self.step_size:g}"
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Outcome:
-    """Pieces and predictions by (experiment, dynamics, η), and how many pieces were computed and reused.
-
-    `predicting`: the seconds of predictions that were computed at the same time as the pieces.
-    """
-
-    pieces: Mapping[Index, Piece]
-    predicted: Mapping[Index, dict[str, Any]]
-    computed: int
-    reused: int
-    warnings: tuple[str, ...]
-    predicting: float | None = None
-
-
 def cells(experiments: Sequence[Experiment], profile: Profile) -> list[Cell]:
     """Every cell of the experiments, in order."""
     return [
@@ -84,76 +99,73 @@ def cells(experiments: Sequence[Experiment], profile: Profile) -> list[Cell]:
     ]
 
 
-def piece_jobs(todo: Sequence[Cell], engine: str = "auto", fresh: bool = False) -> dict[Index, Job]:
-    """The cells as jobs; those with equal plans have the same key."""
-    names: dict[object, str] = {}
-    found = {}
-    for cell in todo:
-        name = _engine(cell, engine, names)
-        key = fingerprint(cell.plan, name)
-        expected = 0.2 + seconds(cell.experiment, cell.plan.gradients, name)
-        found[cell.index] = Job(key, WorkerTask(str(cell), compute, (SentPlan(cell.plan), name, key), expected), fresh)
-    return found
+def fingerprint(plan: Plan, engine: str) -> str:
+    """Return 32 hexadecimal digits that name the content of a plan and the engine: equal plans have equal names.
+
+    A plan with a lambda is refused: what has no name cannot be compared.
+    """
+    fields = {name: getattr(plan, name) for name in FIELDS}
+    content, arrays = Codec(CLASSES, References()).pack(fields)
+    parts = gyromc.__version__, engine, json_text(content), *map(digest, arrays.values())
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 
 
-def _engine(cell: Cell, asked: str, known: dict[object, str]) -> str:
-    """The engine of a cell: the choice depends on sampler, problem and sizes, not on the step size or the numbers in the data.
+def piece_jobs(todo: Sequence[Cell], engine: str = "auto") -> dict[Index, Job]:
+    """The cells as jobs; those with equal plans have the same key.
 
     Where the engine is not given, cells with few chains are computed by `lanes`, on the CPU of a machine with a GPU.
     """
-    plan, e = cell.plan, cell.experiment
-    kinds = type(e.problem), type(plan.target), type(plan.oracle), plan.dtype
-    sizes = plan.num_chains, plan.state_size, len(plan.observables), getattr(plan.target, "num_data", 0)
-    like = (id(e.sampler), cell.role, kinds, sizes, getattr(plan.oracle, "size", 0))
-    if like not in known:
-        known[like] = engines.choose(plan, asked)[0]
-        if asked == "auto" and known[like] == "pallas" and plan.num_chains <= FEW_CHAINS and num_threads() > 1:
-            known[like] = "pallas" if engines.ENGINES["lanes"].why_not(plan) else "lanes"
-    return known[like]
+    chosen: dict[object, str] = {}
+    found = {}
+    for cell in todo:
+        plan, e = cell.plan, cell.experiment
+        # The choice depends neither on the step size nor on the numbers in the data.
+        like = (e.sampler, cell.role, e.problem.family, plan.num_chains)
+        if like not in chosen:
+            chosen[like] = engines.choose(plan, engine)[0]
+            few = plan.num_chains <= FEW_CHAINS and num_threads() > 1 and not engines.ENGINES["lanes"].why_not(plan)
+            if engine == "auto" and chosen[like] == "pallas" and few:
+                chosen[like] = "lanes"
+        name = chosen[like]
+        expected = 0.2 + seconds(e, plan.gradients, name)
+        task = WorkerTask(str(cell), compute, (SentPlan(plan), name), expected, here=name == "pallas")
+        found[cell.index] = fingerprint(plan, name), task
+    return found
 
 
-def compute(sent: SentPlan, engine: str, key: str, advance: Advance) -> Piece:
+def compute(sent: SentPlan, engine: str) -> Piece:
     """Run one plan; return its piece, with the warnings of gyromc. Ctrl-C raises `KeyboardInterrupt`."""
-    plan = sent.plan
-    if fingerprint(plan, engine) != key:
-        raise InvalidInput(
-            "the plan that arrived in a worker is another one. Install the same version of gyromc there."
-        )
-    total = plan.num_steps
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", GyromcWarning)
-        run = engines.run(plan, engine, on_divergence="report", progress=lambda count: advance(count / total))
+        run = engines.run(sent.plan, engine, on_divergence="report", progress=False)
     if run.partial:
         raise KeyboardInterrupt
     for warning in caught:
         if not issubclass(warning.category, GyromcWarning):
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
-    return Piece.of(run, [str(w.message) for w in caught if issubclass(w.category, GyromcWarning)])
-
-
-def prepares(task: WorkerTask) -> tuple[Hashable, Callable[[], object]]:
-    """For a task of `compute`: a name of the program that it compiles, and a function that compiles it without a step."""
-    sent, engine, _ = task.arguments
-    plan, module = sent.plan, engines.ENGINES[engine]
-    pieces = plan.target, plan.oracle, dict(plan.observables)
-    shapes = tuple(np.shape(leaf) for leaf in jax.tree.leaves(pieces))
-    name = engine, plan.dynamics.name, plan.dynamics.size, plan.num_chains, jax.tree.structure(pieces), shapes
-    return name, lambda: module.open_session(plan, module.initial_state(plan), 1e8, None, 0)
+    return Piece(
+        names=tuple(run.averages),
+        averages=np.column_stack([*run.averages.values()]),
+        engine=run.engine,
+        wall_time=run.wall_time,
+        failures=tuple(map(str, run.failures)),
+        compile_time=run.compile_time,
+        warnings=tuple(str(w.message) for w in caught if issubclass(w.category, GyromcWarning)),
+    )
 
 
 def prediction_jobs(todo: Sequence[Cell], digits: int) -> dict[Index, Job]:
     """The predictions of cells, of one chain each."""
     found = {}
     for cell in todo:
-        observables = {name: cell.plan.observables[name] for name in cell.experiment.problem.predicted}
-        plan = cell.plan.replace(observables=observables, num_chains=1)
-        seconds = SECONDS[cell.experiment.problem.family]
-        task = WorkerTask(f"{cell}: prediction", predicted, (SentPlan(plan), digits), seconds)
-        found[cell.index] = Job(f"prediction-{fingerprint(plan, f'to {digits} digits')}", task)
+        problem = cell.experiment.problem
+        plan = cell.plan.replace(observables={h: cell.plan.observables[h] for h in problem.predicted}, num_chains=1)
+        task = WorkerTask(f"{cell}: prediction", predict, (SentPlan(plan), digits), PREDICTION_SECONDS[problem.family])
+        found[cell.index] = f"prediction-{fingerprint(plan, f'to {digits} digits')}", task
     return found
 
 
-def predicted(sent: SentPlan, digits: int, advance: Advance | None = None) -> dict[str, Any]:
+def predict(sent: SentPlan, digits: int) -> dict[str, Any]:
     """Predict for one plan; return what the report uses as plain values."""
     made = gyromc.predict(sent.plan, digits=digits).to_dict()
     for row in made["observables"].values():
@@ -167,10 +179,96 @@ def predicted(sent: SentPlan, digits: int, advance: Advance | None = None) -> di
     }
 
 
-class Computation:
-    """The jobs of a reproduction.
+class Cache:
+    """Results in a directory, one file each; the directory is made, or refused when it cannot be written."""
 
-    **Arguments:** as those of `reproduce`. With `workers=None`, the number that is fastest.
+    def __init__(self, directory: Path):
+        self.directory = Path(directory)
+        require_writable(self.directory)
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator["Cache"]:
+        """Wait for another process on this machine that computes for this cache, and keep later ones waiting.
+
+        So no piece is computed twice: the one that waited loads what was stored. The lock ends with its process.
+        """
+        with contextlib.ExitStack() as held:
+            with interruptible("stopping") as stop:
+                waited = False
+                while held.enter_context(locked(self.directory)) is False:
+                    held.close()
+                    if not waited:
+                        say(f"waiting for another process that computes in {self.directory}")
+                    waited = True
+                    stop.check()
+                    time.sleep(LOOK_AGAIN)
+            yield self
+
+    def path(self, key: str) -> Path:
+        """Return the path of an entry."""
+        return self.directory / f"{key}.gyromc"
+
+    def load(self, key: str) -> Any:
+        """Return the entry, or None where there is none; a damaged one is reported and counts as none."""
+        if not self.path(key).exists():
+            return None
+        try:
+            archive = read_archive(self.path(key))
+            require(archive.kind == key, "it was stored under another name")
+            return CODEC.unpack(archive)
+        # Whatever a reader makes of damaged content: the entry can always be computed again.
+        except Exception as error:
+            message = f"The cache entry {self.path(key)} is damaged ({error}): it is computed again."
+            warnings.warn(message, GyromcWarning, stacklevel=2)
+
+    def store(self, key: str, value: Any) -> None:
+        """Store a piece or plain values; when this returns, they are on disk."""
+        write_archive(self.path(key), key, value, CODEC, own_folder=True)
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C; the message names how many pieces are finished, and where they are stored."""
+
+
+def obtain(
+    jobs: Iterable[Job], cache: Cache, workers: int = 1, shown: Progress | None = None, fresh: bool = False
+) -> tuple[dict[str, Any], set[str]]:
+    """Load what the cache has, compute the rest, and store each result as soon as it is there.
+
+    Jobs with the same key are one. Ctrl-C raises `Interrupted`.
+
+    **Returns:** the results by key, and the keys of those that were computed now.
+    """
+    tasks, shown = dict(jobs), shown or Progress()
+    values = {} if fresh else {key: value for key in tasks if (value := cache.load(key)) is not None}
+    shown.advance(sum(tasks[key].seconds for key in values))
+    missing = [key for key in tasks if key not in values]
+    try:
+        with contextlib.closing(computed([tasks[key] for key in missing], workers, shown)) as results:
+            for number, value in results:
+                cache.store(missing[number], value)
+                values[missing[number]] = value
+    except KeyboardInterrupt:
+        raise Interrupted(f"{len(values)} of {len(tasks)} pieces are kept in {cache.directory}") from None
+    return values, set(missing)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Outcome:
+    """Pieces and predictions by (experiment, dynamics, η), and how many pieces were computed and reused."""
+
+    pieces: Mapping[Index, Piece]
+    predicted: Predicted
+    computed: int
+    reused: int
+    warnings: tuple[str, ...]
+
+
+class Computation:
+    """The jobs of a reproduction: the pieces and the predictions of its cells and of their variants.
+
+    **Arguments:** as those of `reproduce`. With `workers=None`, the number that is fastest; on a GPU all processors but one, for
+    the jobs that are not for the GPU.
     """
 
     def __init__(
@@ -182,99 +280,45 @@ class Computation:
         fresh: bool = False,
         workers: int | None = None,
     ):
-        self.cache = cache
-        if workers is not None:
-            whole(workers, "workers", least=1, most=10_000)
+        self.cache, self.fresh = cache, fresh
         todo, others = cells(experiments, profile), []
         if profile.sensitivity is not None:
             others = cells([one for e in experiments for one in variants(e)], profile.sensitivity)
-        self.pieces = piece_jobs([*todo, *others], engine, fresh)
         # Where errors are not exact, the prediction at the smallest η is converted to the others.
         smallest = {(e.name, profile.step_sizes(e)[-1]) for e in experiments}
         wanted = [c for c in todo if c.experiment.problem.gaussian or (c.experiment.name, c.step_size) in smallest]
         wanted += [c for c in others if c.experiment.problem.gaussian]
         self.predictions = prediction_jobs(wanted, profile.digits)
-        self.on_gpu = any(map(_for_gpu, self.pieces.values()))
-        self.place = self._place(workers)
-
-    def _place(self, workers: int | None) -> Place:
-        if self.on_gpu:
-            require(
-                workers in (None, 1),
-                'One process computes on a GPU: leave `workers` out, or pass `engine="scan"` or `engine="lanes"`.',
-            )
-            return Here(prepares)
-        if workers is None:
-            missing = [job for job in self.pieces.values() if job.fresh or not self.cache.path(job.key).exists()]
-            workers = fastest([job.task.seconds for job in missing])
-        return Here() if workers == 1 else Processes(workers)
+        self.pieces = piece_jobs([*todo, *others], engine)
+        self.jobs: dict[str, WorkerTask] = {}
+        for key, task in (*self.pieces.values(), *self.predictions.values()):
+            # A variant that has the plan of a cell is that cell.
+            self.jobs.setdefault(key, task)
+        if workers is None and any(task.here for task in self.jobs.values()):
+            workers = max(1, num_threads() - 1)
+        elif workers is None:
+            missing = [key for key in self.jobs if fresh or not cache.path(key).exists()]
+            workers = fastest([self.jobs[key].seconds for key in missing])
+        self.workers = whole(workers, "workers", least=1, most=10_000)
 
     @property
-    def seconds(self) -> float:
-        """About how long the jobs take that are shown in the progress."""
-        return sum(job.task.seconds for job in {job.key: job for job in self._own}.values())
-
-    @property
-    def _own(self) -> list[Job]:
-        """What is computed at the place: all jobs by several processes, else the pieces, on a GPU those for it."""
-        if isinstance(self.place, Processes):
-            return [*self.pieces.values(), *self.predictions.values()]
-        return [job for job in self.pieces.values() if _for_gpu(job) == self.on_gpu]
-
-    @property
-    def place_name(self) -> str:
+    def place(self) -> str:
         """Where pieces are computed, as text."""
-        if isinstance(self.place, Processes):
-            return f"{self.place.workers} processes, {self.place.threads} threads each"
-        return "this process"
+        if self.workers == 1:
+            return "this process"
+        others = f"{self.workers} processes, {threads_each(self.workers)} threads each"
+        return f"this process, on a GPU, and {others}" if any(task.here for task in self.jobs.values()) else others
 
     def outcome(self, shown: Progress) -> Outcome:
         """Compute what the cache does not have; return all pieces and predictions."""
-        own = self._own
-        keys = {job.key for job in own}
-        aside = [job for job in (*self.pieces.values(), *self.predictions.values()) if job.key not in keys]
-        meanwhile = self._meanwhile(aside) if aside else None
-        found, predicting = obtain(own, self.cache, self.place, shown), None
-        if meanwhile is not None:
-            others, predicting = meanwhile.result()
-            found = Obtained({**found.values, **others.values}, found.computed | others.computed)
-        mine = {job.key: job for job in reversed(self.pieces.values())}
-        computed = found.computed & mine.keys()
-        notes = [
-            f"{job.task.name}: {note}"
-            for key, job in reversed(mine.items())
-            if key in computed
-            for note in found.values[key].warnings
-        ]
+        values, made = obtain(self.jobs.items(), self.cache, self.workers, shown, self.fresh)
+        mine = dict.fromkeys(key for key, _ in self.pieces.values())
         return Outcome(
-            pieces={at: found.values[job.key] for at, job in self.pieces.items()},
-            predicted={at: found.values[job.key] for at, job in self.predictions.items()},
-            computed=len(computed),
-            reused=len(mine) - len(computed),
-            warnings=tuple(notes),
-            predicting=predicting,
+            pieces={at: values[key] for at, (key, _) in self.pieces.items()},
+            predicted={at: values[key] for at, (key, _) in self.predictions.items()},
+            computed=len(mine.keys() & made),
+            reused=len(mine.keys() - made),
+            warnings=tuple(
+                f"{self.jobs[key].name}: {note}" for key in mine if key in made for note in values[key].warnings
+            ),
         )
-
-    def _meanwhile(self, jobs: Sequence[Job]) -> "Future[tuple[Obtained, float]]":
-        """Compute jobs in a thread or, while a GPU is used, in CPU processes; and the seconds it took."""
-        free = num_threads() - 1 if self.on_gpu else 0
-        count = free if any(job.task.function is compute for job in jobs) else min(free, PREDICTING)
-        future: Future[tuple[Obtained, float]] = Future()
-
-        def compute_jobs() -> None:
-            aside = Processes(count, environment={"JAX_PLATFORMS": "cpu"}) if count > 0 else Here()
-            began = time.perf_counter()
-            try:
-                found = obtain(jobs, self.cache, aside, Progress())
-                future.set_result((found, time.perf_counter() - began))
-            # Raised by the thread that waits.
-            except BaseException as error:
-                future.set_exception(error)
-
-        # A thread that an interrupted program does not wait for.
-        threading.Thread(target=compute_jobs, daemon=True).start()
-        return future
-
-
-def _for_gpu(job: Job) -> bool:
-    return job.task.arguments[1] == "pallas"

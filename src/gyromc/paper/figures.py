@@ -65,23 +65,28 @@ def _axes(title: str, ylabel: str, etas: Sequence[float] | None = None, xlabel: 
 
 
 def _ratio_axes(title: str, etas: Sequence[float]):
-    """Axes for ratios of RMSEs."""
+    """Axes for columns of RMSE ratios, one at every step size, and the function that draws one series of columns.
+
+    That function takes the ratios at every step size, how far from it they are drawn and the width of a column, in factors of 2;
+    it returns where its points are.
+    """
     figure, ax = _axes(title, "RMSE ratio (below 1: non-reversible wins)", etas)
     ax.axhline(1, color="#333333", linewidth=0.8)
     ax.set_yscale("log", base=2)
     ax.yaxis.set_major_locator(FixedLocator(RATIO_TICKS))
     ax.yaxis.set_minor_locator(NullLocator())
     ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:.3g}"))
-    return figure, ax
 
+    def columns(ratios: Sequence[Sequence[float]], place: float, jitter: float, **style: Any) -> list[np.ndarray]:
+        rng = np.random.default_rng(0)
+        places = [
+            eta * 2 ** (place + rng.uniform(-jitter, jitter, len(column)))
+            for eta, column in zip(etas, ratios, strict=True)
+        ]
+        ax.plot(np.concatenate(places), np.concatenate(ratios), linewidth=0, **style)
+        return places
 
-def _columns(ax, etas: Sequence[float], values: Sequence[np.ndarray], place: float, jitter: float, **style: Any):
-    """Draw a column of points at every step size, `place` away from it; yield where its points are."""
-    rng, label = np.random.default_rng(0), style.pop("label")
-    for k, (eta, column) in enumerate(zip(etas, values, strict=True)):
-        x = eta * 2 ** (place + rng.uniform(-jitter, jitter, len(column)))
-        ax.plot(x, column, linewidth=0, label=label if k == 0 else None, **style)
-        yield x, column
+    return figure, ax, columns
 
 
 def _error_bars(ax, etas, values, bars, role: str) -> None:
@@ -99,7 +104,11 @@ def _rmse_panel(name: str, found: dict[str, Any]) -> Panel:
         low, high = np.array([c[f"{key}_interval"] for c in cells]).T
         _error_bars(ax, etas, values, np.maximum([values - low, high - values], 0), role)
         _theory_lines(ax, etas, cells, role, own)
-        rows += [_rmse_row(role, c, key) for c in cells]
+        rows += [
+            (role, *(c[x] for x in ("step_size", "num_steps", "num_chains", key)), *c[f"{key}_interval"], c["bias"], c["std"],
+             c["predicted"]["rmse"], c["asymptotic_rmse"], c["z"], c["rmse"] if own else None)
+            for c in cells
+        ]  # fmt: skip
         last = f"{values[-1]:.3g} at η = {etas[-1]:g}"
         ends.append(f"{ROLE_NAMES[role]} {values[0]:.3g} at η = {etas[0]:g} and {last}")
     ax.set_yscale("log")
@@ -109,16 +118,18 @@ def _rmse_panel(name: str, found: dict[str, Any]) -> Panel:
     _slope_guide(ax, etas)
     _legend(ax)
     alt = f"Log-log plot of RMSE against step size for {name}. RMSE: {'; '.join(ends)}."
-    return Panel(name, "rmse", figure, alt, _rmse_caption(found, own), RMSE_COLUMNS, rows)
+    first = found["cells"]["nonreversible"][0]
+    lines = "Dotted: √(ηV) with V from the Poisson equation."
+    if own:
+        lines = "Filled: about the paper's own reference; open: about the independent one."
+    elif first["z"] is not None:
+        lines = "Solid: exact for finite η; dotted: √(ηV)."
+    caption = f"RMSE of {first['num_chains']} chains with 95 % bootstrap intervals. {lines}"
+    return Panel(name, "rmse", figure, alt, caption, RMSE_COLUMNS, rows)
 
 
 RMSE_COLUMNS = ("dynamics", "step_size", "num_steps", "num_chains", "rmse", "low", "high", "bias", "std", "predicted_rmse",
                 "asymptotic_rmse", "z", "rmse_independent_reference")  # fmt: skip
-
-
-def _rmse_row(role: str, c: dict[str, Any], key: str) -> tuple:
-    return (role, c["step_size"], c["num_steps"], c["num_chains"], c[key], *c[f"{key}_interval"], c["bias"], c["std"],
-            c["predicted"]["rmse"], c["asymptotic_rmse"], c["z"], c["rmse"] if key != "rmse" else None)  # fmt: skip
 
 
 def _theory_lines(ax, etas, cells, role: str, own: bool) -> None:
@@ -155,17 +166,6 @@ def _legend(ax) -> None:
     handles, labels = ax.get_legend_handles_labels()
     columns = 2 if len(handles) in (2, 4) else 3
     ax.figure.legend(handles, labels, loc="outside lower center", ncols=columns, handlelength=1.6, columnspacing=1.2)
-
-
-def _rmse_caption(found: dict[str, Any], own: bool) -> str:
-    first = found["cells"]["nonreversible"][0]
-    if own:
-        lines = "Filled: about the paper's own reference; open: about the independent one."
-    elif first["z"] is not None:
-        lines = "Solid: exact for finite η; dotted: √(ηV)."
-    else:
-        lines = "Dotted: √(ηV) with V from the Poisson equation."
-    return f"RMSE of {first['num_chains']} chains with 95 % bootstrap intervals. {lines}"
 
 
 def _qq_panel(name: str, found: dict[str, Any]) -> Panel:
@@ -230,17 +230,17 @@ def _bias_panel(name: str, found: dict[str, Any]) -> Panel:
 def _rows_panel(name: str, found: dict[str, Any]) -> Panel:
     """Draw RMSE ratios over all test rows, one column of points per step size, the chosen row marked."""
     etas, chosen, table = found["step_sizes"], found["reference"]["chosen"], found["rows"]
-    figure, ax = _ratio_axes(f"{name}: RMSE ratio at every test row", etas)
+    figure, ax, columns = _ratio_axes(f"{name}: RMSE ratio at every test row", etas)
     rivals = [role for role in found["roles"] if role != "nonreversible"]
     rows = []
     for j, rival in enumerate(rivals):
         ratios = np.array(table["nonreversible"]["rmse"]) / np.array(table[rival]["rmse"])
         style = {"marker": MARKERS[rival], "color": COLOURS[rival], "markersize": 3, "alpha": 0.6}
-        style["label"] = f"against {ROLE_NAMES[rival].removesuffix(' baseline')}"
-        for k, (x, ratio) in enumerate(_columns(ax, etas, list(ratios), 0.28 * _place(j, rivals), 0.09, **style)):
-            label = "chosen row" if j == k == 0 else None
-            ax.plot(x[chosen], ratio[chosen], "*", color="black", markersize=8, label=label)
-            rows += [(rival, etas[k], i, float(r)) for i, r in enumerate(ratio)]
+        label = f"against {ROLE_NAMES[rival].removesuffix(' baseline')}"
+        places = columns(list(ratios), 0.28 * _place(j, rivals), 0.09, label=label, **style)
+        stars = {"color": "black", "markersize": 8, "label": None if j else "chosen row"}
+        ax.plot([x[chosen] for x in places], ratios[:, chosen], "*", **stars)
+        rows += [(rival, eta, i, float(r)) for eta, at in zip(etas, ratios, strict=True) for i, r in enumerate(at)]
     _legend(ax)
     share = found["wins"][rivals[0]]["rmse"]
     summary = ", ".join(f"{100 * s:.0f} % at η = {eta:g}" for eta, s in zip(etas, share, strict=True))
@@ -258,7 +258,7 @@ def _sensitivity_panel(name: str, found: dict[str, Any]) -> Panel:
     """Draw the RMSE ratios to the baseline over all variants, a column of points for each start and step size."""
     study = found["sensitivity"]
     etas = study["step_sizes"]
-    figure, ax = _ratio_axes(f"{name}: RMSE ratio over data and starts", etas)
+    figure, ax, columns = _ratio_axes(f"{name}: RMSE ratio over data and starts", etas)
     groups = [g for g in study["groups"] if g["against"] == "reversible"]
     measured = [g for g in groups if g["about"] == groups[0]["about"]]
     exact = [g for g in groups if g["about"] == "exact"]
@@ -266,14 +266,13 @@ def _sensitivity_panel(name: str, found: dict[str, Any]) -> Panel:
         (colour, marker), place = START_STYLES[j % len(START_STYLES)], 0.36 * _place(j, measured)
         size, alpha = (2, 0.35) if group["cases"] > 50 else (4, 0.7)
         style = {"marker": marker, "color": colour, "markersize": size, "alpha": alpha}
-        style["label"] = f"start {group['start']:g}"
-        for k, (_, ratios) in enumerate(_columns(ax, etas, group["ratios"], place, 0.11, **style)):
-            ends = [etas[k] * 2 ** (place + half) for half in (-0.14, 0.14)]
-            label = "median" if j == k == 0 else None
-            ax.plot(ends, [np.median(ratios)] * 2, color="black", linewidth=1.4, label=label)
+        columns(group["ratios"], place, 0.11, label=f"start {group['start']:g}", **style)
+        ends = np.outer(np.array(etas), 2.0 ** (place + np.array([-0.14, 0.14])))
+        medians = [np.median(ratios) for ratios in group["ratios"]]
+        ax.hlines(medians, *ends.T, color="black", linewidth=1.4, label=None if j else "median", zorder=2)
     for j, group in enumerate(exact):
         style = {"marker": "_", "color": "#555555", "markersize": 9, "label": None if j else "exact prediction"}
-        list(_columns(ax, etas, group["ratios"], 0.36 * _place(j, exact), 0.0, **style))
+        columns(group["ratios"], 0.36 * _place(j, exact), 0.0, **style)
     _legend(ax)
     below = [sum(g["cells"][k]["below"] for g in measured) for k in range(len(etas))]
     cases = sum(g["cases"] for g in measured)

@@ -17,7 +17,7 @@ from gyromc.machine import num_threads
 from gyromc.paper import claims
 from gyromc.paper.analysis import ABOUT, headlines
 from gyromc.paper.catalogue import ROLE_NAMES
-from gyromc.paper.workers import Advance, Here, Place, Processes, WorkerTask
+from gyromc.paper.workers import WorkerTask, computed
 from gyromc.show.files import ResultsFile, csv_text, require_writable, write_atomically
 from gyromc.show.numbers import bounds, counted, duration, number
 from gyromc.show.pages import Picture, environment, image
@@ -44,6 +44,8 @@ SIGNS = {claims.CONFIRMED: "✓", claims.HOLDS_HERE: "✓", claims.UNRESOLVED: "
 CLASSES = {claims.CONFIRMED: "yes", claims.HOLDS_HERE: "yes", claims.UNRESOLVED: "open", claims.REFUTED: "no"}
 STATUS_CLASSES = {"holds": "yes", "certified": "yes", "confirmed": "yes", "fails": "no", "violated": "no"}
 FORMATS = ("svg", "png", "pdf", "csv")
+SAVED: Mapping[str, dict[str, Any]] = {"png": {"dpi": 160}, "pdf": {"metadata": {"CreationDate": None}}}
+"""How Matplotlib saves figures."""
 PAPER_KINDS = ("rmse", "qq")
 """The panels that the paper shows; others go beyond it."""
 SECONDS_PER_FIGURES = 1.4
@@ -57,10 +59,10 @@ def write_report(
     directory: Path,
     shown: Progress | None = None,
     formats: tuple[str, ...] = FORMATS,
-    place: Place | None = None,
+    workers: int = 1,
 ) -> Path:
-    """Draw the figures and write report.html; return its path. `place` is where figures are drawn; left out: in this process."""
-    directory, shown, place = Path(directory), shown or Progress(), place or Here()
+    """Draw the figures in so many processes and write report.html; return its path."""
+    directory = Path(directory)
     names = list(results["experiments"])
     for name in names:
         require(
@@ -75,7 +77,7 @@ def write_report(
         for name, found in results["experiments"].items()
     ]
     pictures: dict[str, list[Picture]] = {}
-    for i, (made, files) in place.results(tasks, shown):
+    for i, (made, files) in computed(tasks, workers, shown):
         pictures[names[i]] = made
         for file, content in files.items():
             write_atomically(directory / "figures" / file, content)
@@ -84,36 +86,36 @@ def write_report(
     return path
 
 
-def drawing_place(count: int) -> Place:
-    """Where the figures of so many experiments are drawn the fastest: here, or for many in a process for each processor."""
-    workers = min(num_threads(), count)
-    few = count <= FEW_EXPERIMENTS or workers == 1
-    return Here() if few else Processes(workers, environment={"JAX_PLATFORMS": "cpu"})
+def drawing_workers(count: int) -> int:
+    """How many processes draw the figures of so many experiments the fastest."""
+    return 1 if count <= FEW_EXPERIMENTS else min(num_threads(), count)
 
 
-def drawn(
-    name: str, found: dict[str, Any], formats: tuple[str, ...], advance: Advance | None = None
-) -> tuple[list[Picture], dict[str, str | bytes]]:
+def drawn(name: str, found: dict[str, Any], formats: tuple[str, ...]) -> tuple[list[Picture], dict[str, str | bytes]]:
     """Draw one experiment's panels; return the pictures of the page, and by name the files in every format."""
     from gyromc.paper.figures import panels
 
     pictures, files = [], {}
     for panel in panels(name, found):
         picture = Picture.of(panel.kind, panel.figure, panel.alt, panel.caption)
-        content = {
-            "svg": lambda picture=picture: picture.svg,
-            "png": lambda panel=panel: image(panel.figure, "png", dpi=160),
-            "pdf": lambda panel=panel: image(panel.figure, "pdf", metadata={"CreationDate": None}),
-            "csv": lambda panel=panel: csv_text(panel.columns, panel.rows),
-        }
-        files |= {f"{name}-{panel.kind}.{kind}": content[kind]() for kind in formats}
         pictures.append(picture)
+        for kind in formats:
+            if kind == "csv":
+                content = csv_text(panel.columns, panel.rows)
+            elif kind == "svg":
+                content = picture.svg
+            else:
+                content = image(panel.figure, kind, **SAVED[kind])
+            files[f"{name}-{panel.kind}.{kind}"] = content
     return pictures, files
 
 
 def render(results: Mapping[str, Any], pictures: Mapping[str, list[Picture]]) -> str:
     """Return the page as text, with the pictures of each experiment."""
     experiments = results["experiments"]
+    counts = {source: dict.fromkeys(SHORT, 0) for source in ("paper", "beyond")}
+    for claim in (claim for found in experiments.values() for claim in found["claims"]):
+        counts[claim["source"]][claim["verdict"]] += 1
     template = environment("gyromc.paper").get_template("report.html.j2")
     return template.render(
         results=results,
@@ -125,7 +127,7 @@ def render(results: Mapping[str, Any], pictures: Mapping[str, list[Picture]]) ->
         judged=judged,
         headlines={name: headlines(found) for name, found in experiments.items()},
         about=ABOUT,
-        counts=_counts(experiments),
+        counts=counts,
         z_table=_z_table(experiments),
         short=SHORT,
         signs=SIGNS,
@@ -205,29 +207,15 @@ def markdown(results: Mapping[str, Any]) -> str:
     if table := _z_table(results["experiments"]):
         summary = f"{table['num']} cells, largest |z| {table['worst']:.2f}, mean z² {table['mean_square']:.2f}"
         lines += ["", f"Exact predictions: {summary}."]
-    lines += _sensitivity_lines(results["experiments"])
-    return "\n".join(lines) + "\n"
-
-
-def _sensitivity_lines(experiments: Mapping[str, Any]) -> list[str]:
-    """The sensitivity of claim (i) as Markdown, one row per experiment and reference; nothing where it was not studied."""
     rows = [
         f"| {name} | {h['about']} | {h['cases']} | {h['every']} | {h['below']} | {h['clearly_below']} | {h['clearly_above']} |"
-        for name, found in experiments.items()
+        for name, found in results["experiments"].items()
         for h in headlines(found)
     ]
     head = "| experiment | judged by | cases | ratio < 1 at every η | at the smallest η | clearly | clearly > 1 |"
     said = "Claim (i) over other data, test rows and starts, against the reversible baseline:"
-    return ["", said, "", head, "|---" * 7 + "|", *rows] if rows else []
-
-
-def _counts(experiments: Mapping[str, Any]) -> dict[str, dict[claims.Judgement, int]]:
-    """Count the claims by source and verdict."""
-    counts = {source: dict.fromkeys(SHORT, 0) for source in ("paper", "beyond")}
-    for found in experiments.values():
-        for claim in found["claims"]:
-            counts[claim["source"]][claim["verdict"]] += 1
-    return counts
+    lines += ["", said, "", head, "|---" * 7 + "|", *rows] if rows else []
+    return "\n".join(lines) + "\n"
 
 
 def _z_table(experiments: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -15,18 +15,17 @@ from typing import Any
 from gyromc.approx.sample import Expectation
 from gyromc.checks import one_of
 from gyromc.paper.analysis import Measured, analyse, forecast, predictive_reference, sensitivity
-from gyromc.paper.cache import Cache
 from gyromc.paper.catalogue import PROFILES, Experiment, HeartDisease, Profile, select
 from gyromc.paper.claims import Bootstrap
-from gyromc.paper.computation import Computation, Outcome
-from gyromc.paper.report import RESULTS, SECONDS_PER_FIGURES, drawing_place, write_report
+from gyromc.paper.computation import Cache, Computation, Outcome
+from gyromc.paper.report import RESULTS, SECONDS_PER_FIGURES, drawing_workers, write_report
 from gyromc.show.pages import machine
 from gyromc.show.progress import Progress
 from gyromc.show.progress import progress as show_progress
 
 SECONDS_PER_ANALYSIS = 2.0
-SUMS = ("sampling", "sensitivity", "compiling", "predicting")
-"""Seconds inside the stage `computing`: of pieces, of variants' pieces, of their compilation, of predictions at the same time."""
+SUMS = ("sampling", "sensitivity", "compiling")
+"""Seconds inside the stage `computing`: of pieces, of variants' pieces, of their compilation."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -67,7 +66,7 @@ def reproduce(
     - `progress`: show progress on standard error; when left out, only on a terminal.
     - `workers`: how many processes compute the pieces; the numbers are the same for any. Left out: the fastest on this machine,
       one for each processor, and this process alone for less than half a minute of work. With a GPU this process computes on it,
-      and processes on the CPU compute the predictions and the pieces whose chains are too few for a GPU.
+      and the processes compute the predictions and the pieces whose chains are too few for a GPU.
     - `sensitivity`: whether the profile `"paper"` judges claim (i) also over other data, rows and starts; a quarter of its time.
 
     **Returns:** a `Reproduction`.
@@ -78,65 +77,48 @@ def reproduce(
         chosen = dataclasses.replace(chosen, sensitivity=None)
     directory = Path(out) if out is not None else Path("results") / chosen.name
     started = datetime.datetime.now(datetime.UTC)
-    clock = Clock()
+    began, laps = time.perf_counter(), {}
+
+    def lap(name: str) -> None:
+        """End a stage; its seconds are those since the one before."""
+        laps[name] = time.perf_counter() - began - sum(laps.values())
+
     with Cache(directory / "cache").alone() as cache:
         work = Computation(experiments, chosen, cache, engine, fresh, workers)
-        clock.lap("preparing")
-        total = work.seconds + len(experiments) * (SECONDS_PER_ANALYSIS + SECONDS_PER_FIGURES)
-        with show_progress(total, progress) as shown:
+        lap("preparing")
+        total = sum(task.seconds for task in work.jobs.values())
+        with show_progress(total + len(experiments) * (SECONDS_PER_ANALYSIS + SECONDS_PER_FIGURES), progress) as shown:
             outcome = work.outcome(shown)
-            clock.lap("computing")
+            lap("computing")
             found = _findings(experiments, chosen, outcome, shown, seed)
-            clock.lap("judging")
+            lap("judging")
+            every = {id(piece): piece for piece in outcome.pieces.values()}
+            mine = {id(piece): piece.wall_time for at, piece in outcome.pieces.items() if at[0] in found}
+            sums = {
+                "sampling": sum(mine.values()),
+                "sensitivity": sum(piece.wall_time for piece in every.values()) - sum(mine.values()),
+                "compiling": sum(piece.compile_time for piece in every.values()),
+            }
             content = {
                 "profile": chosen.name,
                 "seed": seed,
                 "command": _command(names, chosen.name, engine, seed, sensitivity),
                 "environment": machine(),
                 "experiments": found,
-                "times": _times(started, clock, work.place_name, outcome, found),
+                "times": {
+                    "started": started.isoformat(timespec="seconds"),
+                    "wall": sum(laps.values()),
+                    "workers": work.place,
+                    **laps,
+                    "pieces": {"computed": outcome.computed, "reused": outcome.reused},
+                    **sums,
+                },
             }
             results = RESULTS.save(content, directory)
-            report = write_report(results, directory, shown, place=drawing_place(len(found)))
-            clock.lap("drawing")
-    sums = {name: results["times"][name] for name in SUMS if name in results["times"]}
-    times = {**clock.laps, **sums, "wall": clock.total}
+            report = write_report(results, directory, shown, workers=drawing_workers(len(found)))
+            lap("drawing")
+    times = {**laps, **sums, "wall": sum(laps.values())}
     return Reproduction(results, directory, report, outcome.computed, outcome.reused, outcome.warnings, times)
-
-
-class Clock:
-    """Seconds of each stage since the start."""
-
-    def __init__(self):
-        self.began, self.laps = time.perf_counter(), {}
-
-    @property
-    def total(self) -> float:
-        """Seconds until now."""
-        return time.perf_counter() - self.began
-
-    def lap(self, name: str) -> None:
-        """End a stage."""
-        self.laps[name] = self.total - sum(self.laps.values())
-
-
-def _times(
-    started: datetime.datetime, clock: Clock, workers: str, outcome: Outcome, found: Mapping[str, Any]
-) -> dict[str, Any]:
-    """The seconds of the stages so far, of the experiments' own pieces and of their variants'."""
-    mine = {id(piece): piece.wall_time for at, piece in outcome.pieces.items() if at[0] in found}
-    every = {id(piece): piece for piece in outcome.pieces.values()}
-    return {
-        "started": started.isoformat(timespec="seconds"),
-        "wall": clock.total,
-        "workers": workers,
-        **clock.laps,
-        **({} if outcome.predicting is None else {"predicting": outcome.predicting}),
-        "pieces": {"computed": outcome.computed, "reused": outcome.reused},
-        "sampling": sum(mine.values()),
-        "sensitivity": sum(piece.wall_time for piece in every.values()) - sum(mine.values()),
-        "compiling": sum(piece.compile_time for piece in every.values()),
-    }
 
 
 def _command(names: Sequence[str], profile: str, engine: str, seed: int, sensitivity: bool) -> str:
@@ -161,7 +143,7 @@ def _findings(
 
     @functools.cache
     def reference(draws: int, problem: HeartDisease) -> Expectation:
-        return predictive_reference(problem.target(), problem.split.X_test, draws, seed)
+        return predictive_reference(problem.pieces["target"], problem.split.X_test, draws, seed)
 
     found = {}
     for e in experiments:
@@ -173,8 +155,7 @@ def _findings(
         found[e.name] = analyse(data)
         if (fewer := profile.sensitivity) is not None:
             known_at = functools.partial(reference, fewer.reference_draws)
-            found[e.name]["sensitivity"] = sensitivity(
-                e, fewer, outcome.pieces, outcome.predicted, data.truth, known_at, bootstrap(fewer.chains(e))
-            )
+            study = sensitivity(e, fewer, outcome, data.truth, known_at, bootstrap(fewer.chains(e)))
+            found[e.name]["sensitivity"] = study
         shown.advance(SECONDS_PER_ANALYSIS)
     return found

@@ -1,8 +1,8 @@
-"""Where tasks are computed: in this process (`Here`), or in several on this machine (`Processes`).
+"""Computes tasks in this process, or in several on this machine.
 
-Input: `WorkerTask`s, each a function of a module with its arguments. Output: their results, one by one as they are finished. The
-caller stores the results. An error in a task is raised with the task's name, Ctrl-C raises `KeyboardInterrupt`; either ends the
-other tasks, and what was yielded before is the caller's.
+Input: `WorkerTask`s, each a function of a module with its arguments. Output: their results, one by one as they are finished; the
+caller stores them. An error in a task is raised with the task's name, Ctrl-C raises `KeyboardInterrupt`; either ends the other
+tasks, and what was yielded before is the caller's.
 """
 
 import contextlib
@@ -16,22 +16,15 @@ import threading
 import traceback
 import types
 import warnings
-from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
-from gyromc.checks import whole
 from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.machine import num_threads
 from gyromc.show.interruption import interruptible
 from gyromc.show.progress import Progress
-
-Advance = Callable[[float], object]
-"""Called with the share of a task that was done since the last call."""
-Preparation = tuple[Hashable, Callable[[], object]]
-Results = Generator[tuple[int, Any], None, None]
-"""The number of each task and its result, in any order."""
 
 TRIES = 3
 """So often processes may end without any task being finished in between."""
@@ -48,80 +41,22 @@ class TaskError(RuntimeError):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class WorkerTask:
-    """`function(*arguments, advance=…)`, to be computed anywhere; function, arguments and result are pickled.
+    """`function(*arguments)`, to be computed anywhere; function, arguments and result are pickled.
 
     **Attributes:**
 
     - `name`: what errors and progress call it.
-    - `function`: of a module, so that a worker can import it. It calls `advance` with the shares of the work that it has done.
+    - `function`: of a module, so that a worker can import it.
     - `arguments`: plain values and arrays.
     - `seconds`: about how long it takes.
+    - `here`: whether it is computed in this process, the one that holds the GPU, even where there are workers.
     """
 
     name: str
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
     seconds: float = 1.0
-
-
-class Here:
-    """Computes tasks in this process, in the order given.
-
-    **Arguments:**
-
-    - `prepares`: for a task, a name of what it needs first and a function that makes it, once for all tasks with that name. A
-      task waits for its own; those of later tasks are made meanwhile, by threads. An error there is left to the task.
-    - `threads`: how many.
-
-    ```python
-    from gyromc.show.progress import Progress
-    from gyromc.paper.workers import Here, WorkerTask
-    def square(x, advance):
-        return x * x
-    tasks = [WorkerTask("two", square, (2,)), WorkerTask("three", square, (3,))]
-    assert list(Here().results(tasks, Progress())) == [(0, 4), (1, 9)]
-    ```
-    """
-
-    def __init__(self, prepares: Callable[[WorkerTask], Preparation] | None = None, threads: int = 4):
-        self.prepares, self.threads = prepares, threads
-
-    def results(self, tasks: Sequence[WorkerTask], shown: Progress) -> Results:
-        """Compute all tasks; yield each one's number and result."""
-        pool, made = ThreadPoolExecutor(self.threads), {}
-        try:
-            wanted = [] if self.prepares is None else [self.prepares(task) for task in tasks]
-            for name, make in wanted:
-                if name not in made:
-                    made[name] = pool.submit(make)
-            for number, task in enumerate(tasks):
-                shown.describe(f"{task.name} ({number + 1} of {len(tasks)})")
-                if wanted:
-                    made[wanted[number][0]].exception()  # waits
-                yield number, _computed(task, shown)
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _computed(task: WorkerTask, shown: Progress) -> Any:
-    """The result of a task, with its progress shown."""
-    done = 0.0
-
-    def advance(share: float) -> None:
-        nonlocal done
-        share = min(share, 1 - done)
-        done += share
-        shown.advance(share * task.seconds)
-
-    try:
-        value = task.function(*task.arguments, advance=advance)
-    except InvalidInput as error:
-        raise InvalidInput(f"{task.name}: {error}") from None
-    except Exception as error:
-        error.add_note(f"(while computing {task.name})")
-        raise
-    advance(1.0)
-    return value
+    here: bool = False
 
 
 def fastest(seconds: Sequence[float], available: int | None = None) -> int:
@@ -145,69 +80,105 @@ def fastest(seconds: Sequence[float], available: int | None = None) -> int:
     return max(1, available // threads)
 
 
-class Processes:
-    """Computes tasks in `workers` new processes on this machine, the longest first.
+def threads_each(workers: int) -> int:
+    """How many threads each of so many processes has: its share of the processors."""
+    return max(1, num_threads() // workers)
 
-    They are not forks, which JAX does not survive, and end with the process that started them, however that one ends. Where one
-    is killed, by someone or by the system, the tasks that are not finished are computed by new ones.
 
-    **Arguments:**
+def computed(
+    tasks: Sequence[WorkerTask], workers: int = 1, shown: Progress | None = None
+) -> Generator[tuple[int, Any], None, None]:
+    """Compute all tasks; yield each one's number and result once it is finished.
 
-    - `workers`: how many processes.
-    - `threads`: of each; left out: its share of the processors.
-    - `environment`: further variables of their environment.
+    With one worker all are computed in this process, in the order given. Several are new processes, which take the longest task
+    first; they are not forks, which JAX does not survive, and end with this process, however that one ends. Where one is killed,
+    by someone or by the system, the tasks that are not finished are computed by new ones.
+
+    ```python
+    import operator
+    from gyromc.paper.workers import WorkerTask, computed
+    tasks = [WorkerTask("five", operator.add, (2, 3)), WorkerTask("six", operator.mul, (2, 3))]
+    assert list(computed(tasks)) == [(0, 5), (1, 6)]
+    ```
     """
-
-    def __init__(self, workers: int, threads: int | None = None, environment: Mapping[str, str] | None = None):
-        self.workers = whole(workers, "workers", least=1, most=10_000)
-        share = max(1, num_threads() // self.workers)
-        self.threads = share if threads is None else whole(threads, "threads", least=1)
-        self.environment = {**dict.fromkeys(SHARED, str(self.threads)), **(environment or {})}
-
-    def results(self, tasks: Sequence[WorkerTask], shown: Progress) -> Results:
-        """Compute all tasks; yield each one's number and result once it is finished, in any order."""
-        # The longest first, so that no long one is left for the end.
-        order, tries = sorted(range(len(tasks)), key=lambda i: -tasks[i].seconds), 0
-        while order:
-            try:
-                for number, value in self._finished(tasks, tuple(order)):
-                    order.remove(number)
+    shown = shown or Progress()
+    here = [number for number, task in enumerate(tasks) if workers == 1 or task.here]
+    # The longest first, so that no long one is left for the end.
+    there = sorted(set(range(len(tasks))) - set(here), key=lambda number: (-tasks[number].seconds, number))
+    tries = 0
+    while here or there:
+        try:
+            with contextlib.closing(_finished(tasks, tuple(here), tuple(there), workers, shown)) as found:
+                for number, value in found:
+                    (here if number in here else there).remove(number)
                     tries = 0
-                    shown.describe(f"{tasks[number].name} ({len(tasks) - len(order)} of {len(tasks)})")
+                    shown.describe(f"{tasks[number].name} ({len(tasks) - len(here) - len(there)} of {len(tasks)})")
                     shown.advance(tasks[number].seconds)
                     yield number, value
-            except BrokenProcessPool:
-                tries += 1
-                named = tasks[order[0]].name + (f" and {len(order) - 1} more" if len(order) > 1 else "")
-                if tries == TRIES:
-                    raise TaskError(
-                        f"{named}: worker processes ended {TRIES} times before a task was finished. Where memory is short, the "
-                        "system ends processes: pass fewer `workers`."
-                    ) from None
-                warnings.warn(f"A worker process ended: computing {named} again.", GyromcWarning, stacklevel=2)
+        except BrokenProcessPool:
+            tries += 1
+            named = tasks[there[0]].name + (f" and {len(there) - 1} more" if len(there) > 1 else "")
+            if tries == TRIES:
+                raise TaskError(
+                    f"{named}: worker processes ended {TRIES} times before a task was finished. Where memory is short, the "
+                    "system ends processes: pass fewer `workers`."
+                ) from None
+            warnings.warn(f"A worker process ended: computing {named} again.", GyromcWarning, stacklevel=2)
 
-    def _finished(self, tasks: Sequence[WorkerTask], order: Sequence[int]) -> Results:
-        """The results of one pool of processes, which are gone when this ends; `BrokenProcessPool` where one is killed."""
-        context, count = multiprocessing.get_context("spawn"), min(self.workers, len(order))
-        pool = ProcessPoolExecutor(count, mp_context=context, initializer=_begin)
-        processes = ()
-        try:
-            with _starting(self.environment):
-                numbers = {pool.submit(_sent, tasks[i]): i for i in order}
-            processes = tuple(pool._processes.values())
-            left = set(numbers)
-            with interruptible("stopping") as stop:
-                while left:
-                    stop.check()
-                    done, left = wait(left, POLL, FIRST_COMPLETED)
-                    for future in done:
-                        yield numbers[future], future.result()
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-            for process in processes:
-                process.kill()
-            for process in processes:
-                process.join()
+
+def _finished(
+    tasks: Sequence[WorkerTask], here: Sequence[int], there: Sequence[int], workers: int, shown: Progress
+) -> Generator[tuple[int, Any], None, None]:
+    """The results of this process and of one pool of others; `BrokenProcessPool` where one of those is killed."""
+    waiting = list(here)
+    with contextlib.ExitStack() as stack:
+        numbers = stack.enter_context(_submitted(tasks, there, workers, bool(here))) if there else {}
+        left = set(numbers)
+        stop = stack.enter_context(interruptible("stopping"))
+        while waiting or left:
+            stop.check()
+            if waiting:
+                number = waiting.pop(0)
+                shown.describe(tasks[number].name)
+                yield number, _value(tasks[number])
+            done, left = wait(left, 0 if waiting else POLL, FIRST_COMPLETED)
+            # Errors last: what is finished is not lost.
+            for future in sorted(done, key=lambda one: one.exception() is not None):
+                yield numbers[future], future.result()
+
+
+def _value(task: WorkerTask) -> Any:
+    """The result of a task in this process."""
+    try:
+        return task.function(*task.arguments)
+    except InvalidInput as error:
+        raise InvalidInput(f"{task.name}: {error}") from None
+    except Exception as error:
+        error.add_note(f"(while computing {task.name})")
+        raise
+
+
+@contextlib.contextmanager
+def _submitted(
+    tasks: Sequence[WorkerTask], chosen: Sequence[int], workers: int, on_cpu: bool
+) -> Iterator[dict[Future[Any], int]]:
+    """Tasks in a pool of new processes, as futures with their numbers; the processes are gone when the block ends."""
+    workers = min(workers, len(chosen))
+    environment = dict.fromkeys(SHARED, str(threads_each(workers))) | ({"JAX_PLATFORMS": "cpu"} if on_cpu else {})
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_begin)
+    processes = ()
+    try:
+        with _starting(environment):
+            numbers = {pool.submit(_sent, tasks[number]): number for number in chosen}
+        processes = tuple(pool._processes.values())
+        yield numbers
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in processes:
+            process.kill()
+        for process in processes:
+            process.join()
 
 
 @contextlib.contextmanager
@@ -244,13 +215,9 @@ def _end_with_parent() -> None:
 def _sent(task: WorkerTask) -> Any:
     """The result of a task in a worker; errors are made of text, so that all of them can be sent back."""
     try:
-        return task.function(*task.arguments, advance=lambda share: None)
-    except InvalidInput as error:
-        raise InvalidInput(f"{task.name}: {error}") from None
+        return _value(task)
+    except InvalidInput:
+        raise
     except BaseException as error:
         said = f"{type(error).__name__}: {str(error) or type(error).__name__}"
         raise TaskError(f"{task.name}: {said}\n\nIn the worker:\n{traceback.format_exc()}") from None
-
-
-Place = Here | Processes
-"""Somewhere that tasks are computed."""

@@ -311,7 +311,17 @@ def target(
     if rows is not None:
         kind = BlockedPosterior if rows >= WHOLE else SubsampledPosterior
     written = kind(model, args, kwargs, structure)  # type: ignore[call-arg]  # the base class's `__init__`
-    sites = _to_move(noncentre, structure)
+    possible = tuple(structure.hierarchical)
+    if noncentre is None or isinstance(noncentre, bool):
+        sites = () if noncentre is False else possible
+    else:
+        sites = tuple(noncentre) if isinstance(noncentre, list | tuple) else (noncentre,)
+    unknown = [name for name in sites if name not in possible]
+    require(
+        not unknown,
+        f"`noncentre` names {', '.join(map(repr, unknown))}: sites of a location-scale family whose scale is sampled are "
+        f"{', '.join(map(repr, possible)) or 'none'} in this model.",
+    )
     found = written.recentred(dict.fromkeys(sites, 0.0))
     point = check(found)
     if noncentre is None and sites:
@@ -320,37 +330,12 @@ def target(
     return found
 
 
-def _to_move(noncentre: bool | Sequence[str] | None, structure) -> tuple[str, ...]:
-    """The sites that are not centred, or may not be."""
-    possible = tuple(structure.hierarchical)
-    if noncentre is None or isinstance(noncentre, bool):
-        return () if noncentre is False else possible
-    wanted: Any = tuple(noncentre) if isinstance(noncentre, list | tuple) else (noncentre,)
-    unknown = [name for name in wanted if name not in possible]
-    require(
-        not unknown,
-        f"`noncentre` names {', '.join(map(repr, unknown))}: sites of a location-scale family whose scale is sampled are "
-        f"{', '.join(map(repr, possible)) or 'none'} in this model.",
-    )
-    return wanted
-
-
 def _centredness(found: NumPyroPosterior, start: np.ndarray) -> dict[str, Any]:
-    """For every non-centred site how far its elements are centred, 0 where the data inform them no more than the prior."""
-    chosen = {}
-    for site, ratio in _information(found, start).items():
-        surely = np.clip(ratio / (1 + CENTRING.deviations * math.sqrt(2 / ratio.size)) - 1, 0, None)
-        c = surely / (1 + surely)
-        c = np.where(c > CENTRING.as_written, 1.0, c)
-        chosen[site] = c if np.any(c) else 0.0
-    return chosen
-
-
-def _information(found: NumPyroPosterior, start: np.ndarray) -> dict[str, np.ndarray]:
-    """The information of the data over that of the prior, for every element of the non-centred sites.
+    """For every non-centred site how far its elements are centred, 0 where the data inform them no more than the prior.
 
     With z = (theta - loc)/scale the Hessian has 1 + scale²·I for an element, I the information of the data about it, and the
-    variance that the elements suggest is scale²·mean z²: so it is (H - 1)·mean z², about 1 where all elements are equal.
+    variance that the elements suggest is scale²·mean z². So the information of the data over that of the prior is
+    (H - 1)·mean z², about 1 where all elements are equal.
     """
     names = {site: f"{site}_decentered" for site in found.structure.centred}
     place = found.unravel(np.arange(found.dim))
@@ -361,14 +346,20 @@ def _information(found: NumPyroPosterior, start: np.ndarray) -> dict[str, np.nda
         descent = optimize.minimize(both, start, jac=True, method="L-BFGS-B", options={"maxiter": CENTRING.descent})
         # There may be no mode: a scale falls to zero, and curvatures there say nothing.
         if not descent.success:
-            return {site: np.zeros(np.shape(place[name])) for site, name in names.items()}
+            return dict.fromkeys(names, 0.0)
         diagonal = np.zeros(found.dim)
         for probe in np.random.default_rng(0).choice([-1.0, 1.0], (CENTRING.probes, found.dim)):
             v = np.where(moved, probe, 0.0)
             up, down = (both(descent.x + sign * CENTRING.step * v)[1] for sign in (1, -1))
             diagonal += v * (up - down) / (2 * CENTRING.step * CENTRING.probes)
-    noise, curvature = found.unravel(descent.x), found.unravel(diagonal)
-    return {site: (curvature[name] - 1) * np.mean(np.square(noise[name])) for site, name in names.items()}
+    noise, curvature, chosen = found.unravel(descent.x), found.unravel(diagonal), {}
+    for site, name in names.items():
+        ratio = (curvature[name] - 1) * np.mean(np.square(noise[name]))
+        surely = np.clip(ratio / (1 + CENTRING.deviations * math.sqrt(2 / ratio.size)) - 1, 0, None)
+        c = surely / (1 + surely)
+        c = np.where(c > CENTRING.as_written, 1.0, c)
+        chosen[site] = c if np.any(c) else 0.0
+    return chosen
 
 
 def check(target: NumPyroPosterior) -> np.ndarray:

@@ -6,10 +6,11 @@ trace it later, so errors appear here and not during the run. NumPyro itself sca
 set indices and never change a scale.
 """
 
+import contextlib
 import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -60,14 +61,6 @@ class NumPyroStructure(Structure):
             parameters={rename[name]: shape for name, shape in self.parameters.items()},
             centred={name: (value, self.hierarchical[name]) for name, value in centred.items()},
         )
-
-
-class Observation(NamedTuple):
-    """The value of an observed site and which of its entries lie in the support."""
-
-    value: Any
-    inside: Any
-    support: Any
 
 
 def arguments(args: tuple, kwargs: dict) -> tuple[tuple, dict]:
@@ -132,7 +125,7 @@ def read(model: Callable, args: tuple, kwargs: dict) -> NumPyroStructure:
         others, _ = traced(jax.random.key(1), *fresh((args, kwargs)))
     for name, observation in observations.items():
         if observation is not None:
-            _check_observed(name, observation)
+            _check_observed(name, *observation)
     moving = [name for name in scales if not np.array_equal(scales[name], others[name])]
     hierarchical = {name: found[0].hierarchical[name] for name in moving}
     return dataclasses.replace(found[0], hierarchical=hierarchical)
@@ -154,8 +147,13 @@ def _trace(model: Callable, args: tuple, kwargs: dict, key) -> tuple[dict, dict[
                 "JAX sees arrays without their values: pass sizes, such as a number of groups, as arguments of their own, and "
                 "branch on no array."
             )
+        name, signature = getattr(model, "__name__", type(model).__name__), ""
+        with contextlib.suppress(TypeError, ValueError):
+            signature = str(inspect.signature(model))
+        one = lambda value: f"array {np.shape(value)}" if hasattr(value, "shape") else type(value).__name__
+        given = ", ".join([*map(one, args), *(f"{key}={one(value)}" for key, value in kwargs.items())])
         raise InvalidInput(
-            f"The model `{_called(model)}` cannot be traced with the arguments given ({_described(args, kwargs)}): "
+            f"The model `{name}{signature}` cannot be traced with the arguments given ({given or 'none'}): "
             f"{type(error).__name__}: {(str(error) or 'no message').splitlines()[0]}. {remedy}"
         ) from error
 
@@ -229,36 +227,33 @@ def _check_sites(sites: dict, latent: dict, observed: list) -> None:
     )
 
 
-def _observation(site) -> Observation | None:
-    """The data of a site with a known support; NumPyro returns a density even for values outside it."""
+def _observation(site) -> tuple[Any, Any, Any] | None:
+    """The data of a site, which of them lie in the support, and the support; None where it depends on parameters or is unknown.
+
+    NumPyro returns a density even for values outside the support.
+    """
     distribution, counted = site["fn"], True
     if isinstance(distribution, dist.MaskedDistribution):
         distribution, counted = distribution.base_dist, distribution._mask
-    if isinstance(distribution, dist.Unit) or not _known_support(distribution):
+    law = distribution
+    while isinstance(law, dist.Independent | dist.ExpandedDistribution):
+        law = law.base_dist
+    constant = isinstance(getattr(type(law), "support", None), constraints.Constraint)
+    if isinstance(distribution, dist.Unit) or law.support is None or not (law.support.is_discrete or constant):
         return None
     support: Any = distribution.support
-    return Observation(site["value"], support(site["value"]) | ~jnp.asarray(counted), support)
+    return site["value"], support(site["value"]) | ~jnp.asarray(counted), support
 
 
-def _known_support(distribution) -> bool:
-    """Whether the support is independent of parameters: discrete, or a constant of the distribution's class."""
-    while isinstance(distribution, dist.Independent | dist.ExpandedDistribution):
-        distribution = distribution.base_dist
-    support = distribution.support
-    return support is not None and (
-        support.is_discrete or isinstance(getattr(type(distribution), "support", None), constraints.Constraint)
-    )
-
-
-def _check_observed(name: str, observation: Observation) -> None:
+def _check_observed(name: str, value, inside, support) -> None:
     """Raise unless every observed value lies in the support of its distribution."""
-    bad = np.argwhere(np.atleast_1d(~np.asarray(observation.inside)))
+    bad = np.argwhere(np.atleast_1d(~np.asarray(inside)))
     if len(bad):
         where = tuple(int(i) for i in bad[0])
-        first = np.atleast_1d(np.asarray(observation.value))[where]
+        first = np.atleast_1d(np.asarray(value))[where]
         remedy = "Drop or mask missing values." if np.any(np.isnan(first)) else "Check how the data are coded."
         raise InvalidInput(
-            f"Observed site {name!r} has {len(bad)} values outside the support of its distribution ({observation.support}), the "
+            f"Observed site {name!r} has {len(bad)} values outside the support of its distribution ({support}), the "
             f"first at {where}: {first}. {remedy}"
         )
 
@@ -280,21 +275,6 @@ def unwrapped(distribution) -> Any:
     while isinstance(distribution, dist.Independent | dist.ExpandedDistribution | dist.MaskedDistribution):
         distribution = distribution.base_dist
     return distribution
-
-
-def _called(model: Callable) -> str:
-    name = getattr(model, "__name__", type(model).__name__)
-    try:
-        return f"{name}{inspect.signature(model)}"
-    except (TypeError, ValueError):
-        return name
-
-
-def _described(args: tuple, kwargs: dict) -> str:
-    def one(value) -> str:
-        return f"array {np.shape(value)}" if hasattr(value, "shape") else type(value).__name__
-
-    return ", ".join([*map(one, args), *(f"{k}={one(v)}" for k, v in kwargs.items())]) or "none"
 
 
 class DrivePlates(Messenger):
