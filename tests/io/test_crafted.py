@@ -15,7 +15,7 @@ import pytest
 
 import gyromc as gm
 from gyromc.io.codec import Codec, Packed, check_fields
-from gyromc.io.plans import CLASSES
+from gyromc.io.runs import CLASSES
 from gyromc.results import EngineState
 from support.layers import ROOT
 from support.survivors import PLANS, start_and_kill

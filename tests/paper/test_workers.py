@@ -14,7 +14,7 @@ import pytest
 
 from gyromc import engines
 from gyromc.errors import GyromcWarning, InvalidInput
-from gyromc.io.plans import SentPlan
+from gyromc.io.runs import SentPlan
 from gyromc.paper import cache as module
 from gyromc.paper import reproduce
 from gyromc.paper.cache import Cache, Job, fingerprint, obtain

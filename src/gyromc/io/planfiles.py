@@ -22,7 +22,7 @@ from gyromc.data.csvfile import read_numbers
 from gyromc.errors import InvalidInput
 from gyromc.io.functions import find_function
 from gyromc.io.kinds import DATA, GROUP, KINDS, PLAN, PieceKind, Type, kind_named
-from gyromc.oracles import ControlVariate, Exact, Oracle
+from gyromc.oracles import ControlVariate, Exact
 from gyromc.plan import Plan
 from gyromc.schemes.balanced import Balanced
 
@@ -292,7 +292,16 @@ def text_of(plan: Plan, source: Path, destination: Path) -> str:
     if isinstance(plan.scheme, Balanced):
         assert plan.scheme.second_moment is not None
         scheme["S"] = plan.scheme.second_moment.dense()
-    Q = plan.dynamics.Q
+    Q, given_by = plan.dynamics.Q, plan.oracle
+    # One of those that a tuning chooses from.
+    require(
+        isinstance(given_by, Exact | ControlVariate),
+        f"`--save` knows no plan file for the oracle {given_by.name}. Use `gyromc.tune` in Python.",
+    )
+    oracle: dict[str, Any] = {"kind": "exact"}
+    if isinstance(given_by, ControlVariate):
+        center = np.asarray(given_by.center, float)
+        oracle = {"kind": "control_variate", "size": given_by.size, "order": given_by.order, "center": center}
     table = {
         "step_size": plan.eta,
         **{name: getattr(plan, name) for name in numbers},
@@ -300,20 +309,10 @@ def text_of(plan: Plan, source: Path, destination: Path) -> str:
         "target": target,
         "dynamics": {"kind": "general", "D": plan.dynamics.D, "Q": Q if np.any(Q) else 0},
         "scheme": scheme,
-        "oracle": _oracle(plan.oracle),
+        "oracle": oracle,
         "observables": given["observables"],
     }
     return "\n".join([f"# gyromc tune {source.name}", *_lines(table)]) + "\n"
-
-
-def _oracle(oracle: Oracle) -> dict[str, Any]:
-    """The oracle by name, one of those that a tuning chooses from."""
-    if isinstance(oracle, Exact):
-        return {"kind": "exact"}
-    if isinstance(oracle, ControlVariate):
-        center = np.asarray(oracle.center, float)
-        return {"kind": "control_variate", "size": oracle.size, "order": oracle.order, "center": center}
-    raise InvalidInput(f"`--save` knows no plan file for the oracle {oracle.name}. Use `gyromc.tune` in Python.")
 
 
 def _lines(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> list[str]:

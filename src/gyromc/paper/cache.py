@@ -23,7 +23,7 @@ from gyromc.errors import GyromcWarning
 from gyromc.io.archive import digest, read_archive, write_archive
 from gyromc.io.codec import Codec
 from gyromc.io.functions import References
-from gyromc.io.plans import CLASSES
+from gyromc.io.runs import CLASSES
 from gyromc.paper.workers import Place, WorkerTask
 from gyromc.plan import FIELDS, Plan
 from gyromc.results import Run

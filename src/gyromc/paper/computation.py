@@ -21,7 +21,7 @@ import gyromc
 from gyromc import engines
 from gyromc.checks import require, whole
 from gyromc.errors import GyromcWarning, InvalidInput
-from gyromc.io.plans import SentPlan
+from gyromc.io.runs import SentPlan
 from gyromc.machine import num_threads
 from gyromc.paper.analysis import CONSTANTS, ERRORS, variants
 from gyromc.paper.cache import Cache, Job, Obtained, Piece, fingerprint, obtain
