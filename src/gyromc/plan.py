@@ -127,22 +127,10 @@ class Plan:
         else:
             check_precision(eta, self.dtype)
         n = dynamics.size
-        # Before any of them is made.
-        require_memory(
-            4 * self.num_chains * n,
-            f"The state of {self.num_chains:,} chains with {n:,} numbers each",
-            "Take fewer chains or parameters.",
-        )
-        # How many parameters there may be, by the target or else by the dynamics, the likelier first.
-        dimensions = {True: (n // 2,), False: (n,), None: (n, n // 2)}[dynamics.augmented]
-        if target.dim is not None:
-            dimensions = (target.dim,)
-        template, starts = read_start(start, dimensions, n, self.num_chains, target.dim is None)
+        _check_size(self.num_chains, n)
+        template, starts = read_start(start, _dimensions(target, dynamics), n, self.num_chains, target.dim is None)
         dim = unraveler(template)[1]
-        if coordinates is not None:
-            theta = starts.point(dim) if starts.draw is None else ravel(starts.draw(jax.random.key(0)))
-            check_coordinates(coordinates, np.asarray(theta, float))
-            starts = starts.moved(coordinates)
+        starts = starts if coordinates is None else _moved(starts, coordinates, dim)
         set_(model=Model(target, template, starts.point(dim), coordinates), starts=starts, coordinates=coordinates)
         set_(augmented=dynamics.has_momentum(dim, f"the target ({type(target).__name__})"))
         require(
@@ -315,6 +303,15 @@ def _check_scheme(plan: Plan) -> None:
     )
 
 
+def _check_size(num_chains: int, state_size: int) -> None:
+    """Refuse a plan whose chains cannot be held, before any of them is made."""
+    require_memory(
+        4 * num_chains * state_size,
+        f"The state of {num_chains:,} chains with {state_size:,} numbers each",
+        "Take fewer chains or parameters.",
+    )
+
+
 def _dtype(dtype: str | None) -> str:
     if dtype is None:
         # JAX adds its settings at run time.
@@ -324,6 +321,14 @@ def _dtype(dtype: str | None) -> str:
     with contextlib.suppress(Exception):
         dtype = np.dtype(dtype).name
     return one_of(dtype, ("float32", "float64"), "dtype")
+
+
+def _dimensions(target: Target, dynamics: Dynamics) -> tuple[int, ...]:
+    """How many parameters there may be, by the target or else by the dynamics, the likelier first."""
+    if target.dim is not None:
+        return (target.dim,)
+    n = dynamics.size
+    return {True: (n // 2,), False: (n,), None: (n, n // 2)}[dynamics.augmented]
 
 
 def _observables(observables) -> dict[str, Observable]:
@@ -342,6 +347,13 @@ def _observables(observables) -> dict[str, Observable]:
         h = h.ridge if isinstance(h, Bent) else h
         checked[name] = h if isinstance(h, Observable) else Function(h)
     return checked
+
+
+def _moved(starts: Start, coordinates: Any, dim: int) -> Start:
+    """Where chains start in other coordinates, which are checked there."""
+    theta = starts.point(dim) if starts.draw is None else ravel(starts.draw(jax.random.key(0)))
+    check_coordinates(coordinates, np.asarray(theta, float))
+    return starts.moved(coordinates)
 
 
 def _check_functions(plan: Plan, template) -> None:

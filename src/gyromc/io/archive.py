@@ -127,7 +127,7 @@ def _header(archive: zipfile.ZipFile, path: Path, most: int) -> dict[str, Any]:
     require(isinstance(header, dict) and header.get("format") == FORMAT, foreign)
     version = header.get("version")
     require(
-        isinstance(version, int) and version <= VERSION,
+        type(version) is int and 1 <= version <= VERSION,
         f"{path} has version {version!r} of the format, written by gyromc {header.get('written_by')}; this gyromc reads up to "
         f"{VERSION}. Install a newer gyromc.",
     )

@@ -187,9 +187,10 @@ def _parts(value: Any, outermost: bool) -> Iterator[Any]:
         yield from (value.__func__, value.__self__)
     elif isinstance(value, type):
         if outermost or _users(value):
-            yield from (
-                part for name, member in sorted(vars(value).items()) if _written(name) for part in (name, member)
-            )
+            for name, member in sorted(vars(value).items()):
+                # What was written there: not its documentation, and not what `dataclass` makes.
+                if not name.startswith(("__", "_abc_")) or name == "__call__":
+                    yield from (name, member)
             yield from (base for base in value.__bases__ if _users(base))
     elif _users(type(value)):
         yield from (type(value), getattr(value, "__dict__", None))
@@ -199,11 +200,6 @@ def _parts(value: Any, outermost: bool) -> Iterator[Any]:
 
 INSIDE = ("__wrapped__", "py_func", "__func__", "fget", "func", "method")
 """Where compiled functions, properties and methods of Equinox modules hold the function in Python."""
-
-
-def _written(name: str) -> bool:
-    """Whether an entry of a class was written there: not its documentation, and not what `dataclass` makes."""
-    return not name.startswith(("__", "_abc_")) or name == "__call__"
 
 
 def _users(value: Any) -> bool:

@@ -312,18 +312,13 @@ def text_of(plan: Plan, source: Path, destination: Path) -> str:
         "oracle": oracle,
         "observables": given["observables"],
     }
-    return "\n".join([f"# gyromc tune {source.name}", *_lines(table)]) + "\n"
-
-
-def _lines(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> list[str]:
-    """The lines of a table: its plain values, then the tables in it, each under its header."""
-    inner = {name: value for name, value in table.items() if isinstance(value, Mapping)}
-    lines = [f"{_value(name)} = {_value(value)}" for name, value in table.items() if name not in inner]
-    if path and (lines or not table):
-        lines = ["", f"[{'.'.join(map(_value, path))}]", *lines]
-    for name, value in inner.items():
-        lines += _lines(value, (*path, name))
-    return lines
+    lines = [f"# gyromc tune {source.name}"]
+    for name, value in sorted(table.items(), key=lambda entry: isinstance(entry[1], Mapping)):
+        if isinstance(value, Mapping):
+            lines += ["", f"[{name}]", *(f"{_value(key)} = {_value(entry)}" for key, entry in value.items())]
+        else:
+            lines.append(f"{name} = {_value(value)}")
+    return "\n".join(lines) + "\n"
 
 
 def _value(value: Any) -> str:
@@ -332,6 +327,8 @@ def _value(value: Any) -> str:
         value = value.tolist()
     if isinstance(value, list):
         return f"[{', '.join(map(_value, value))}]"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{_value(key)} = {_value(entry)}' for key, entry in value.items())}}}"
     if isinstance(value, float):
         return repr(value)
     require(isinstance(value, str | int), f"A plan file holds no {type(value).__name__}.")

@@ -8,6 +8,7 @@ the same versions. `check_run` compares the shapes of a stored run with those of
 """
 
 import dataclasses
+import math
 import os
 import platform
 import warnings
@@ -21,7 +22,7 @@ import jax
 import numpy as np
 
 from gyromc import __version__
-from gyromc.checks import flag, require
+from gyromc.checks import flag, read_path, require, shown
 from gyromc.coordinates import Coordinates
 from gyromc.data import RowSource
 from gyromc.data.source import FilePrint
@@ -166,9 +167,20 @@ def check_run(run: Run) -> None:
             raise ValueError(f"the state has {name} of shape {found}, where the plan has {shape}")
     _require(state.z.dtype == plan.dtype and (state.generator is None or len(state.generator) == chains), "state")
     _require(0 <= state.step <= plan.burn_in + plan.num_steps, "number of steps")
+    _require(state.checked is None or 0 <= state.checked <= state.step, "step of the last check")
+    _require(all(math.isfinite(x) and x >= 0 for x in (run.wall_time, run.compile_time, sum(state.clock))), "time")
+    # The time of a constant step size is known, up to its rounding.
+    times = [(run.steps_done, sum(state.clock)), *state.clocks.items()]
+    known = [] if plan.scheduled else [math.isclose(time, k * plan.eta, rel_tol=1e-3) for k, time in times]
+    _require(all(known), "time")
     blocks = list(state.snapshots)
     _require(set(blocks) == set(state.clocks) and all(0 < k <= run.steps_done for k in blocks), "list of blocks")
     _require(all(0 <= failure.chain < chains for failure in run.failures), "list of failures")
+    if run.options is not None:
+        _require(run.engine == run.options.engine, "engine")
+        kept = 0 if run.options.thin is None else -(-run.steps_done // run.options.thin)
+        leaves = jax.tree.leaves(run.draws)
+        _require((np.shape(leaves[0])[1:2] or (0,))[0] == kept if leaves else kept == 0, "number of draws")
     if run.draws is not None:
         wanted, structure = jax.tree.flatten(shaped(plan.unravel, np.zeros((chains, 0, plan.dim))))
         given, found = jax.tree.flatten(run.draws)
@@ -275,19 +287,25 @@ def load(
     assert 15 < model.predict([[30.0]])[0] < 21
     ```
     """
+    for name, given in (("functions", functions), ("data", data)):
+        good = given is None or (isinstance(given, Mapping) and all(isinstance(key, str | Path) for key in given))
+        require(good, f"`{name}` must be a mapping, by the names in the file: got {shown(given)}.")
+    for name, function in (functions or {}).items():
+        require(callable(function), f"`functions` must hold functions: {shown(name)} is {shown(function)}.")
+    now = {str(before): read_path(after) for before, after in (data or {}).items()}
     archive = read_archive(path)
     require(
         archive.kind != "checkpoint",
         f"{path} is a checkpoint: `gyromc.run(plan, checkpoint={str(Path(path).parent)!r})` goes on from it.",
     )
     if archive.kind == RUN:
-        return _run(archive, References(flag(allow_import, "allow_import"), functions or {}), data or {})
+        return _run(archive, References(flag(allow_import, "allow_import"), functions or {}), now)
     require(
         archive.kind in RESTORED,
         f"{path} holds {archive.kind!r}, which this gyromc does not know; it was written by gyromc {archive.written_by}. Install "
         "that version.",
     )
-    require(not data, f"{path} holds a {archive.kind}, which reads no files of rows: leave `data` out.")
+    require(not now, f"{path} holds a {archive.kind}, which reads no files of rows: leave `data` out.")
     restored = function_above(RESTORED[archive.kind])
     with archive.reading("fit again"):
         return restored(archive)
@@ -316,7 +334,7 @@ def _run(archive: Archive, functions: References, data: Mapping[str, str | Path]
             options = RunOptions(**options)
         fields = {"plan": unpacked_plan(content["plan"]), "options": options, **content["run"]}
         check_fields(Run, fields)
-        run = Run(**fields, resume=function_above("resume"))
+        run = Run(**fields, resume=None if options is None else function_above("resume"))
         check_run(run)
         consequence = "a continuation may differ in its last digits from one that they would make"
         warn_of_versions(archive.path, content["versions"], consequence)

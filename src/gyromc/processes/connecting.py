@@ -121,7 +121,7 @@ def _gather(server: socket.socket, own: dict[str, Any], timeout: float, found: d
             )
         link = Link(connection)
         hello = link.line(HELLO)
-        if hello is None or not {"gyromc", "index", "of", "place"} <= set(hello):
+        if hello is None or not {"gyromc", "index", "of", "place"} <= set(hello) or type(hello["index"]) is not int:
             # Some other program.
             connection.close()
             continue

@@ -131,12 +131,11 @@ def make_pieces(plan: Plan, bound: float, thin: int | None, spread: ChainMesh | 
         martingale=correction,
         weighting=plan.weighting,
         dim=plan.dim,
-        by_part=cast(own, dtype),
         parts=parts,
         spread=spread,
         order=None if order is None else jnp.asarray(order),
     )
-    return on_mesh(pieces, plan, spread)
+    return on_mesh(pieces, plan, spread, cast(own, dtype))
 
 
 def step_memory(plan: Plan, mesh: Mesh | None = None) -> tuple[int, int]:

@@ -83,12 +83,11 @@ def spread_over(mesh: Mesh | None, plan: Plan) -> ChainMesh:
     return spread
 
 
-def on_mesh(pieces: Any, plan: Plan, spread: ChainMesh | None) -> Any:
-    """The pieces of a run with its target, on the devices: shared rows in shares, operators for parts in parts."""
+def on_mesh(pieces: Any, plan: Plan, spread: ChainMesh | None, by_part: Any = None) -> Any:
+    """The pieces of a run with its target, on the devices: shared rows in shares, operators `by_part` in parts."""
     dtype, target = jnp.dtype(plan.dtype), plan.flat_target
-    where = lambda p: p.target
     if spread is None:
-        return eqx.tree_at(where, pieces, cast(target, dtype), is_leaf=lambda x: x is None)
+        return dataclasses.replace(pieces, target=cast(target, dtype))
     rows = None
     if spread.rows > 1 and why_not_shared(target, plan.oracle) is None:
         held = shared(target, spread.rows)
@@ -96,18 +95,12 @@ def on_mesh(pieces: Any, plan: Plan, spread: ChainMesh | None) -> Any:
         kind = lambda x: dtype if np.issubdtype(x.dtype, np.floating) else jax.dtypes.canonicalize_dtype(x.dtype)
         rows = jax.tree.map(lambda x: put(np.asarray(x, kind(x)), spread.sharding(ROWS)), held.rows)
         target = dataclasses.replace(held, rows=())
-    own = pieces.by_part
-    pieces = eqx.tree_at(where, pieces, cast(target, dtype), is_leaf=lambda x: x is None)
-    if own is not None:
-        pieces = eqx.tree_at(lambda p: p.by_part, pieces, None)
+    pieces = dataclasses.replace(pieces, target=cast(target, dtype))
     if processes.count() > 1:
         pieces = jax.tree.map(lambda x: put(x, spread.sharding()) if eqx.is_array(x) else x, pieces)
     if rows:
-        pieces = eqx.tree_at(where, pieces, dataclasses.replace(pieces.target, rows=rows))
-    if own is not None:
-        operators = jax.tree.map(lambda x: _by_part(x, spread), own)
-        pieces = eqx.tree_at(lambda p: p.by_part, pieces, operators, is_leaf=lambda x: x is None)
-    return pieces
+        pieces = dataclasses.replace(pieces, target=dataclasses.replace(pieces.target, rows=rows))
+    return dataclasses.replace(pieces, by_part=jax.tree.map(lambda x: _by_part(x, spread), by_part))
 
 
 def _by_part(x: Any, spread: ChainMesh) -> Any:
