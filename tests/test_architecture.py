@@ -19,7 +19,7 @@ ORDER = {part.name: i for i, part in enumerate(LAYERS)}
 # Imports that go upwards on purpose, as (module, imported module): each with its reason.
 EXCEPTIONS: dict[tuple[str, str], str] = {
     ("extras", "interop.arviz"): "`run.to_datatree()` is a method of the result; its code needs the optional ArviZ",
-    ("extras", "io.saved"): "`run.save()` is a method of the result; its code is the format of files",
+    ("extras", "io.runs"): "`run.save()` is a method of the result; its code is the format of files",
     ("extras", "engines.loop"): "a loaded run can be continued; files are read below the engines",
     ("extras", "tables.saved"): "`gyromc.load` returns whatever a file holds; models are made above files",
     ("extras", "interop.sklearn"): "the same for estimators",

@@ -39,7 +39,7 @@ _NAMES = {
     "sharpen": "gyromc.solve.draws",
     "Posterior": "gyromc.posterior",
     "fit": "gyromc.tables.study",
-    "load": "gyromc.io.saved",
+    "load": "gyromc.io.runs",
     "DivergenceError": "gyromc.errors",
     "InvalidInput": "gyromc.errors",
     "GyromcWarning": "gyromc.errors",
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from gyromc.engines import run
     from gyromc.errors import DivergenceError, GyromcWarning, InvalidInput
     from gyromc.estimation.estimate import Estimates, estimate
-    from gyromc.io.saved import load
+    from gyromc.io.runs import load
     from gyromc.model import Model
     from gyromc.plan import Plan
     from gyromc.posterior import Posterior

@@ -63,7 +63,7 @@ def require_extra(extra: str, what: str) -> None:
 
 FUNCTIONS_ABOVE = {
     "to_datatree": "gyromc.interop.arviz",
-    "save_run": "gyromc.io.saved",
+    "save_run": "gyromc.io.runs",
     "resume": "gyromc.engines.loop",
     "restored_model": "gyromc.tables.saved",
     "restored_estimator": "gyromc.interop.sklearn",

@@ -3,7 +3,6 @@
 import contextlib
 import copy
 import dataclasses
-import hashlib
 import io
 import json
 import random
@@ -15,8 +14,9 @@ import pytest
 
 import gyromc as gm
 from gyromc.io.codec import Codec, Packed, check_fields
-from gyromc.io.plans import CLASSES
+from gyromc.io.runs import CLASSES
 from gyromc.results import EngineState
+from support.crafting import npy, rewritten
 from support.layers import ROOT
 from support.survivors import PLANS, start_and_kill
 
@@ -59,27 +59,6 @@ def replaced(content, at, new=None, remove=False):
     else:
         parent[at[-1]] = new
     return content
-
-
-def rewritten(source, path, change):
-    """The archive with its members changed, and the checksums of what they are now."""
-    with zipfile.ZipFile(source) as archive:
-        members = {name: archive.read(name) for name in archive.namelist()}
-    change(members)
-    header = json.loads(members["header.json"])
-    header["sha256"] = {
-        name: hashlib.sha256(data).hexdigest() for name, data in members.items() if name != "header.json"
-    }
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, data in {**members, "header.json": json.dumps(header).encode()}.items():
-            archive.writestr(name, data)
-    return path
-
-
-def npy(array):
-    buffer = io.BytesIO()
-    np.save(buffer, np.ascontiguousarray(array))
-    return buffer.getvalue()
 
 
 def crafted(source, path, seed):

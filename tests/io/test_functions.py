@@ -6,8 +6,8 @@ import types
 import pytest
 
 import gyromc as gm
-from gyromc.io.functions import Descriptions, References
-from gyromc.io.plans import description
+from gyromc.io.functions import References
+from gyromc.io.runs import description
 
 HELPERS = """
 FACTOR = 2.0
@@ -98,4 +98,4 @@ def test_a_saved_function_that_computes_something_else_is_said(monkeypatch, recw
 
 def test_functions_of_gyromc_are_known_by_name():
     # their code changes with the version of gyromc or of Python, which is no other plan
-    assert Descriptions().pack(gm.schemes.base.euler_step) == {"function": "gyromc.schemes.base:euler_step"}
+    assert References(compared=True).pack(gm.schemes.base.euler_step) == {"function": "gyromc.schemes.base:euler_step"}

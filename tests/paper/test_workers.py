@@ -14,7 +14,7 @@ import pytest
 
 from gyromc import engines
 from gyromc.errors import GyromcWarning, InvalidInput
-from gyromc.io.plans import SentPlan
+from gyromc.io.runs import SentPlan
 from gyromc.paper import computation, reproduce
 from gyromc.paper.catalogue import PROFILES, select
 from gyromc.paper.computation import Cache, Computation, cells, compute, fingerprint, obtain

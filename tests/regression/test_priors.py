@@ -236,7 +236,7 @@ def test_targets_with_priors_are_saved_and_refuse_what_they_do_not_have(tmp_path
     group = Group(np.ones((3, 2)), [0, 1, 0], 2, [1, 1], priors=[None, "gamma(2, 1)"], correlations="lkj(4)")
     given = {"priors": {"shape": "gamma(2, 0.5)", "0": "cauchy(0, 1)"}, "groups": (group,)}
     target = MixedRegression(np.ones((3, 1)), [0, 3, 1], NegativeBinomial(), 2.0, **given)
-    from gyromc.io.plans import PLAIN
+    from gyromc.io.runs import PLAIN
 
     again = PLAIN.unpack(PLAIN.pack(target))
     theta = np.linspace(-1, 1, target.dim)

@@ -133,7 +133,7 @@ def test_a_function_is_another_one_when_its_code_is(tmp_path):
 
 def test_other_versions_are_said_and_used(tmp_path, monkeypatch):
     gm.run(small(), "lanes", progress=False, checkpoint=tmp_path)
-    monkeypatch.setattr("gyromc.io.plans.__version__", "9.9")
+    monkeypatch.setattr("gyromc.io.runs.__version__", "9.9")
     with pytest.warns(gm.GyromcWarning, match=rf"other programs \(gyromc {re.escape(gm.__version__)} → 9\.9\)"):
         gm.run(small(), "lanes", progress=False, checkpoint=tmp_path)
 

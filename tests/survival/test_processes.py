@@ -194,13 +194,16 @@ def test_another_program_answers(clock, monkeypatch):
             connecting.meet(f"localhost:{port}", 2, 1, WAIT)
 
 
+LIST = json.dumps({"gyromc": gm.__version__, "index": [], "of": 2, "place": ""}).encode() + b"\n"
+
+
 def test_strangers_do_not_disturb(monkeypatch):
     """A port scanner says nothing, or something else; the run starts all the same."""
     monkeypatch.setattr(connecting, "HELLO", 0.2)
     port, found = free_port(), []
     first = threading.Thread(target=lambda: found.append(connecting.meet(f"localhost:{port}", 2, 0, WAIT)))
     first.start()
-    for greeting in (b"", b"GET / HTTP/1.1\r\n\r\n", b"[1]\n", b'{"index": 1}\n', b"\xff" * 10):
+    for greeting in (b"", b"GET / HTTP/1.1\r\n\r\n", b"[1]\n", b'{"index": 1}\n', LIST, b"\xff" * 10):
         while first.is_alive():
             try:
                 stranger = socket.create_connection(("localhost", port))

@@ -130,7 +130,7 @@ def test_a_function_without_a_name_is_refused(tmp_path):
 def test_other_versions_are_said(tmp_path, monkeypatch):
     path = tmp_path / "run.gyromc"
     gm.run(small(), "lanes", progress=False).save(path)
-    monkeypatch.setattr("gyromc.io.plans.__version__", "9.9")
+    monkeypatch.setattr("gyromc.io.runs.__version__", "9.9")
     with pytest.warns(gm.GyromcWarning, match=rf"written by other programs \(gyromc {gm.__version__} → 9.9\)"):
         gm.load(path)
 

@@ -30,8 +30,6 @@ for value in (index, float(index) / 3, f"é{index}", None, [index, {"a": index}]
     assert processes.everyone(value if index == 0 else 7) == [processes.agree(value), *[7] * (count - 1)]
 for i in range(200):
     assert processes.agree(i + index) == i
-array = processes.agree(np.arange(3.0) + index)
-assert array.dtype == float and np.array_equal(array, [0, 1, 2])
 rows = processes.joined(np.full((index + 1, 2), index + 1 / 3))
 assert np.array_equal(rows, np.repeat([1 / 3, 4 / 3], [1, 2])[:, None].repeat(2, axis=1)), rows
 large = processes.joined(np.arange(10_000.0)[:, None] + index)

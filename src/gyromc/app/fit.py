@@ -121,7 +121,7 @@ def compare(
 ) -> None:
     """Compare saved models of the same rows by leave-one-out cross-validation, with stacking weights."""
     from gyromc.checks import require
-    from gyromc.io.saved import load
+    from gyromc.io.runs import load
     from gyromc.tables.comparing import compared
     from gyromc.tables.saved import FittedModel
 
@@ -162,7 +162,7 @@ def apply_model(
     """Apply a saved model to the rows of a file: one line of CSV per row, with its errors."""
     from gyromc.app.output import print_json
     from gyromc.checks import require
-    from gyromc.io.saved import load
+    from gyromc.io.runs import load
     from gyromc.show.files import csv_text, require_output, write_atomically
     from gyromc.show.numbers import counted
     from gyromc.show.progress import say

@@ -182,7 +182,7 @@ def continue_(
 ) -> None:
     """Continue a saved run: the result equals one longer run, bit for bit."""
     from gyromc.checks import require, whole
-    from gyromc.io.saved import load
+    from gyromc.io.runs import load
     from gyromc.results import Run
     from gyromc.show.files import require_output
 

@@ -106,8 +106,8 @@ def learn(draws: Any) -> Learned:
     require(rows.ndim > 1 and rows.size, f"`draws` must have parameters along the last axis: got shape {rows.shape}.")
     rows = rows.reshape(-1, rows.shape[-1])
     require(
-        len(rows) >= 100 and bool(np.all(rows.std(axis=0) > 0)),
-        f"`draws` must be at least 100 that differ in every parameter: got {len(rows)}.",
+        len(rows) >= 100 and np.abs(rows).max() < 1e100 and bool(np.all(rows.std(axis=0) > 0)),
+        f"`draws` must be at least 100 that differ in every parameter, of numbers below 1e100: got {len(rows)}.",
     )
     rows = rows[:: max(1, len(rows) // LEARNING.points)]
     d = rows.shape[1]

@@ -242,6 +242,7 @@ def check_coordinates(coordinates: Any, theta: np.ndarray) -> None:
         size = np.asarray(_evaluated(lambda: T.log_det(jnp.asarray(z)), d))
         derived = np.asarray(_log_det(T.forward, jnp.asarray(z))) if d <= CHECKED else size
     require(np.shape(size) == (), f"`log_det` must return one number: got shape {np.shape(size)}.")
+    require(size.dtype.kind in "fiu", f"`log_det` must return one number: got {shown(size.item())}.")
     off = float(np.max(np.abs(again - theta) / (1 + np.abs(theta))))
     require(off <= TOLERANCE, f"{fault}: T(T⁻¹(θ)) misses θ by {off:.3g}. Correct `inverse`, or pass another `start`.")
     require(

@@ -12,7 +12,7 @@ import itertools
 import zlib
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -25,18 +25,6 @@ BYTE_ORDER_MARKS = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\
 GZIP = b"\x1f\x8b"
 CHUNK = 20_000
 """Rows converted to numbers at a time."""
-
-
-class _Unpacked(gzip.GzipFile):
-    """A gzip file that closes the file below it."""
-
-    def __init__(self, file: BinaryIO):
-        super().__init__(fileobj=file, mode="rb")
-        self._below = file
-
-    def close(self) -> None:
-        super().close()
-        self._below.close()
 
 
 class CsvFile:
@@ -134,14 +122,12 @@ class CsvFile:
             ) from None
 
     def _open(self) -> BinaryIO:
-        file: BinaryIO = io.BytesIO(self.source) if isinstance(self.source, bytes) else self.source.open("rb")
-        try:
+        if isinstance(self.source, bytes):
+            file: Any = io.BytesIO(self.source)
+            return gzip.open(file) if self.source.startswith(GZIP) else file
+        with self.source.open("rb") as file:
             packed = file.read(2) == GZIP
-            file.seek(0)
-        except BaseException:
-            file.close()
-            raise
-        return cast(BinaryIO, _Unpacked(file)) if packed else file
+        return gzip.open(self.source) if packed else self.source.open("rb")
 
     def _lines(self) -> Generator[str, None, None]:
         try:
@@ -183,23 +169,19 @@ def read_numbers(source: Path | bytes, name: str | None = None) -> tuple[tuple[s
     Messages quote a file only if it is a table of numbers: two columns or more, and a number in the first row.
     """
     with CsvFile(source, name=name) as file:
-        return _all_numbers(file)
-
-
-def _all_numbers(file: CsvFile) -> tuple[tuple[str, ...], np.ndarray]:
-    none = (
-        f"{file.name} is not a table of numbers: its first line must name two columns or more, and the lines below must hold a "
-        "number for each. (Nothing of it is shown here, since it may be any file.)"
-    )
-    require(len(file.names) > 1, none)
-    chunks = file.chunks(range(len(file.names)))
-    first = next(chunks, [])
-    require(first, f"{file.name} has a header line but no rows.")
-    require(any(map(is_number, first[0][1])), none)
-    require_distinct(file.names, file.name)
-    for place, column in enumerate(file.names, 1):
-        require(column, f"Column {place} of {file.name} has no name. Name it in the first line.")
-    return file.names, np.concatenate([_numbers(file, chunk) for chunk in itertools.chain([first], chunks)])
+        none = (
+            f"{file.name} is not a table of numbers: its first line must name two columns or more, and the lines below must hold "
+            "a number for each. (Nothing of it is shown here, since it may be any file.)"
+        )
+        require(len(file.names) > 1, none)
+        chunks = file.chunks(range(len(file.names)))
+        first = next(chunks, [])
+        require(first, f"{file.name} has a header line but no rows.")
+        require(any(map(is_number, first[0][1])), none)
+        require_distinct(file.names, file.name)
+        for place, column in enumerate(file.names, 1):
+            require(column, f"Column {place} of {file.name} has no name. Name it in the first line.")
+        return file.names, np.concatenate([_numbers(file, chunk) for chunk in itertools.chain([first], chunks)])
 
 
 def _numbers(file: CsvFile, chunk: list[tuple[int, list[str]]]) -> np.ndarray:

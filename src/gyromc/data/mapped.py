@@ -15,7 +15,6 @@ import tempfile
 import threading
 import weakref
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -125,29 +124,22 @@ class Mapped(RowSource):
         """Whether rows come from the map, its pages kept: large batches, and more rows in all than there are."""
         return self.resident is None or batch > SMALL or rows > KEEP * self.num_rows
 
-    def buffer(self, rows: int) -> tuple[np.ndarray, np.ndarray]:
-        """Memory for so many rows, to be passed to `read` again and again."""
-        return np.empty((rows, self.num_columns), self._X.dtype), np.empty(rows, self._y.dtype)
-
-    def read(self, index, keep: bool = False, out: tuple[np.ndarray, np.ndarray] | None = None):
-        """The rows with these numbers; `keep`: through the map, by several threads where they are many, into `out` if given."""
+    def read(self, index, keep: bool = False):
+        """The rows with these numbers; `keep`: through the map, by several threads where they are many."""
         index = np.asarray(index)
         shape, flat = index.shape, index.ravel()
         inside = not flat.size or (flat.min() >= 0 and flat.max() < self.num_rows)
         require(inside, f"Rows of {self.name} have the numbers 0 to {self.num_rows - 1}: got others.")
         if not (keep or self.resident is None) and self.descriptor >= 0:
             return self._X.single(flat).reshape(*shape, -1), self._y.single(flat).reshape(shape)
-        X, y = out or self.buffer(len(flat))
+        X, y = np.empty((len(flat), self.num_columns), self._X.dtype), np.empty(len(flat), self._y.dtype)
         at_once = max(LEAST_AT_ONCE, -(-len(flat) // (4 * most_threads())))
 
         def part(i: int) -> None:
             np.take(self.X, flat[i : i + at_once], axis=0, out=X[i : i + at_once], mode="clip")
             np.take(self.y, flat[i : i + at_once], out=y[i : i + at_once], mode="clip")
 
-        if len(flat) > at_once:
-            list(_pool().map(part, range(0, len(flat), at_once)))
-        else:
-            part(0)
+        list((_pool().map if len(flat) > at_once else map)(part, range(0, len(flat), at_once)))
         return X.reshape(*shape, -1), y.reshape(shape)
 
     def release(self) -> None:
@@ -196,7 +188,7 @@ class _File:
         self.check_size()
 
     def check_size(self) -> None:
-        needed, found = self.offset + int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize, 0
+        needed = self.offset + int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
         found = os.fstat(self.file.fileno()).st_size
         require(
             found >= needed,
@@ -279,8 +271,9 @@ def store(source: RowSource, folder: str | Path, dtype: str = "float32", residen
     )
     unfinished = folder / "X.npy.part", folder / "y.npy.part"
     with unfinished[0].open("wb") as x_file, unfinished[1].open("wb") as y_file:
-        _header(x_file, (N, d), kind)
-        _header(y_file, (N,), kind)
+        for file, shape in ((x_file, (N, d)), (y_file, (N,))):
+            described = {"descr": np.lib.format.dtype_to_descr(kind), "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(file, described)
         for X, y in prefetched(source.blocks(block_rows(d))):
             x_file.write(np.ascontiguousarray(X, kind).data)
             y_file.write(np.ascontiguousarray(y, kind).data)
@@ -306,8 +299,3 @@ def random_access(source: RowSource) -> RowSource:
         raise
     weakref.finalize(kept, shutil.rmtree, folder, ignore_errors=True)
     return kept
-
-
-def _header(file: Any, shape: tuple[int, ...], dtype: np.dtype) -> None:
-    described = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_1_0(file, described)

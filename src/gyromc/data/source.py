@@ -177,17 +177,14 @@ class FilePrint:
 def file_print(file: IO[bytes], path: str | Path, shape: tuple[int, ...], dtype: str) -> FilePrint:
     """Read some blocks of an open file; `InvalidInput` where it ends before its size."""
     size, found = os.fstat(file.fileno()).st_size, hashlib.sha256()
-    for place in _places(size):
+    # All of a small file, else equally spaced from the first byte to the last.
+    places = range(0, size, PRINT_BYTES)
+    if size > PRINT_BYTES * PRINT_BLOCKS:
+        places = [i * (size - PRINT_BYTES) // (PRINT_BLOCKS - 1) for i in range(PRINT_BLOCKS)]
+    for place in places:
         file.seek(place)
         block = file.read(PRINT_BYTES)
         if len(block) != min(PRINT_BYTES, size - place):
             raise InvalidInput(f"{path} ended at byte {place + len(block):,} of {size:,}: it was changed. Start again.")
         found.update(block)
     return FilePrint(os.path.abspath(path), size, tuple(shape), dtype, found.hexdigest())
-
-
-def _places(size: int) -> list[int]:
-    """Where the blocks begin: all of a small file, else equally spaced from the first byte to the last."""
-    if size <= PRINT_BYTES * PRINT_BLOCKS:
-        return list(range(0, size, PRINT_BYTES))
-    return [i * (size - PRINT_BYTES) // (PRINT_BLOCKS - 1) for i in range(PRINT_BLOCKS)]

@@ -81,20 +81,13 @@ def failures_of(plan: Plan, state: EngineState, outside: Mapping[int, int]) -> t
     return tuple(failures)
 
 
-def _no_gradient(plan: Plan, chain: int) -> str | None:
-    """The start of a chain as text, where the gradient is not finite there; None where it is, or the start is drawn."""
-    rows = plan.starts.theta
-    if rows is None:
-        return None
-    row = np.asarray(rows[min(chain, len(rows) - 1)], float)
-    if np.isfinite(plan.flat_target.gradients(row[None])).all():
-        return None
-    return f"{np.round(row[:4], 4).tolist()}{'…' if len(row) > 4 else ''}"
-
-
 def explanation(plan: Plan, failures: tuple[Failure, ...], options: RunOptions) -> str:
     """What failed, where, the likely cause and what to do."""
-    first = failures[0]
+    first, starts, beyond = failures[0], plan.starts.theta, None
+    if first.step <= 1 and starts is not None:
+        row = np.asarray(starts[min(first.chain, len(starts) - 1)], float)
+        if not np.isfinite(plan.flat_target.gradients(row[None])).all():
+            beyond = f"{np.round(row[:4], 4).tolist()}{'…' if len(row) > 4 else ''}"
     chains = f"{len(failures)} of {plan.num_chains} chains failed" if len(failures) > 1 else "1 chain failed"
     if first.cause is Cause.OBSERVABLE_NOT_FINITE:
         remedy = "Fix the observable, or leave it out."
@@ -103,9 +96,9 @@ def explanation(plan: Plan, failures: tuple[Failure, ...], options: RunOptions) 
             "A chain steps over the edge of a bounded parameter. Transform it so that every real number is allowed, for example "
             "x = exp(θ) for x > 0, and add the log derivative of the transform to the log density."
         )
-    elif first.step <= 1 and (row := _no_gradient(plan, first.chain)) is not None:
+    elif beyond is not None:
         remedy = (
-            f"The gradient is NaN or infinite at the start θ₀ = {row}, whatever the step size. Pass another `start`, or write "
+            f"The gradient is NaN or infinite at the start θ₀ = {beyond}, whatever the step size. Pass another `start`, or write "
             "the density so that it can be differentiated there."
         )
     else:

@@ -25,17 +25,18 @@ from gyromc.engines.failures import DensityCheck, explanation, failures_of
 from gyromc.engines.meshes import read_mesh
 from gyromc.errors import DivergenceError, GyromcWarning
 from gyromc.flat import shaped
-from gyromc.io.checkpoints import Checkpoints
-from gyromc.io.multiprocess import heard, require_same, same_start
+from gyromc.io.checkpoints import Checkpoints, require_same, same_start
 from gyromc.machine import free_memory, require_memory
 from gyromc.model import check_gradient
 from gyromc.plan import Plan
 from gyromc.results import EngineState, Run, RunOptions
-from gyromc.show.interruption import delayed, interruptible, unhurried
+from gyromc.show.interruption import Interruption, delayed, interruptible, unhurried
 from gyromc.show.numbers import duration
 from gyromc.show.progress import Progress, say
 from gyromc.show.progress import progress as show_progress
 from gyromc.targets import StreamedRegression
+
+__all__ = ["resume", "run"]
 
 WORTH_SAYING = 100 * 2**20  # bytes: below it nobody needs to know what draws take
 STEPS_A_SECOND = 10**9  # of all chains together, at best: a large GPU
@@ -106,9 +107,6 @@ def num_draws(plan: Plan, thin: int) -> int:
 def row_bytes(plan: Plan) -> int:
     """One state of every chain."""
     return plan.num_chains * plan.dim * np.dtype(plan.dtype).itemsize
-
-
-__all__ = ["resume", "run"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,7 +186,29 @@ def run(
         checkpoint is not None or (every, keep) == ("60s", 3),
         "`every` and `keep` are about checkpoints: pass `checkpoint`, a directory for them, or leave them out.",
     )
-    options = _options(plan, engine, progress, on_divergence, thin, sane_range, mesh)
+    mesh = read_mesh(mesh)
+    name, reason = choose(plan, engine, mesh)
+    require(
+        progress is None or isinstance(progress, bool) or callable(progress),
+        f"`progress` must be True, False, None or a function: got {shown(progress)}.",
+    )
+    require_memory(
+        run_bytes(plan),
+        f"{plan.num_chains:,} chains, each with {plan.state_size:,} numbers and {len(plan.observables):,} observables,",
+        "Take fewer chains; several runs with different seeds can be averaged.",
+    )
+    if sane_range is None:
+        theta = () if plan.starts.theta is None else plan.starts.theta
+        sane_range = SANE_RANGE * max(1.0, float(np.max(np.abs(theta), initial=0.0)))
+    options = RunOptions(
+        engine=name,
+        reason=reason,
+        progress=progress,
+        on_divergence=one_of(on_divergence, ("raise", "report"), "on_divergence"),
+        thin=None if thin is None else whole(thin, "thin", least=1, most=2**31 - 1),
+        sane_range=positive(sane_range, "sane_range"),
+        mesh=mesh,
+    )
     if processes.count() > 1:
         require_same(plan, options)
     if checkpoint is None:
@@ -211,33 +231,6 @@ def resume(plan: Plan, before: Run, mesh: Any = None) -> Run:
     if processes.count() > 1:
         require_same(plan, options, before.state.step)
     return _execute(plan, before, options)
-
-
-def _options(plan: Plan, engine, progress, on_divergence, thin, sane_range, mesh) -> RunOptions:
-    """The arguments of `run`, checked and with their defaults worked out."""
-    mesh = read_mesh(mesh)
-    name, reason = choose(plan, engine, mesh)
-    require(
-        progress is None or isinstance(progress, bool) or callable(progress),
-        f"`progress` must be True, False, None or a function: got {shown(progress)}.",
-    )
-    require_memory(
-        run_bytes(plan),
-        f"{plan.num_chains:,} chains, each with {plan.state_size:,} numbers and {len(plan.observables):,} observables,",
-        "Take fewer chains; several runs with different seeds can be averaged.",
-    )
-    if sane_range is None:
-        theta = plan.starts.theta
-        sane_range = SANE_RANGE * max(1.0, 0.0 if theta is None else float(np.max(np.abs(theta))))
-    return RunOptions(
-        engine=name,
-        reason=reason,
-        progress=progress,
-        on_divergence=one_of(on_divergence, ("raise", "report"), "on_divergence"),
-        thin=None if thin is None else whole(thin, "thin", least=1, most=2**31 - 1),
-        sane_range=positive(sane_range, "sane_range"),
-        mesh=mesh,
-    )
 
 
 def _execute(plan: Plan, before: Run | None, options: RunOptions, checkpoints: Checkpoints | None = None) -> Run:
@@ -273,9 +266,9 @@ def _execute(plan: Plan, before: Run | None, options: RunOptions, checkpoints: C
             progress = Progress(advance=wanted)  # type: ignore[arg-type]  # steps are whole numbers
         else:
             progress = stack.enter_context(show_progress(loop.total, wanted, plan.dynamics.name, state.step))
-        result = lambda: _result(loop, before, options, time.perf_counter() - began, compile_time)
+        result = lambda: loop.result(time.perf_counter() - began, compile_time)
         signals, stopped = (interrupted, None if checkpoints is None else checkpoints.ended), (False, False)
-        while loop.step < loop.total and not any(stopped := heard(*signals)):
+        while loop.step < loop.total and not any(stopped := _heard(*signals)):
             progress.advance(loop.chunk(None if checkpoints is None else checkpoints.steps))
             if loop.step == loop.total:
                 loop.check_density()
@@ -291,6 +284,16 @@ def _execute(plan: Plan, before: Run | None, options: RunOptions, checkpoints: C
     run = dataclasses.replace(result(), draws=loop.draws())
     _warn(run, options)
     return run
+
+
+def _heard(*signals: Interruption | None) -> tuple[bool, ...]:
+    """Whether each of the signals came to any process; then all of them go on as if it had come to themselves."""
+    own = [None if signal is None else [signal.pressed, signal.number] for signal in signals]
+    for theirs in processes.everyone(own):
+        for signal, found in zip(signals, theirs, strict=True):
+            if signal is not None and found is not None and found[0]:
+                signal.pressed, signal.number = True, signal.number or found[1]
+    return tuple(bool(signal) for signal in signals)
 
 
 def _warn(run: Run, options: RunOptions) -> None:
@@ -317,28 +320,11 @@ def _written(plan: Plan) -> str:
     return plan.target.source.changed() if isinstance(plan.target, StreamedRegression) else ""
 
 
-def _result(loop: "_Loop", before: Run | None, options: RunOptions, seconds: float, compile_time: float) -> Run:
-    """Where the chains stand, as a run without its draws; times are added to those of `before`."""
-    state = loop.state()
-    return Run(
-        plan=loop.plan,
-        engine=options.engine,
-        engine_reason=options.reason,
-        state=state,
-        wall_time=(before.wall_time if before else 0.0) + seconds,
-        compile_time=(before.compile_time if before else 0.0) + compile_time,
-        partial=state.step < loop.total,
-        failures=failures_of(loop.plan, state, loop.density.outside),
-        options=options,
-        resume=resume,
-    )
-
-
 class _Loop:
     """The chunks of one execution: where they must end, and what is collected from them."""
 
     def __init__(self, plan: Plan, state: EngineState, options: RunOptions, before: Run | None):
-        self.plan, self.options = plan, options
+        self.plan, self.options, self.before = plan, options, before
         self.step = state.step
         self.total = plan.num_steps + plan.burn_in
         self.length = batch_length(plan.num_steps, kept_blocks(plan))
@@ -347,7 +333,12 @@ class _Loop:
         self.slots = 0  # how many draws are stored on the device before they are copied to the host
         if options.thin is not None:
             self.slots = max(1, min(num_draws(plan, options.thin), SETTINGS.on_device // row_bytes(plan)))
-        self.kept = [_flat(plan, None if before is None else before.draws)] if options.thin is not None else []
+        # Draws × chains × d; those of an earlier run first.
+        self.kept: list[np.ndarray] = []
+        if before is not None and before.draws is not None:
+            leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(before.draws)]
+            rows = [leaf.reshape(*leaf.shape[:2], math.prod(leaf.shape[2:])) for leaf in leaves]
+            self.kept = [(rows[0] if len(rows) == 1 else np.concatenate(rows, axis=2)).swapaxes(0, 1)]
         self.density = DensityCheck(plan, state, () if before is None else before.failures)
         work = plan.num_chains * plan.dim * plan.oracle.evaluations(plan.target)
         self.pace = max(1, min(SETTINGS.first, SETTINGS.first_work // work))
@@ -389,13 +380,10 @@ class _Loop:
         if not self.density.known and self.density.step != self.step:
             self.density(self.session.state())
 
-    def failed(self) -> bool:
-        failed = self.session.failed()  # asked on every process
-        return failed or bool(self.density.outside)
-
     def raise_failures(self) -> None:
         """Raise `DivergenceError` where chains have failed and the run does not go on without them."""
-        if self.options.on_divergence == "raise" and self.failed():
+        # Asked on every process.
+        if self.options.on_divergence == "raise" and (self.session.failed() or self.density.outside):
             failures = failures_of(self.plan, self.state(), self.density.outside)
             raise DivergenceError(explanation(self.plan, failures, self.options))
 
@@ -405,6 +393,22 @@ class _Loop:
         snapshots = {k: np.asarray(sums) for k, sums in self.snapshots.items()}
         marks = {"snapshots": snapshots, "clocks": dict(self.clocks), "checked": self.density.step}
         return dataclasses.replace(state, failed_at=self.density.marked(state.failed_at), **marks)
+
+    def result(self, seconds: float, compile_time: float) -> Run:
+        """Where the chains stand, as a run without its draws; times are added to those of the run before."""
+        state, before = self.state(), self.before
+        return Run(
+            plan=self.plan,
+            engine=self.options.engine,
+            engine_reason=self.options.reason,
+            state=state,
+            wall_time=(before.wall_time if before else 0.0) + seconds,
+            compile_time=(before.compile_time if before else 0.0) + compile_time,
+            partial=state.step < self.total,
+            failures=failures_of(self.plan, state, self.density.outside),
+            options=self.options,
+            resume=resume,
+        )
 
     def draws(self) -> Any:
         """Kept states, chains × draws, shaped like the parameters; those of an earlier run first.
@@ -420,12 +424,3 @@ class _Loop:
             theta[:, done : done + len(part)] = part.swapaxes(0, 1)
             done += len(part)
         return shaped(self.plan.unravel, theta)
-
-
-def _flat(plan: Plan, draws: Any) -> np.ndarray:
-    """Draws shaped like the parameters, chains × draws, as rows of θ: draws × chains × d."""
-    if draws is None:
-        return np.zeros((0, plan.num_chains, plan.dim), plan.dtype)
-    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(draws)]
-    rows = [leaf.reshape(*leaf.shape[:2], math.prod(leaf.shape[2:])) for leaf in leaves]
-    return (rows[0] if len(rows) == 1 else np.concatenate(rows, axis=2)).swapaxes(0, 1)

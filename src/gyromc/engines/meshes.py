@@ -84,7 +84,14 @@ def read_mesh(mesh: Any) -> Mesh | None:
         given = [axis for axis in AXES if axis in sizes]
         devices = np.transpose(mesh.devices, [mesh.axis_names.index(axis) for axis in given])
     else:
-        devices = _some_devices(sizes)
+        found, needed = jax.devices(), math.prod(sizes.values())
+        text = " × ".join(str(size) for size in sizes.values())
+        require(
+            needed <= len(found),
+            f"`mesh` needs {text} = {needed} devices, and JAX has {len(found)}. Make an axis smaller; on a CPU "
+            f"`XLA_FLAGS=--xla_force_host_platform_device_count={needed}` makes so many virtual ones.",
+        )
+        devices = np.array(found[:needed])
     made = Mesh(devices.reshape([sizes.get(axis, 1) for axis in AXES]), AXES)
     used = {device.process_index for device in made.devices.flat}
     require(
@@ -92,18 +99,6 @@ def read_mesh(mesh: Any) -> Mesh | None:
         f"`mesh` must have devices of all {processes.count()} processes: it has those of {len(used)}.",
     )
     return made
-
-
-def _some_devices(sizes: Mapping[str, int]) -> np.ndarray:
-    """As many devices as the sizes say, the first ones JAX has."""
-    devices, needed = jax.devices(), math.prod(sizes.values())
-    text = " × ".join(str(size) for size in sizes.values())
-    require(
-        needed <= len(devices),
-        f"`mesh` needs {text} = {needed} devices, and JAX has {len(devices)}. Make an axis smaller; on a CPU "
-        f"`XLA_FLAGS=--xla_force_host_platform_device_count={needed}` makes so many virtual ones.",
-    )
-    return np.array(devices[:needed])
 
 
 def default_mesh(num_chains: int) -> Mesh:

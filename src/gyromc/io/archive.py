@@ -64,8 +64,11 @@ def write_archive(path: str | Path, kind: str, value: Any, codec: Codec, own_fol
     It replaces an archive, and nothing else but in a folder of gyromc's own. Returns the SHA-256 of every member.
     """
     path = read_path(path)
-    if not own_folder:
-        _refuse_others(path)
+    # Saving must not destroy data.
+    if not own_folder and path.is_file() and path.stat().st_size:
+        with path.open("rb") as file:
+            own = file.read(len(BEGINNING)) == BEGINNING
+        require(own, f"{path} exists and is no file that gyromc saved. Name another file, or remove it first.")
     packed = codec.pack(value)
     members = {"content.json": (json_text(packed.content).encode(),)}
     members |= {f"{name}.npy": _npy(array) for name, array in packed.arrays.items()}
@@ -114,14 +117,6 @@ def read_archive(path: str | Path) -> Archive:
     return Archive(path, header["kind"], header["written_by"], content, arrays)
 
 
-def _refuse_others(path: Path) -> None:
-    """Raise `InvalidInput` for a path that holds something else than an archive: saving must not destroy data."""
-    if path.is_file() and path.stat().st_size:
-        with path.open("rb") as file:
-            own = file.read(len(BEGINNING)) == BEGINNING
-        require(own, f"{path} exists and is no file that gyromc saved. Name another file, or remove it first.")
-
-
 def _header(archive: zipfile.ZipFile, path: Path, most: int) -> dict[str, Any]:
     names = [entry.filename for entry in archive.infolist()]
     foreign = f"{path} is a zip archive that gyromc did not write. Files of gyromc come from `--save` and from `save`."
@@ -132,7 +127,7 @@ def _header(archive: zipfile.ZipFile, path: Path, most: int) -> dict[str, Any]:
     require(isinstance(header, dict) and header.get("format") == FORMAT, foreign)
     version = header.get("version")
     require(
-        isinstance(version, int) and version <= VERSION,
+        type(version) is int and 1 <= version <= VERSION,
         f"{path} has version {version!r} of the format, written by gyromc {header.get('written_by')}; this gyromc reads up to "
         f"{VERSION}. Install a newer gyromc.",
     )

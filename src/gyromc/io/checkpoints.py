@@ -5,17 +5,24 @@ as the run goes on. A checkpoint is one archive, named by its step, that appears
 chains with the position of their random numbers, the sums of observables and martingales and block sums, the list of the files
 with the draws so far (`DrawsFiles`), what was computed for the plan before its first step, the versions of the programs, and a
 description of the plan. Files are ordered by step, never by date, so that a clock that jumps changes nothing.
+
+Several processes that compute one run begin from the same numbers: `require_same` compares their plans, options and versions,
+`same_start` gives all of them what process 0 computed for the plan, and process 0 reads and writes for all.
 """
 
 import contextlib
 import dataclasses
+import hashlib
+import json
 import re
+import tempfile
 import time
 import warnings
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from gyromc import processes
@@ -24,8 +31,16 @@ from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.flat import shaped
 from gyromc.io.archive import digest, read_archive, write_archive
 from gyromc.io.codec import Codec, check_fields, known_classes
-from gyromc.io.multiprocess import NUMBERS, on_first_process, sent
-from gyromc.io.plans import CLASSES, changed_versions, check_run, description, differences, prepared, remember, versions
+from gyromc.io.runs import (
+    CLASSES,
+    check_run,
+    description,
+    differences,
+    prepared,
+    remember,
+    versions,
+    warn_of_versions,
+)
 from gyromc.plan import Plan
 from gyromc.results import Run, RunOptions
 from gyromc.show.files import locked, require_writable, sync_folder
@@ -40,6 +55,8 @@ NAME = re.compile(r"step-(\d{15})\.gyromc")
 DRAWS_NAME = re.compile(r"draws-(\d{15})-(\d{15})\.gyromc")
 LEFT = re.compile(r"\.(step|draws)-.*\.gyromc\.")
 """The names of unfinished files, which a process left that was killed while it wrote."""
+NUMBERS = ("engine", "thin", "sane_range")
+"""The options that the numbers of a run depend on."""
 UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
 
@@ -78,7 +95,14 @@ class DrawsFiles:
         if full and full[-1].size < max(PIECE, SHARE * sum(piece.size for piece in full)):
             full = full[:-1]
         first = sum(piece.draws for piece in full)
-        draws = _from(kept, first)
+        # The draws from number `first` on; those before are not copied.
+        parts, place = [], total
+        for part in reversed(kept):
+            place -= len(part)
+            parts.append(part[max(0, first - place) :])
+            if place <= first:
+                break
+        draws = np.concatenate(parts[::-1])
         begin, end = (self.burn_in + draw * self.thin for draw in (first, total))
         name = f"draws-{begin:015d}-{end:015d}.gyromc"
         sums = write_archive(self.directory / name, DRAWS, draws, CODEC, own_folder=True)
@@ -86,7 +110,17 @@ class DrawsFiles:
 
     def read(self, pieces: Sequence[DrawsFile]) -> np.ndarray:
         """The draws of all files, draws × chains × d; `InvalidInput` where one is missing or damaged."""
-        return np.concatenate([self._one(piece) for piece in pieces])
+        found = []
+        for piece in pieces:
+            path = self.directory / piece.name
+            require(DRAWS_NAME.fullmatch(piece.name) is not None, f"{path} is no name of a piece of draws.")
+            archive = read_archive(path)
+            with archive.reading("start anew"):
+                draws = CODEC.unpack(archive)
+            same = archive.kind == DRAWS and isinstance(draws, np.ndarray) and digest(draws) == piece.sha256
+            require(same, f"{path} holds other draws than those that belong to the checkpoint.")
+            found.append(draws)
+        return np.concatenate(found)
 
     def keep_only(self, names: Collection[str]) -> None:
         """Remove all other files of draws."""
@@ -94,27 +128,6 @@ class DrawsFiles:
             if DRAWS_NAME.fullmatch(path.name) and path.name not in names:
                 with contextlib.suppress(OSError):
                     path.unlink()
-
-    def _one(self, piece: DrawsFile) -> np.ndarray:
-        path = self.directory / piece.name
-        require(DRAWS_NAME.fullmatch(piece.name) is not None, f"{path} is no name of a piece of draws.")
-        archive = read_archive(path)
-        with archive.reading("start anew"):
-            draws = CODEC.unpack(archive)
-        same = archive.kind == DRAWS and isinstance(draws, np.ndarray) and digest(draws) == piece.sha256
-        require(same, f"{path} holds other draws than those that belong to the checkpoint.")
-        return draws
-
-
-def _from(kept: Sequence[np.ndarray], first: int) -> np.ndarray:
-    """The draws from number `first` on as one array; those before are not copied."""
-    begin, parts = sum(map(len, kept)), []
-    for part in reversed(kept):
-        begin -= len(part)
-        parts.append(part[max(0, first - begin) :])
-        if begin <= first:
-            break
-    return np.concatenate(parts[::-1])
 
 
 class Checkpoints:
@@ -138,20 +151,18 @@ class Checkpoints:
         self.directory, self.plan, self.options, self.ended = read_path(directory), plan, options, ended
         self.seconds, self.steps = _interval(every)
         self.keep = whole(keep, "keep", least=1)
-        self.description = description(plan, {name: getattr(options, name) for name in NUMBERS})
+        self.description = _description(plan, options)
         self.saved = time.monotonic()
         # The step of the last checkpoint.
         self.last: int | None = None
         self.pieces = DrawsFiles(self.directory, plan.burn_in, options.thin)
-        # The draws of the checkpoint that was read, as they were stored.
-        self.read_draws: np.ndarray | None = None
         self._computed: dict[str, Any] | None = None
         # The files of draws that the checkpoints that were read or written refer to.
         self._referred: dict[Path, tuple[DrawsFile, ...]] = {}
         self._held = contextlib.ExitStack()
 
     def __enter__(self) -> "Checkpoints":
-        on_first_process(self._lock)
+        processes.first(self._lock)
         return self
 
     def _lock(self) -> None:
@@ -176,21 +187,14 @@ class Checkpoints:
 
         `InvalidInput` where all are damaged, or the newest is of another plan; nothing is changed then.
         """
-        found = on_first_process(self._newest)
-        if processes.count() == 1:
-            return found
-        content = None
-        if found is not None:
-            content = {name: getattr(found, name) for name in ("state", "failures")}
-            content |= {"times": (found.wall_time, found.compile_time), "draws": self.read_draws}
-            content |= {"prepared": prepared(found.plan, functions=False)}
-        content = sent(content)
-        if processes.index() == 0 or content is None:
-            return found
-        self.last = content["state"].step
-        return self._run(content, content["draws"])
+        found, content = processes.first(self._newest) or (None, None)
+        if processes.count() > 1 and (content := sent(content)) is not None:
+            found = self._run(content)
+        self.last = None if found is None else found.state.step
+        return found
 
-    def _newest(self) -> Run | None:
+    def _newest(self) -> tuple[Run, dict[str, Any]] | None:
+        """The run, and the content of its checkpoint with the draws."""
         files, reasons = self._files(), {}
         for path in reversed(files):
             try:
@@ -200,8 +204,14 @@ class Checkpoints:
             except (InvalidInput, OSError) as error:
                 reasons[path] = str(error)
                 continue
-            _set_aside(reasons, path)
-            self.saved, self.last, self.pieces.stored = time.monotonic(), found.state.step, self._referred[path]
+            # Damaged ones are renamed, so that they are not read again.
+            for damaged, reason in reasons.items():
+                aside = damaged.with_suffix(".damaged")
+                with contextlib.suppress(OSError):
+                    damaged.rename(aside)
+                text = f"{reason} {damaged.name} is now named {aside.name}, and the run goes on from {path.name}."
+                warnings.warn(text, GyromcWarning, stacklevel=4)
+            self.saved, self.pieces.stored = time.monotonic(), self._referred[path]
             return found
         require(
             not files,
@@ -245,7 +255,10 @@ class Checkpoints:
             self.last, self.pieces.stored, self._referred[path] = run.state.step, pieces, pieces
             for old in [p for p in self._files() if p <= path][: -self.keep]:
                 old.unlink(missing_ok=True)
-            self._remove_unused()
+            self._referred = {p: pieces for p, pieces in self._referred.items() if p.exists()}
+            # A checkpoint that was not read may need any file of draws.
+            if set(self._files()) <= set(self._referred):
+                self.pieces.keep_only({piece.name for pieces in self._referred.values() for piece in pieces})
         except (InvalidInput, OSError) as error:
             warnings.warn(
                 f"The checkpoint at step {run.state.step} was not saved, and the run goes on: {error}",
@@ -258,14 +271,8 @@ class Checkpoints:
                     written.unlink()
         self.saved = time.monotonic()
 
-    def _remove_unused(self) -> None:
-        """Remove the files of draws that no checkpoint refers to; none while there is one that was not read: it may need any."""
-        self._referred = {path: pieces for path, pieces in self._referred.items() if path.exists()}
-        if set(self._files()) <= set(self._referred):
-            self.pieces.keep_only({piece.name for pieces in self._referred.values() for piece in pieces})
-
-    def _read(self, path: Path) -> Run:
-        """The checkpoint of a file as a run of this plan; `_OtherPlan` where it belongs to another one."""
+    def _read(self, path: Path) -> tuple[Run, dict[str, Any]]:
+        """A file as a run of this plan, and its content with the draws; `_OtherPlan` where it belongs to another plan."""
         archive = read_archive(path)
         require(archive.kind == KIND, f"{path} holds {archive.kind!r}, not a checkpoint.")
         with archive.reading("start anew"):
@@ -274,30 +281,25 @@ class Checkpoints:
                 raise ValueError("its list of files of draws holds something else")
             pieces = self._referred[path] = tuple(content["draws"])
             changed = differences(content["description"], self.description)
-            other = changed_versions(content["versions"])
         if changed:
             raise _OtherPlan(
                 f"{path} is a checkpoint of another plan. What differs:\n  "
                 + "\n  ".join(changed)
                 + "\nPass the plan as it was, or another directory to start anew."
             )
-        if other:
-            warnings.warn(
-                f"{path} was written by other programs ({other}): the run goes on, but its numbers may differ in "
-                "their last digits from those of a run that was not interrupted.",
-                GyromcWarning,
-                stacklevel=5,
-            )
-        self.read_draws = self.pieces.read(pieces) if pieces else None
+        content["draws"] = self.pieces.read(pieces) if pieces else None
         with archive.reading("start anew"):
-            return self._run(content, self.read_draws)
+            found = self._run(content)
+            consequence = "may differ in their last digits from those of a run that was not interrupted"
+            warn_of_versions(path, content["versions"], f"the run goes on, but its numbers {consequence}")
+        return found, content
 
     def _files(self) -> list[Path]:
         return sorted(path for path in self.directory.iterdir() if NAME.fullmatch(path.name))
 
-    def _run(self, content: dict[str, Any], draws: Any) -> Run:
-        """The checkpoint as a partial run, its plan with what was computed for it; `draws`: draws × chains × d, or None."""
-        plan = self.plan.replace()
+    def _run(self, content: dict[str, Any]) -> Run:
+        """A checkpoint as a partial run, its plan with what was computed for it; its draws: draws × chains × d, or None."""
+        plan, draws = self.plan.replace(), content["draws"]
         remember(plan, content["prepared"])
         if draws is not None:
             draws = shaped(plan.unravel, draws.swapaxes(0, 1))
@@ -318,19 +320,6 @@ class Checkpoints:
         return run
 
 
-def _set_aside(reasons: dict[Path, str], used: Path) -> None:
-    """Rename damaged checkpoints, so that they are not read again, and say which one is used."""
-    for path, reason in reasons.items():
-        with contextlib.suppress(OSError):
-            path.rename(path.with_suffix(".damaged"))
-        warnings.warn(
-            f"{reason} {path.name} is now named {path.with_suffix('.damaged').name}, and the run goes on from "
-            f"{used.name}.",
-            GyromcWarning,
-            stacklevel=4,
-        )
-
-
 class _OtherPlan(Exception):
     """A checkpoint belongs to another plan."""
 
@@ -345,3 +334,44 @@ def _interval(every: str | int) -> tuple[float | None, int | None]:
             f'`every` must be a time such as "30s", "5min" or "2h", or a whole number of steps: got {shown(every)}.'
         )
     return float(given[1]) * UNITS[given[2]], None
+
+
+def _description(plan: Plan, options: RunOptions) -> dict[str, str]:
+    return description(plan, {name: getattr(options, name) for name in NUMBERS})
+
+
+def sent(content: Any) -> Any:
+    """What process 0 gives, on every process, written and read as an archive."""
+    with tempfile.TemporaryDirectory() as folder:
+        path, own = Path(folder) / "message.gyromc", np.zeros(0, np.uint8)
+        if processes.index() == 0:
+            write_archive(path, "message", {"content": content}, CODEC)
+            own = np.frombuffer(path.read_bytes(), np.uint8)
+        path.write_bytes(processes.joined(own).tobytes())
+        return CODEC.unpack(read_archive(path))["content"]
+
+
+def same_start(plan: Plan) -> Plan:
+    """The plan with what process 0 computed for it: a mode that each finds for itself can differ in its last digits."""
+    # JAX's devices come up in all processes together: process 0 alone would wait for the others, which wait for its message.
+    jax.devices()
+    plan = plan.replace()
+    found = sent(prepared(plan, functions=False) if processes.index() == 0 else None)
+    if processes.index() > 0:
+        remember(plan, found)
+    return plan
+
+
+def require_same(plan: Plan, options: RunOptions, done: int = 0) -> None:
+    """Raise `InvalidInput` on every process where two of them differ in plan, options, `done` steps or versions."""
+    own = {"steps done": str(done), **_description(plan, options)}
+    own |= {f"version of {name}": str(version) for name, version in versions().items()}
+    if len(set(processes.everyone(hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()))) == 1:
+        return
+    everyone = processes.everyone(own)
+    other = next(i for i, theirs in enumerate(everyone) if theirs != everyone[0])
+    raise InvalidInput(
+        f"Process {other} computes something else than process 0. What differs (process 0 → process {other}):\n  "
+        + "\n  ".join(differences(everyone[0], everyone[other]))
+        + "\nGive all processes the same plan, options and versions."
+    )

@@ -199,13 +199,13 @@ def check_fields(known: type, fields: Mapping[str, Any]) -> None:
                 raise ValueError(f"{known.__name__} lacks its field {field.name}")
             value, hint = fields[field.name], hints[field.name]
             if not _fits(value, hint):
-                wanted = getattr(hint, "__name__", None) or str(hint)
-                raise ValueError(f"{known.__name__}.{field.name} must be {wanted}: got {_described(value)}")
+                wanted, got = getattr(hint, "__name__", None) or str(hint), shown(value)
+                if isinstance(value, np.ndarray):
+                    got = f"an array of {value.dtype}, {value.shape}"
+                raise ValueError(f"{known.__name__}.{field.name} must be {wanted}: got {got}")
 
 
-@functools.cache
-def _hints(known: type) -> dict[str, Any]:
-    return typing.get_type_hints(known)
+_hints = functools.cache(typing.get_type_hints)
 
 
 def _fits(value: Any, hint: Any) -> bool:
@@ -228,9 +228,7 @@ def _fits(value: Any, hint: Any) -> bool:
         return callable(value)
     if hint in (int, float):
         good = (int, np.integer) if hint is int else (int, float, np.integer, np.floating)
-        return isinstance(value, good) and not isinstance(value, bool)
+        # A whole number that no float holds is none.
+        held = hint is int or not isinstance(value, int) or abs(value) < 2**1023
+        return isinstance(value, good) and not isinstance(value, bool) and held
     return isinstance(value, (bool, np.bool_) if hint is bool else hint)
-
-
-def _described(value: Any) -> str:
-    return f"an array of {value.dtype}, {value.shape}" if isinstance(value, np.ndarray) else shown(value)

@@ -83,22 +83,30 @@ def find_function(name: str, allow_import: bool, given: Mapping[str, Any], remed
 class References:
     """Functions by reference, for a codec.
 
-    `allow_import`: whether modules may be imported; `given`: functions by the names that a file has for them.
+    `allow_import`: whether modules may be imported; `given`: functions by the names that a file has for them. With `compared`,
+    what is packed is compared only: a function without a name is known by its code.
     """
 
     allow_import: bool = False
     given: Mapping[str, Callable] = dataclasses.field(default_factory=dict)
+    compared: bool = False
 
     def pack(self, value: Any) -> Any:
         """The name of a function or class, with digests of the arrays that it reads and of its code."""
-        if isinstance(value, type):
-            return {"type": reference(value)}
         require(callable(value), f"A {type(value).__name__} cannot be saved.")
         function = value.function if isinstance(value, Owned) else value
-        stored = {"function": reference(function)}
-        if stored["function"] not in BUILT_IN:
+        name, qualified = getattr(function, "__qualname__", type(function).__name__), ""
+        if "<" not in name:
+            qualified = f"{getattr(function, '__module__', None)}:{name}"
+        # The code of gyromc's own functions belongs to its version.
+        own = qualified.partition(".")[0] == __name__.partition(".")[0] and hasattr(function, "__qualname__")
+        name = qualified if own else name if self.compared else reference(function)
+        stored = {"type" if isinstance(function, type) else "function": name}
+        if not own:
             stored["code"] = f"{PYTHON} {code_digest(function)}"
-        return {**stored, "reads": _digests(value.arrays)} if isinstance(value, Owned) else stored
+        if isinstance(value, Owned):
+            stored["reads"] = _digests(value.arrays)
+        return stored
 
     def unpack(self, entry: Any) -> Any:
         """The function or class, found by its name."""
@@ -107,12 +115,9 @@ class References:
             '`gyromc.load(path, functions={"…": f})`.'
         )
         name = entry.get("type") or entry["function"]
-        found = find_function(name, self.allow_import, self.given, remedy.replace("…", name))
-        if "type" in entry:
-            require(isinstance(found, type), f"`{name}` is no class.")
-            return found
-        function = found
-        found = owned(found)
+        function = find_function(name, self.allow_import, self.given, remedy.replace("…", name))
+        require(isinstance(function, type) or "type" not in entry, f"`{name}` is no class.")
+        found = function if "type" in entry else owned(function)
         reads = _digests(found.arrays) if isinstance(found, Owned) else None
         require(
             reads == entry.get("reads"),
@@ -128,37 +133,6 @@ class References:
                 stacklevel=2,
             )
         return found
-
-
-class Descriptions:
-    """What functions compute, as text that changes when their code or the arrays they read change; for comparing plans."""
-
-    def pack(self, value: Any) -> Any:
-        """The name of a function or class and a digest of its code, and of what it reads and calls in a user's modules."""
-        name = getattr(value, "__qualname__", type(value).__name__)
-        if isinstance(value, type):
-            return {"type": f"{value.__module__}:{name}, code {code_digest(value)}"}
-        require(callable(value), f"A {type(value).__name__} cannot be described.")
-        # The code of gyromc's own functions belongs to its version.
-        if own := _own_name(value):
-            return {"function": own}
-        if isinstance(value, Owned):
-            return {
-                "function": value.function.__qualname__,
-                "code": code_digest(value.function),
-                "reads": _digests(value.arrays),
-            }
-        return {"function": name, "code": code_digest(value)}
-
-    def unpack(self, entry: Any) -> Any:
-        """Not possible: descriptions are compared only."""
-        raise InvalidInput("A description cannot be made a function again.")
-
-
-def _own_name(value: Any) -> str | None:
-    """The name of a function of gyromc itself at the top of a module; None for any other."""
-    name = f"{getattr(value, '__module__', None)}:{getattr(value, '__qualname__', '<')}"
-    return name if name.split(".")[0] == "gyromc" and "<" not in name else None
 
 
 def _digests(arrays: tuple[np.ndarray, ...]) -> str:
@@ -213,9 +187,10 @@ def _parts(value: Any, outermost: bool) -> Iterator[Any]:
         yield from (value.__func__, value.__self__)
     elif isinstance(value, type):
         if outermost or _users(value):
-            yield from (
-                part for name, member in sorted(vars(value).items()) if _written(name) for part in (name, member)
-            )
+            for name, member in sorted(vars(value).items()):
+                # What was written there: not its documentation, and not what `dataclass` makes.
+                if not name.startswith(("__", "_abc_")) or name == "__call__":
+                    yield from (name, member)
             yield from (base for base in value.__bases__ if _users(base))
     elif _users(type(value)):
         yield from (type(value), getattr(value, "__dict__", None))
@@ -225,11 +200,6 @@ def _parts(value: Any, outermost: bool) -> Iterator[Any]:
 
 INSIDE = ("__wrapped__", "py_func", "__func__", "fget", "func", "method")
 """Where compiled functions, properties and methods of Equinox modules hold the function in Python."""
-
-
-def _written(name: str) -> bool:
-    """Whether an entry of a class was written there: not its documentation, and not what `dataclass` makes."""
-    return not name.startswith(("__", "_abc_")) or name == "__call__"
 
 
 def _users(value: Any) -> bool:

@@ -22,7 +22,7 @@ from gyromc.data.csvfile import read_numbers
 from gyromc.errors import InvalidInput
 from gyromc.io.functions import find_function
 from gyromc.io.kinds import DATA, GROUP, KINDS, PLAN, PieceKind, Type, kind_named
-from gyromc.oracles import ControlVariate, Exact, Oracle
+from gyromc.oracles import ControlVariate, Exact
 from gyromc.plan import Plan
 from gyromc.schemes.balanced import Balanced
 
@@ -292,7 +292,16 @@ def text_of(plan: Plan, source: Path, destination: Path) -> str:
     if isinstance(plan.scheme, Balanced):
         assert plan.scheme.second_moment is not None
         scheme["S"] = plan.scheme.second_moment.dense()
-    Q = plan.dynamics.Q
+    Q, given_by = plan.dynamics.Q, plan.oracle
+    # One of those that a tuning chooses from.
+    require(
+        isinstance(given_by, Exact | ControlVariate),
+        f"`--save` knows no plan file for the oracle {given_by.name}. Use `gyromc.tune` in Python.",
+    )
+    oracle: dict[str, Any] = {"kind": "exact"}
+    if isinstance(given_by, ControlVariate):
+        center = np.asarray(given_by.center, float)
+        oracle = {"kind": "control_variate", "size": given_by.size, "order": given_by.order, "center": center}
     table = {
         "step_size": plan.eta,
         **{name: getattr(plan, name) for name in numbers},
@@ -300,31 +309,16 @@ def text_of(plan: Plan, source: Path, destination: Path) -> str:
         "target": target,
         "dynamics": {"kind": "general", "D": plan.dynamics.D, "Q": Q if np.any(Q) else 0},
         "scheme": scheme,
-        "oracle": _oracle(plan.oracle),
+        "oracle": oracle,
         "observables": given["observables"],
     }
-    return "\n".join([f"# gyromc tune {source.name}", *_lines(table)]) + "\n"
-
-
-def _oracle(oracle: Oracle) -> dict[str, Any]:
-    """The oracle by name, one of those that a tuning chooses from."""
-    if isinstance(oracle, Exact):
-        return {"kind": "exact"}
-    if isinstance(oracle, ControlVariate):
-        center = np.asarray(oracle.center, float)
-        return {"kind": "control_variate", "size": oracle.size, "order": oracle.order, "center": center}
-    raise InvalidInput(f"`--save` knows no plan file for the oracle {oracle.name}. Use `gyromc.tune` in Python.")
-
-
-def _lines(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> list[str]:
-    """The lines of a table: its plain values, then the tables in it, each under its header."""
-    inner = {name: value for name, value in table.items() if isinstance(value, Mapping)}
-    lines = [f"{_value(name)} = {_value(value)}" for name, value in table.items() if name not in inner]
-    if path and (lines or not table):
-        lines = ["", f"[{'.'.join(map(_value, path))}]", *lines]
-    for name, value in inner.items():
-        lines += _lines(value, (*path, name))
-    return lines
+    lines = [f"# gyromc tune {source.name}"]
+    for name, value in sorted(table.items(), key=lambda entry: isinstance(entry[1], Mapping)):
+        if isinstance(value, Mapping):
+            lines += ["", f"[{name}]", *(f"{_value(key)} = {_value(entry)}" for key, entry in value.items())]
+        else:
+            lines.append(f"{name} = {_value(value)}")
+    return "\n".join(lines) + "\n"
 
 
 def _value(value: Any) -> str:
@@ -333,6 +327,8 @@ def _value(value: Any) -> str:
         value = value.tolist()
     if isinstance(value, list):
         return f"[{', '.join(map(_value, value))}]"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{_value(key)} = {_value(entry)}' for key, entry in value.items())}}}"
     if isinstance(value, float):
         return repr(value)
     require(isinstance(value, str | int), f"A plan file holds no {type(value).__name__}.")

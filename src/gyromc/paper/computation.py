@@ -26,7 +26,7 @@ from gyromc.errors import GyromcWarning
 from gyromc.io.archive import digest, read_archive, write_archive
 from gyromc.io.codec import Codec
 from gyromc.io.functions import References
-from gyromc.io.plans import CLASSES, SentPlan
+from gyromc.io.runs import CLASSES, SentPlan
 from gyromc.machine import num_threads
 from gyromc.paper.catalogue import Experiment, Profile, seconds, variants
 from gyromc.paper.workers import WorkerTask, computed, fastest, threads_each

@@ -66,7 +66,11 @@ class Link:
 
 def meet(coordinator: str, num_processes: int, index: int, timeout: float) -> list[Link]:
     """Wait until all processes are there, at most `timeout` seconds; returns the open connections."""
-    address = _address(coordinator)
+    host, _, port = coordinator.rpartition(":")
+    require(
+        host and port.isdigit() and 0 < int(port) < 65536,
+        f"The coordinator must be given as `host:port`, the address of process 0: got {coordinator!r}.",
+    )
     hello = {
         "gyromc": _version(),
         "index": index,
@@ -74,47 +78,18 @@ def meet(coordinator: str, num_processes: int, index: int, timeout: float) -> li
         "place": f"{socket.gethostname()}, pid {os.getpid()}",
     }
     if index == 0:
-        return _welcome(address, hello, timeout)
-    return [_join(address, hello, timeout)]
+        return _welcome(int(port), hello, timeout)
+    return [_join((host.strip("[]"), int(port)), hello, timeout)]
 
 
-def wait_for_server(coordinator: str, timeout: float) -> None:
-    """Wait until something listens at the address again, at most `timeout` seconds."""
-    end = time.monotonic() + timeout
-    while time.monotonic() < end:
-        with contextlib.suppress(OSError), socket.create_connection(_address(coordinator), timeout=PAUSE):
-            return
-        time.sleep(PAUSE / 20)
-
-
-def _address(coordinator: str) -> tuple[str, int]:
-    """`host:port` in its two parts."""
-    host, _, port = coordinator.rpartition(":")
-    require(
-        host and port.isdigit() and 0 < int(port) < 65536,
-        f"The coordinator must be given as `host:port`, the address of process 0: got {coordinator!r}.",
-    )
-    return host.strip("[]"), int(port)
-
-
-def _welcome(address: tuple[str, int], own: dict[str, Any], timeout: float) -> list[Link]:
+def _welcome(port: int, own: dict[str, Any], timeout: float) -> list[Link]:
     """Process 0: take connections until all the others are there; an error goes to all that came."""
     found: dict[int, Link] = {}
-    with _listening(address[1]) as server:
-        error = _gather(server, own, timeout, found)
-        for link in found.values():
-            link.send(error=error) if error else link.send(ok=True, place=own["place"])
-    if error:
-        raise InvalidInput(error)
-    return [found[i] for i in sorted(found)]
-
-
-def _listening(port: int) -> socket.socket:
-    """A socket that takes connections at a port of this machine, whatever the name by which it is reached."""
+    # Whatever the name by which this machine is reached.
     both = socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if both else socket.AF_INET
     try:
-        return socket.create_server(("", port), family=family, dualstack_ipv6=both, backlog=1024)
+        server = socket.create_server(("", port), family=family, dualstack_ipv6=both, backlog=1024)
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise
@@ -122,6 +97,13 @@ def _listening(port: int) -> socket.socket:
             f"Port {port} of this machine is in use: by another run, or by another process that was started with the number 0. "
             "Choose another port for the coordinator, or give each process its own number."
         ) from None
+    with server:
+        error = _gather(server, own, timeout, found)
+        for link in found.values():
+            link.send(error=error) if error else link.send(ok=True, place=own["place"])
+    if error:
+        raise InvalidInput(error)
+    return [found[i] for i in sorted(found)]
 
 
 def _gather(server: socket.socket, own: dict[str, Any], timeout: float, found: dict[int, Link]) -> str | None:
@@ -139,8 +121,9 @@ def _gather(server: socket.socket, own: dict[str, Any], timeout: float, found: d
             )
         link = Link(connection)
         hello = link.line(HELLO)
-        if hello is None or not {"gyromc", "index", "of", "place"} <= set(hello):
-            connection.close()  # some other program
+        if hello is None or not {"gyromc", "index", "of", "place"} <= set(hello) or type(hello["index"]) is not int:
+            # Some other program.
+            connection.close()
             continue
         link.index, link.place = hello["index"], hello["place"]
         wrong = _wrong(hello, own, found)

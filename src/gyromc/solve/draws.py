@@ -138,10 +138,11 @@ def check(draws: Any, target: Target | Plan, start: Any = None) -> DrawCheck:
     shift_z, virial_z = z_of(shift), z_of(virial)
     for i, name in enumerate(question.coordinates):
         moved, wide = float(-shift[:, i].mean()), float(virial[:, i].mean())
-        wrong = (abs(shift_z[i]) > limit and abs(moved) > SETTINGS.shift) or (
-            abs(virial_z[i]) > limit and abs(wide) > SETTINGS.spread
-        )
-        rows[name] = CheckedCoordinate(name, moved, float(-shift_z[i]), wide, float(virial_z[i]), bool(wrong))
+        # NaN agrees with nothing.
+        mean_right = abs(shift_z[i]) <= limit or abs(moved) <= SETTINGS.shift
+        variance_right = abs(virial_z[i]) <= limit or abs(wide) <= SETTINGS.spread
+        wrong = not (mean_right and variance_right)
+        rows[name] = CheckedCoordinate(name, moved, float(-shift_z[i]), wide, float(virial_z[i]), wrong)
     return DrawCheck(rows, _verdict(rows), len(flat))
 
 
@@ -222,9 +223,15 @@ def _read(draws: Any, target: Any, observables: Any, start: Any) -> tuple[Questi
         chains * pieces >= 8,
         f"{chains} chains of {count} draws are too few: at least 8 segments of {SETTINGS.shortest} draws are needed.",
     )
-    still = np.flatnonzero(np.ptp(theta, axis=(0, 1)) == 0)
+    width = np.ptp(theta, axis=(0, 1))
+    still = np.flatnonzero(width == 0)
     require(
         not still.size, f"`draws` never move: parameter {', '.join(map(str, still[:3]))} has one value in all of them."
+    )
+    require(
+        np.abs(theta).max() < 1e100 and width.min() > 1e-100,
+        f"`draws` reach from {np.abs(theta).max():.3g} down to differences of {width.min():.3g}: their squares are no numbers. "
+        "Write the model in other units.",
     )
     # the newest draws are kept where the chains do not divide evenly
     segments = theta[:, count - length * pieces :].reshape(chains * pieces, length, d)

@@ -7,6 +7,7 @@ asked for, or what the target's own `default_observables` returns (every site of
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -19,6 +20,7 @@ from gyromc.checks import cause, numbers, require, shown
 from gyromc.errors import InvalidInput
 from gyromc.evaluation import compiled, doubled
 from gyromc.flat import is_array
+from gyromc.machine import require_memory
 from gyromc.model import Model
 from gyromc.observables import PROFILES, Observable, Ridge
 from gyromc.plan import Plan, shape_of
@@ -152,6 +154,7 @@ class Question:
 def _model(target: Any, observables: Any, start: Any) -> tuple[Model, np.ndarray, Any]:
     """The model, where to begin, and the observables; a plan brings its own."""
     if isinstance(target, Plan):
+        require(start is None, "A plan has its own `start`: leave `start` out, or pass `plan.target`.")
         target = target if target.coordinates is None else target.replace(coordinates=None)
         asked = target.observables if observables is None else observables
         return target.model, np.asarray(target.starts.point(target.dim), float), asked
@@ -167,6 +170,8 @@ def _model(target: Any, observables: Any, start: Any) -> tuple[Model, np.ndarray
         )
         template = getattr(target, "template", None)
         model = Model(target, template)
+        if type(target).__module__.partition(".")[0] != __name__.partition(".")[0]:
+            shape_of("The target's gradient", target.gradient, model.template)
         own: Any = getattr(target, "start_point", None)
         known = target.dim is None or not callable(own)
         return model, np.zeros(model.dim) if known else np.asarray(own(), float), observables
@@ -234,6 +239,11 @@ def _value_labels(name: str, h: Callable, template: Any) -> tuple[str, ...]:
             f"Observable {name!r} must return real numbers: it returned {kind}. Ask for its real and imaginary part.",
         )
         whole = ".".join(part for part in (name, _path(path)) if part)
+        # Its values at 2048 draws.
+        remedy = "Ask for fewer, or for a function of them."
+        require_memory(
+            2**14 * math.prod(leaf.shape), f"Observable {name!r} of {math.prod(leaf.shape):,} numbers", remedy
+        )
         found += _elements(whole, leaf.shape)
     require(found, f"Observable {name!r} returned nothing: it must return a number or arrays.")
     return tuple(found)

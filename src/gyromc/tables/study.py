@@ -91,6 +91,8 @@ def fit(
     require(not unknown, f"`fit` has no option {', '.join(unknown)}: there are {', '.join(OPTIONS)}.")
     require(data is not None, "`data` must be a file, a data frame or a mapping of columns: got None.")
     path = isinstance(data, str | Path)
+    of_files = [name for name in ("encoding", "decimal", "sheet") if name in options and not path]
+    require(not of_files, f"`{'`, `'.join(of_files)}` is for files, and the rows are in memory. Leave it out.")
     given = {"family": family, "test_fraction": test_fraction, **options}
     chosen = {name: _as_text(name, value) for name, value in given.items()}
     request = Request(data=str(data) if path else "data", formula=formula, **chosen)

@@ -131,12 +131,11 @@ def make_pieces(plan: Plan, bound: float, thin: int | None, spread: ChainMesh | 
         martingale=correction,
         weighting=plan.weighting,
         dim=plan.dim,
-        by_part=cast(own, dtype),
         parts=parts,
         spread=spread,
         order=None if order is None else jnp.asarray(order),
     )
-    return on_mesh(pieces, plan, spread)
+    return on_mesh(pieces, plan, spread, cast(own, dtype))
 
 
 def step_memory(plan: Plan, mesh: Mesh | None = None) -> tuple[int, int]:
@@ -175,13 +174,18 @@ class ScanSession:
     ):
         self.plan = plan
         self.layout, pieces = _laid_out(plan, mesh, sane_range, thin)
-        _check_randomness(pieces, plan)
+        # The oracle's randomness for one step, with the bits it is made from.
+        arguments = pieces.key, pieces.target, plan.num_chains, plan.dim, jnp.dtype(plan.dtype)
+        zeta = jax.eval_shape(lambda: pieces.oracle.draw(*arguments))
+        size = 3 * sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(zeta))
+        remedy = "Use fewer chains" + (" or smaller batches." if isinstance(plan.oracle, Batch) else ".")
+        require_memory(size, f"The randomness of `{plan.oracle.name}` for one step of {plan.num_chains} chains", remedy)
         # What is not an array in the pieces is hashed once, not in every call.
         self.program, self.arrays = LOOPS.of(pieces)
         self.carries = self.layout.to_device(state, slots)
         self.feed = None
         if is_fed(plan):
-            self.feed = Feed(plan, keys(plan.seed).steps, state.step, self.layout)
+            self.feed = Feed(plan, state.step, self.layout)
         else:
             self.advance(0)  # making no step compiles
 
@@ -217,15 +221,6 @@ class ScanSession:
 
 
 open_session = Session = ScanSession
-
-
-def _check_randomness(pieces: Pieces, plan: Plan) -> None:
-    """Raise `InvalidInput` when the oracle's randomness for one step, with the bits it is made from, does not fit into memory."""
-    arguments = pieces.key, pieces.target, plan.num_chains, plan.dim, jnp.dtype(plan.dtype)
-    zeta = jax.eval_shape(lambda: pieces.oracle.draw(*arguments))
-    size = 3 * sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(zeta))
-    remedy = "Use fewer chains" + (" or smaller batches." if isinstance(plan.oracle, Batch) else ".")
-    require_memory(size, f"The randomness of `{plan.oracle.name}` for one step of {plan.num_chains} chains", remedy)
 
 
 def _full_precision():

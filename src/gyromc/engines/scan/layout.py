@@ -20,7 +20,6 @@ slowly than it uses them.
 
 import dataclasses
 import itertools
-import queue
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -84,35 +83,24 @@ def spread_over(mesh: Mesh | None, plan: Plan) -> ChainMesh:
     return spread
 
 
-def on_mesh(pieces: Any, plan: Plan, spread: ChainMesh | None) -> Any:
-    """The pieces of a run with its target, on the devices: shared rows in shares, operators for parts in parts."""
+def on_mesh(pieces: Any, plan: Plan, spread: ChainMesh | None, by_part: Any = None) -> Any:
+    """The pieces of a run with its target, on the devices: shared rows in shares, operators `by_part` in parts."""
     dtype, target = jnp.dtype(plan.dtype), plan.flat_target
-    where = lambda p: p.target
     if spread is None:
-        return eqx.tree_at(where, pieces, cast(target, dtype), is_leaf=lambda x: x is None)
+        return dataclasses.replace(pieces, target=cast(target, dtype))
     rows = None
     if spread.rows > 1 and why_not_shared(target, plan.oracle) is None:
         held = shared(target, spread.rows)
-        rows = jax.tree.map(lambda x: put(_rounded(x, dtype), spread.sharding(ROWS)), held.rows)
+        # Whole numbers as JAX would take them.
+        kind = lambda x: dtype if np.issubdtype(x.dtype, np.floating) else jax.dtypes.canonicalize_dtype(x.dtype)
+        rows = jax.tree.map(lambda x: put(np.asarray(x, kind(x)), spread.sharding(ROWS)), held.rows)
         target = dataclasses.replace(held, rows=())
-    own = pieces.by_part
-    pieces = eqx.tree_at(where, pieces, cast(target, dtype), is_leaf=lambda x: x is None)
-    if own is not None:
-        pieces = eqx.tree_at(lambda p: p.by_part, pieces, None)
+    pieces = dataclasses.replace(pieces, target=cast(target, dtype))
     if processes.count() > 1:
         pieces = jax.tree.map(lambda x: put(x, spread.sharding()) if eqx.is_array(x) else x, pieces)
     if rows:
-        pieces = eqx.tree_at(where, pieces, dataclasses.replace(pieces.target, rows=rows))
-    if own is not None:
-        operators = jax.tree.map(lambda x: _by_part(x, spread), own)
-        pieces = eqx.tree_at(lambda p: p.by_part, pieces, operators, is_leaf=lambda x: x is None)
-    return pieces
-
-
-def _rounded(x: np.ndarray, dtype) -> np.ndarray:
-    """A host array in the precision of the run, or as JAX would take whole numbers."""
-    kind = dtype if np.issubdtype(x.dtype, np.floating) else jax.dtypes.canonicalize_dtype(x.dtype)
-    return np.asarray(x, kind)
+        pieces = dataclasses.replace(pieces, target=dataclasses.replace(pieces.target, rows=rows))
+    return dataclasses.replace(pieces, by_part=jax.tree.map(lambda x: _by_part(x, spread), by_part))
 
 
 def _by_part(x: Any, spread: ChainMesh) -> Any:
@@ -219,7 +207,10 @@ class ChainLayout:
         return jnp.array(x) if self.spread is None else put(x, self.spread.sharding(*axes))
 
     def rows(self, rows: np.ndarray) -> list[Any]:
-        """Rows of a chunk that were read ahead, steps × chains × …, on the devices of their chains."""
+        """Rows of a chunk that were read ahead, steps × chains × …, on the devices of their chains.
+
+        Rows of zeros, without effect, make a batch a multiple of the devices that share it.
+        """
         if self.spread is None:
             return [jnp.asarray(self.fill(rows[:, own], axis=1)) for own in self.slices]
         more = -rows.shape[2] % self.spread.rows
@@ -299,7 +290,6 @@ def _numbers(count: int, size: int):
 
 _BYTES, _LONGEST = 2**24, 256
 """What is copied to the device at once, at most: bytes of rows, and steps whose rows these are."""
-_BUFFERS = 6  # for the chunks that are read ahead, being read, and being copied
 
 
 def is_fed(plan: Plan) -> bool:
@@ -309,11 +299,21 @@ def is_fed(plan: Plan) -> bool:
 
 
 class Feed:
-    """The rows of all steps from one on, in chunks of equal length: `take` returns a chunk, and how much of it is left."""
+    """The rows of all steps from one on, in chunks of equal length: `take` returns a chunk, and how much of it is left.
 
-    def __init__(self, plan: Plan, key: Any, first: int, layout: ChainLayout):
-        self.length = max(1, min(_LONGEST, _BYTES // (plan.num_chains * _bytes_a_chain(plan))))
-        self.chunks = prefetched(_chunks(plan, key, first, self.length, layout))
+    Drawing, reading and copying have a thread each.
+    """
+
+    def __init__(self, plan: Plan, first: int, layout: ChainLayout):
+        assert isinstance(plan.flat_target, StreamedRegression)
+        assert isinstance(plan.oracle, Batch)
+        self.plan, self.layout, self.source = plan, layout, plan.flat_target.by_row
+        batch = plan.num_chains * plan.oracle.size
+        self.length = max(1, min(_LONGEST, _BYTES // (batch * (plan.dim + 1) * np.dtype(plan.dtype).itemsize)))
+        self.keep: dict[str, bool] = {}
+        if isinstance(self.source, Mapped):
+            self.keep = {"keep": self.source.keeps(batch * (plan.num_steps + plan.burn_in), plan.oracle.size)}
+        self.chunks = prefetched(self._placed(first))
         self.rows: Any = None
         self.used = self.length
 
@@ -325,64 +325,26 @@ class Feed:
         self.used += count
         return self.rows, first, count
 
+    def _placed(self, first: int) -> Iterator[list[tuple[Any, Any]]]:
+        """X (steps × chains × b × d) and y of every chunk, for every block of chains, on the devices."""
+        dtype = np.dtype(self.plan.dtype)
+        read = (self.source.read(index, **self.keep) for index in prefetched(self._drawn(first)))
+        # A setting of each thread.
+        with jax.enable_x64(dtype == np.float64):
+            for pair in prefetched(read):
+                yield list(zip(*(self.layout.rows(np.asarray(part, dtype)) for part in pair), strict=True))
 
-def _bytes_a_chain(plan: Plan) -> int:
-    assert isinstance(plan.oracle, Batch)
-    return plan.oracle.size * (plan.dim + 1) * np.dtype(plan.dtype).itemsize
+    def _drawn(self, first: int) -> Iterator[np.ndarray]:
+        """The numbers of the rows of every chunk, steps × chains × b."""
+        plan, dtype, length = self.plan, np.dtype(self.plan.dtype), self.length
+        # Drawing on a busy device would wait for its steps.
+        host = jax.local_devices(backend="cpu")[0]
 
+        def draw(key, step):
+            key = jax.random.split(jax.random.fold_in(key, step))[1]
+            return plan.oracle.draw(key, plan.flat_target, plan.num_chains, plan.dim, dtype)
 
-def _chunks(plan: Plan, key: Any, first: int, length: int, layout: ChainLayout) -> Iterator[list[tuple[Any, Any]]]:
-    """X (steps × chains × b × d) and y of every chunk, for every block of chains, on the devices.
-
-    Rows of zeros, without effect, make b a multiple. Drawing, reading and copying have a thread each.
-    """
-    target, oracle, dtype = plan.flat_target, plan.oracle, np.dtype(plan.dtype)
-    assert isinstance(target, StreamedRegression)
-    assert isinstance(oracle, Batch)
-    source, rows = target.by_row, plan.num_chains * oracle.size
-    buffers: queue.SimpleQueue | None = None
-    on_cpu = layout.spread is None or layout.spread.mesh.devices.flat[0].platform == "cpu"
-    if not on_cpu:  # where JAX may keep a host array as it is, each needs memory of its own
-        buffers = queue.SimpleQueue()
-        for _ in range(_BUFFERS):
-            buffers.put(None)
-    reading: dict[str, Any] = {}
-    if isinstance(source, Mapped):
-        reading["keep"] = source.keeps(rows * (plan.num_steps + plan.burn_in), oracle.size)
-    with jax.enable_x64(dtype == np.float64):  # a setting of each thread
-        for X, y, buffer in prefetched(
-            _read(source, prefetched(_drawn_ahead(plan, key, first, length)), reading, buffers)
-        ):
-            placed = list(zip(layout.rows(np.asarray(X, dtype)), layout.rows(np.asarray(y, dtype)), strict=True))
-            if buffers is not None and buffer is not None:
-                jax.block_until_ready(placed)  # then the buffer may be written again
-                buffers.put(buffer)
-            yield placed
-
-
-def _drawn_ahead(plan: Plan, key: Any, first: int, length: int) -> Iterator[np.ndarray]:
-    """The numbers of the rows of every chunk, steps × chains × b."""
-    target, oracle, dtype = plan.flat_target, plan.oracle, np.dtype(plan.dtype)
-    host = jax.local_devices(backend="cpu")[0]  # drawing on a busy device would wait for its steps
-
-    def draw(key, step):
-        return oracle.draw(jax.random.split(jax.random.fold_in(key, step))[1], target, plan.num_chains, plan.dim, dtype)
-
-    with jax.enable_x64(dtype == np.float64), jax.default_device(host):
-        drawn, key = jax.jit(jax.vmap(draw, (None, 0))), jax.device_put(key, host)
-        for step in range(first, plan.num_steps + plan.burn_in, length):
-            yield np.asarray(drawn(key, jnp.arange(step, step + length, dtype=jnp.int32)))
-
-
-def _read(
-    source: Any, indices: Iterator[np.ndarray], reading: dict[str, Any], buffers: queue.SimpleQueue | None
-) -> Iterator[tuple[Any, Any, Any]]:
-    """X and y of every chunk, and the buffer they are in; memory that is written again costs no new pages."""
-    for index in indices:
-        buffer = None
-        if buffers is not None and isinstance(source, Mapped) and reading["keep"]:
-            buffer = buffers.get() or source.buffer(index.size)
-            X, y = source.read(index, **reading, out=buffer)
-        else:
-            X, y = source.read(index, **reading)
-        yield X, y, buffer
+        with jax.enable_x64(dtype == np.float64), jax.default_device(host):
+            drawn, key = jax.jit(jax.vmap(draw, (None, 0))), jax.device_put(keys(plan.seed).steps, host)
+            for step in range(first, plan.num_steps + plan.burn_in, length):
+                yield np.asarray(drawn(key, jnp.arange(step, step + length, dtype=jnp.int32)))

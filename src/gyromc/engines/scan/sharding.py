@@ -286,11 +286,8 @@ class Parts:
         return jax.lax.dynamic_index_in_dim(self.split(whole), jax.lax.axis_index("parameters"))
 
 
-class ByPart(eqx.Module):
-    """Dynamics and scheme for the parts: each operator's arrays have one row per part."""
-
-    dynamics: Dynamics
-    scheme: Scheme
+ByPart = tuple[Dynamics, Scheme]
+"""Dynamics and scheme for the parts: each operator's arrays have one row per part."""
 
 
 def by_part(dynamics: Dynamics, scheme: Scheme, parts: Parts) -> ByPart | None:
@@ -301,7 +298,7 @@ def by_part(dynamics: Dynamics, scheme: Scheme, parts: Parts) -> ByPart | None:
     if not all(_coordinatewise(operator) for operator in operators((dynamics, scheme))):
         return None
     cut = lambda x: _cut(x, parts) if _is_operator(x) else x
-    return ByPart(*jax.tree.map(cut, (dynamics, scheme), is_leaf=_is_operator))
+    return jax.tree.map(cut, (dynamics, scheme), is_leaf=_is_operator)
 
 
 def _is_operator(x: Any) -> bool:
@@ -345,6 +342,6 @@ def stepped(pieces: Any, step: Callable, y, gradient, xi, eta):
         after = parts.split(jax.vmap(step)(*(parts.joined(x) for x in (y, gradient, xi))))
     else:
         axes = jax.tree.map(lambda x: 0 if _is_operator(x) else None, pieces.by_part, is_leaf=_is_operator)
-        own = lambda own, y, g, x: own.scheme(own.dynamics, y, g, x, eta)
+        own = lambda own, y, g, x: own[1](own[0], y, g, x, eta)
         after = jax.vmap(jax.vmap(own, (axes, 0, 0, 0)), (None, 0, 0, 0))(pieces.by_part, y, gradient, xi)
     return jax.lax.with_sharding_constraint(after.astype(y.dtype), pieces.spread.sharding("chains", "parameters"))

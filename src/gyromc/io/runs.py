@@ -1,0 +1,364 @@
+"""Plans and runs in files: the classes they are made of, `run.save` and `gyromc.load`, and how two plans differ.
+
+Input: a `Plan` or a `Run`. Output: plain values for the codec, an archive, and the plan or run again. With a plan goes what was
+computed for it, the prepared oracle and scheme and the martingale: the mode or the moments of gradients, computed anew on
+another machine, could differ in their last digits. So a loaded run is continued bit for bit, on the same kind of machine with
+the same versions. `check_run` compares the shapes of a stored run with those of its plan, before any compiled code sees them.
+`description` is a plan as lines of text, to compare it with another.
+"""
+
+import dataclasses
+import math
+import os
+import platform
+import warnings
+from collections.abc import Callable, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+
+from gyromc import __version__
+from gyromc.checks import flag, read_path, require, shown
+from gyromc.coordinates import Coordinates
+from gyromc.data import RowSource
+from gyromc.data.source import FilePrint
+from gyromc.dynamics import Dynamics
+from gyromc.errors import GyromcWarning, InvalidInput
+from gyromc.extras import function_above
+from gyromc.flat import shaped
+from gyromc.io.archive import Archive, digest, read_archive, write_archive
+from gyromc.io.codec import Codec, Packed, check_fields, known_classes
+from gyromc.io.functions import References
+from gyromc.martingale import Martingale, martingale
+from gyromc.observables import Observable
+from gyromc.operators import Dense, Operator
+from gyromc.oracles import Oracle
+from gyromc.oracles.control_variates import Curvature
+from gyromc.plan import FIELDS, Plan
+from gyromc.results import Cause, EngineState, Failure, Run, RunOptions
+from gyromc.schemes import Scheme
+from gyromc.targets import Group, Prior, StreamedRegression, Target, families
+
+RUN = "run"
+RUN_FIELDS = ("engine", "state", "wall_time", "compile_time", "partial", "failures", "draws", "engine_reason")
+RESTORED = {"fit": "restored_model", "estimator": "restored_estimator"}
+"""The function that makes each other kind of thing from its archive."""
+MOST_SHOWN = 8
+"""Differences between two plans in a message."""
+# Classes that are not imported are not found.
+assert issubclass(Dense, Operator)
+
+CLASSES = known_classes(
+    *(Group, Prior, Martingale, Curvature, FilePrint, EngineState, Failure, Cause, RunOptions),
+    *families.LIKELIHOODS,
+    below=(Target, Oracle, Operator, Observable, Scheme, Dynamics, RowSource, Coordinates),
+)
+"""The classes of gyromc that plans and runs are made of, by name. Those of a user are stored by reference, like functions."""
+PLAIN = Codec(CLASSES)
+"""Plans and runs without functions of a user."""
+
+
+def prepared(plan: Plan, functions: bool = True) -> dict[str, Any]:
+    """What was computed for a plan before its first step; without `functions` only what holds none of a user's own."""
+
+    def stored(value: Any) -> bool:
+        if value is None or functions:
+            return value is not None
+        try:
+            PLAIN.pack(value)
+        except InvalidInput:
+            return False
+        return True
+
+    # What there was to warn of was said when the plan ran.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = {
+            "oracle": plan.prepared_oracle,
+            "scheme": None if plan.scheduled else plan.prepared_scheme,
+            "martingale": martingale(plan) if plan.martingale else None,
+            "sums": plan.target.known_sums() if isinstance(plan.target, StreamedRegression) else None,
+        }
+    return {name: value for name, value in found.items() if stored(value)}
+
+
+def remember(plan: Plan, found: Mapping[str, Any]) -> None:
+    """Let a plan use what was computed for it before; `ValueError` for what is not the plan's or has another size."""
+    known, d, n = plan.model.computed, plan.dim, plan.dynamics.size
+    if "oracle" in found:
+        oracle = found["oracle"]
+        _require(_same_settings(oracle, plan.oracle), "prepared oracle")
+        if getattr(oracle, "refresh", 1) is None:
+            vectors = [np.shape(oracle.center), np.shape(oracle.anchor)]
+            _require(vectors == 2 * [(d,)] and getattr(oracle.operator, "size", d) == d, "anchor")
+        known.keep("prepared oracle", (plan.oracle,), oracle)
+    if "scheme" in found:
+        scheme = found["scheme"]
+        _require(_same_settings(scheme, plan.scheme), "prepared scheme")
+        vectors = [jax.ShapeDtypeStruct((length,), np.float32) for length in (plan.state_size, n, n)]
+        after = eqx.filter_eval_shape(scheme, plan.dynamics, *vectors, jax.ShapeDtypeStruct((), np.float32))
+        _require(after.shape == (plan.state_size,), "prepared scheme")
+        known.keep("prepared scheme", plan.step_pieces, scheme)
+    if "martingale" in found:
+        of, count = found["martingale"], len(plan.observables)
+        _require(isinstance(of, Martingale) and of.slope.shape == (count, plan.state_size), "martingale")
+        owners = of.owner.min(initial=0) >= 0 and of.owner.max(initial=0) < count
+        _require(of.linear.shape == (count, n) and owners, "martingale")
+        known.keep("martingale", (*plan.step_pieces, *plan.observables.values()), of)
+    if "sums" in found and isinstance(plan.target, StreamedRegression):
+        loss, gradient, hessian = found["sums"]
+        _require(np.ndim(loss) == 0 and gradient.shape == (d,) and hessian.shape == (d, d), "sums")
+        plan.target.remember_sums(loss, gradient, hessian)
+
+
+def _require(condition: object, what: str) -> None:
+    if not condition:
+        raise ValueError(f"the {what} of the run does not fit its plan")
+
+
+def _same_settings(found: Any, given: Any) -> bool:
+    """Whether two modules are of one class and have the same static fields."""
+    static = [f.name for f in dataclasses.fields(given) if f.metadata.get("static")]
+    return type(found) is type(given) and all(getattr(found, name) == getattr(given, name) for name in static)
+
+
+def packed_plan(plan: Plan) -> dict[str, Any]:
+    """What the plan was built from, and what was computed for it."""
+    fields = {name: getattr(plan, name) for name in FIELDS}
+    fields["num_steps"] = None if plan.steps_follow_eta else plan.num_steps
+    return {"fields": fields, "prepared": prepared(plan)}
+
+
+def unpacked_plan(content: Mapping[str, Any]) -> Plan:
+    """The plan, checked as any other is, with what was computed for it."""
+    plan = Plan(**content["fields"])
+    remember(plan, content["prepared"])
+    return plan
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SentPlan:
+    """A plan for another process or machine: packed when it is pickled, unpacked where it arrives, no function lost."""
+
+    plan: Plan
+
+    def __reduce__(self):
+        return _arrived, tuple(Codec(CLASSES, References()).pack(packed_plan(self.plan)))
+
+
+def _arrived(content: Any, arrays: Mapping[str, np.ndarray]) -> SentPlan:
+    return SentPlan(unpacked_plan(Codec(CLASSES, References(allow_import=True)).unpack(Packed(content, arrays))))
+
+
+def check_run(run: Run) -> None:
+    """Raise `ValueError` where the state, the failures or the draws of a run do not have the shapes that its plan says."""
+    plan, state = run.plan, run.state
+    chains, sums = plan.num_chains, len(plan.observables) * (2 if plan.martingale else 1)
+    shapes = {"z": (chains, plan.state_size), "high": (chains, sums), "low": (chains, sums), "failed_at": (chains,)}
+    if state.anchors is not None:
+        shapes["anchors"] = (chains, 2 * plan.dim)
+    for name, shape in shapes.items():
+        found = getattr(state, name).shape
+        if found != shape:
+            raise ValueError(f"the state has {name} of shape {found}, where the plan has {shape}")
+    _require(state.z.dtype == plan.dtype and (state.generator is None or len(state.generator) == chains), "state")
+    _require(0 <= state.step <= plan.burn_in + plan.num_steps, "number of steps")
+    _require(state.checked is None or 0 <= state.checked <= state.step, "step of the last check")
+    _require(all(math.isfinite(x) and x >= 0 for x in (run.wall_time, run.compile_time, sum(state.clock))), "time")
+    # The time of a constant step size is known, up to its rounding.
+    times = [(run.steps_done, sum(state.clock)), *state.clocks.items()]
+    known = [] if plan.scheduled else [math.isclose(time, k * plan.eta, rel_tol=1e-3) for k, time in times]
+    _require(all(known), "time")
+    blocks = list(state.snapshots)
+    _require(set(blocks) == set(state.clocks) and all(0 < k <= run.steps_done for k in blocks), "list of blocks")
+    _require(all(0 <= failure.chain < chains for failure in run.failures), "list of failures")
+    if run.options is not None:
+        _require(run.engine == run.options.engine, "engine")
+        kept = 0 if run.options.thin is None else -(-run.steps_done // run.options.thin)
+        leaves = jax.tree.leaves(run.draws)
+        _require((np.shape(leaves[0])[1:2] or (0,))[0] == kept if leaves else kept == 0, "number of draws")
+    if run.draws is not None:
+        wanted, structure = jax.tree.flatten(shaped(plan.unravel, np.zeros((chains, 0, plan.dim))))
+        given, found = jax.tree.flatten(run.draws)
+        _require(structure == found and all(isinstance(leaf, np.ndarray) for leaf in given), "draws")
+        like = [(leaf.shape[0], *leaf.shape[2:]) for leaf in wanted]
+        _require([(*leaf.shape[:1], *leaf.shape[2:]) for leaf in given] == like, "draws")
+        _require(len({leaf.shape[1] for leaf in given}) == 1, "draws")
+
+
+def versions() -> dict[str, str | None]:
+    """The programs that numbers depend on, and the kind of processor."""
+    found: dict[str, str | None] = {"gyromc": __version__}
+    for name in ("jax", "jaxlib", "numpy", "numba"):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = None
+    return {**found, "machine": platform.machine()}
+
+
+def warn_of_versions(path: Path, before: Mapping[str, str | None], consequence: str) -> None:
+    """Warn where the programs that numbers depend on are others than those that wrote a file."""
+    now = versions()
+    other = ", ".join(f"{name} {before.get(name)} → {now[name]}" for name in now if before.get(name) != now[name])
+    if other:
+        warnings.warn(f"{path} was written by other programs ({other}): {consequence}.", GyromcWarning, stacklevel=3)
+
+
+def description(plan: Plan, options: Mapping[str, Any]) -> dict[str, str]:
+    """Everything that the numbers of a run depend on, one short text for each place: what a checkpoint is compared with.
+
+    Arrays are given by shape and digest, functions by name and digest of their code.
+    """
+    fields = {name: getattr(plan, name) for name in FIELDS}
+    drawn = None if plan.starts.draw is None else plan.start
+    fields["start"] = {"vector": plan.starts.theta, "momentum": plan.starts.r, "drawn by": drawn}
+    # Sums are stored in the order of the observables.
+    found = {"observables": ", ".join(plan.observables)}
+    codec = Codec(CLASSES, References(compared=True))
+    for name, value in {**fields, **options}.items():
+        packed = codec.pack(value)
+        _describe(packed.content, name, packed.arrays, found)
+    return found
+
+
+def _describe(value: Any, where: str, arrays: Mapping[str, np.ndarray], found: dict[str, str]) -> None:
+    """Add the lines of a packed value."""
+    inside: Mapping[str, Any] = {}
+    if not isinstance(value, dict):
+        found[where] = repr(value)
+    elif "array" in value:
+        array = arrays[value["array"]]
+        large = f"{array.shape} {array.dtype}, sha256 {digest(array)[:16]}" if array.size > 4 else ""
+        found[where] = large or repr(array.tolist())
+    elif "class" in value:
+        kind = value["class"]
+        found[where] = kind if isinstance(kind, str) else f"{kind['type']}, code {kind.get('code')}"
+        left_out = getattr(CLASSES.get(found[where]), "NOT_COMPARED", ())
+        inside = {f".{name}": field for name, field in value["fields"].items() if name not in left_out}
+    elif "pairs" in value:
+        inside = {f".{key}": entry for key, entry in value["pairs"]}
+    elif sequence := {"tuple", "list"} & set(value):
+        inside = {f"[{i}]": entry for i, entry in enumerate(value[sequence.pop()])}
+    else:
+        found[where] = ", ".join(f"{key} {entry}" for key, entry in value.items())
+    for name, entry in inside.items():
+        _describe(entry, where + name, arrays, found)
+
+
+def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """What changed between two descriptions, one line for each place, at most a few."""
+    places = [place for place in {**before, **now} if before.get(place) != now.get(place)]
+    lines = [f"{place}: {before.get(place, 'absent')} → {now.get(place, 'absent')}" for place in places[:MOST_SHOWN]]
+    return lines + ([f"and {len(places) - MOST_SHOWN} more"] if len(places) > MOST_SHOWN else [])
+
+
+def load(
+    path: str | Path,
+    *,
+    allow_import: bool = False,
+    functions: Mapping[str, Callable] | None = None,
+    data: Mapping[str, str | Path] | None = None,
+) -> Any:
+    """Read a file that gyromc saved; no code of the file is run.
+
+    **Arguments:**
+
+    - `path`: a file written by `gyromc fit … --save FILE`, by `FittedModel.save`, by the `save` of a scikit-learn estimator, by
+      `run.save` or by `gyromc run … --save FILE`.
+    - `allow_import`: whether modules may be imported for the functions that a run refers to by `module:function`. Importing a
+      module runs its code.
+    - `functions`: the functions themselves, by these names, in place of importing them.
+    - `data`: where files of rows are now (`gyromc.data`), by the paths that they had when a run over them was saved.
+
+    **Returns:** a `FittedModel` with `predict`, the estimator, or the `Run`.
+
+    ```python
+    import numpy as np
+    import gyromc as gm
+    from gyromc.sklearn import BayesianLinearRegression
+    X = np.arange(20.0)[:, None]
+    BayesianLinearRegression().fit(X, 3.0 + 0.5 * X[:, 0] + np.cos(X[:, 0])).save("line.gyromc")
+    model = gm.load("line.gyromc")
+    assert 15 < model.predict([[30.0]])[0] < 21
+    ```
+    """
+    for name, given in (("functions", functions), ("data", data)):
+        good = given is None or (isinstance(given, Mapping) and all(isinstance(key, str | Path) for key in given))
+        require(good, f"`{name}` must be a mapping, by the names in the file: got {shown(given)}.")
+    for name, function in (functions or {}).items():
+        require(callable(function), f"`functions` must hold functions: {shown(name)} is {shown(function)}.")
+    now = {str(before): read_path(after) for before, after in (data or {}).items()}
+    archive = read_archive(path)
+    require(
+        archive.kind != "checkpoint",
+        f"{path} is a checkpoint: `gyromc.run(plan, checkpoint={str(Path(path).parent)!r})` goes on from it.",
+    )
+    if archive.kind == RUN:
+        return _run(archive, References(flag(allow_import, "allow_import"), functions or {}), now)
+    require(
+        archive.kind in RESTORED,
+        f"{path} holds {archive.kind!r}, which this gyromc does not know; it was written by gyromc {archive.written_by}. Install "
+        "that version.",
+    )
+    require(not now, f"{path} holds a {archive.kind}, which reads no files of rows: leave `data` out.")
+    restored = function_above(RESTORED[archive.kind])
+    with archive.reading("fit again"):
+        return restored(archive)
+
+
+def save_run(run: Run, path: str | Path) -> None:
+    """Write a run to a file, whole or not at all; `InvalidInput` where a function in it has no name."""
+    content = {
+        "plan": packed_plan(run.plan),
+        "run": {name: getattr(run, name) for name in RUN_FIELDS},
+        "options": None if run.options is None else run.options.__getstate__(),
+        "versions": versions(),
+    }
+    write_archive(path, RUN, content, Codec(CLASSES, References()))
+
+
+def _run(archive: Archive, functions: References, data: Mapping[str, str | Path]) -> Run:
+    """The run of an archive; `data`: where files of rows are now, by the paths that they had."""
+    with archive.reading("run the plan again"):
+        moved = Packed(_moved(archive.content, data), archive.arrays)
+        content = Codec(CLASSES, functions).unpack(moved)
+        options = content["options"]
+        if options is not None:
+            options["mesh"] = None
+            check_fields(RunOptions, options)
+            options = RunOptions(**options)
+        fields = {"plan": unpacked_plan(content["plan"]), "options": options, **content["run"]}
+        check_fields(Run, fields)
+        run = Run(**fields, resume=None if options is None else function_above("resume"))
+        check_run(run)
+        consequence = "a continuation may differ in its last digits from one that they would make"
+        warn_of_versions(archive.path, content["versions"], consequence)
+    return run
+
+
+def _moved(content: Any, data: Mapping[str, str | Path]) -> Any:
+    """The packed content with other paths for files of rows; `InvalidInput` for a path that is not in it."""
+    named: list[str] = []
+
+    def walk(value: Any) -> Any:
+        if isinstance(value, list):
+            return [walk(entry) for entry in value]
+        if not isinstance(value, dict):
+            return value
+        found = {key: walk(entry) for key, entry in value.items()}
+        if found.get("class") == FilePrint.__name__:
+            named.append(found["fields"]["path"])
+            found["fields"]["path"] = now.get(named[-1], named[-1])
+        return found
+
+    now = {os.path.abspath(before): os.path.abspath(after) for before, after in data.items()}
+    walked = walk(content) if data else content
+    unknown = [before for before in now if before not in named]
+    listed = f"It reads {', '.join(dict.fromkeys(named))}." if named else "It reads no file of rows."
+    require(not unknown, f"`data` names {', '.join(unknown)}, which the stored plan does not read. {listed}")
+    return walked
