@@ -55,20 +55,12 @@ class ModelComparison(Shown):
         }
 
     def shown(self) -> Sequence[Table | str]:
-        rows = []
-        for one in self.models:
-            *numbers, words = one.cells
-            rows.append([one.name, one.family, *numbers, number(one.r_squared), f"{one.weight:.2f}", words])
-        columns = [
-            "model",
-            "family",
-            "elpd",
-            "difference",
-            "effective parameters",
-            "LOO R²",
-            "stacking weight",
-            "verdict",
+        rows = [
+            [one.name, one.family, *one.cells[:-1], number(one.r_squared), f"{one.weight:.2f}", one.cells[-1]]
+            for one in self.models
         ]
+        numbers = ["elpd", "difference", "effective parameters", "LOO R²", "stacking weight"]
+        columns = ["model", "family", *numbers, "verdict"]
         note = (
             f"elpd: log density of {self.rows} rows of {self.target}, each left out in turn; the difference is that to the best, "
             "± one standard error from paired rows. Clearly worse: by more than 4 and two standard errors, with all rows or "
@@ -92,14 +84,16 @@ def compared(findings: Mapping[str, Mapping[str, Any]]) -> ModelComparison:
     models = []
     for (name, found), elpd, weight in zip(findings.items(), rows, weights, strict=True):
         loo = found["adequacy"]["loo"]
-        numbers = {key: loo[key] for key in ("elpd", "std_error", "p_loo")}
-        more = {
-            "heavy": loo["rows_above_0.7"],
-            "r_squared": found["adequacy"]["loo_r_squared"],
-            "weight": float(weight),
-        }
-        gaps = ComparedFamily.against(elpd, best, scale)
-        models.append(ComparedModel(found["model"]["name"], **numbers, **gaps, **more, name=name))
+        one = ComparedModel(
+            found["model"]["name"],
+            **{key: loo[key] for key in ("elpd", "std_error", "p_loo")},
+            **ComparedFamily.against(elpd, best, scale),
+            heavy=loo["rows_above_0.7"],
+            name=name,
+            r_squared=found["adequacy"]["loo_r_squared"],
+            weight=float(weight),
+        )
+        models.append(one)
     models.sort(key=lambda one: -one.difference)
     return ModelComparison(tuple(models), reference["model"]["target"], reference["adequacy"]["of_rows"])
 

@@ -60,13 +60,6 @@ def clean(column):
     return column.where(~column.str.lower().isin(MISSING), None)
 
 
-def with_points(column):
-    """Rewrite numbers such as 1.234,5 as 1234.5; leave other texts unchanged."""
-    looks = column.str.fullmatch(r"[+-]?(\d{1,3}(\.\d{3})+|\d*),?\d*([eE][+-]?\d+)?").fillna(False)
-    points = column.str.replace(".", "", regex=False).str.replace(",", ".", regex=False)
-    return column.where(~looks.astype(bool), points)
-
-
 def as_numbers(column) -> tuple[np.ndarray, np.ndarray]:
     """Return a column as float64 (missing: NaN), and where a value is present but no finite number."""
     values = np.asarray(pandas_module().to_numeric(column, errors="coerce"), float)
@@ -271,10 +264,6 @@ class _Wanted:
     role: str | Mapping[str, str]
     choose: Callable[[Sequence[str]], Collection[str]] | None = None
 
-    @property
-    def named(self) -> frozenset[str]:
-        return frozenset([*self.keep, *self.columns, *self.drop])
-
     def select(self, names: Sequence[str], unnamed: frozenset[str] = frozenset()) -> list[int]:
         require_distinct(names, self.path)
         known, keep = set(names), set(self.keep)
@@ -302,23 +291,6 @@ class _Wanted:
                 f"`--drop '{names[i]}'`.",
             )
         return places
-
-
-def _read_excel(path: Path, wanted: _Wanted, sheet: str | None) -> DataTable:
-    names, rows, lines, notes = read_sheet(path, sheet)
-    filled, unnamed = _filled(names)
-    columns = {filled[i]: _column(_cells(rows, i), filled[i], str(path)) for i in wanted.select(filled, unnamed)}
-    return DataTable(str(path), "row", columns, np.array(lines, int), notes)
-
-
-def _cells(rows: list[list[Any]], place: int) -> Any:
-    """A column of an Excel sheet as a Series: of numbers or of dates where all its cells are."""
-    pandas = pandas_module()
-    values = pandas.Series([row[place] for row in rows], dtype=object)
-    kinds = {type(value) for value in values.dropna()}
-    if kinds and kinds <= {int, float}:
-        return values.astype(float)
-    return pandas.to_datetime(values) if kinds and kinds <= {datetime.datetime, datetime.date} else values
 
 
 def _filled(names: Sequence[str]) -> tuple[list[str], frozenset[str]]:
@@ -352,27 +324,29 @@ def _near_files(path: Path) -> str:
 def _read_csv(path: Path, wanted: _Wanted, encoding: str, decimal: str) -> DataTable:
     with CsvFile(path, encoding, option="--encoding", index=True) as file:
         names, unnamed = _filled(file.names)
-        index = names[0] if names[0] in unnamed and names[0] not in wanted.named else None
+        named = {*wanted.keep, *wanted.columns, *wanted.drop}
+        index = names[0] if names[0] in unnamed and names[0] not in named else None
         places = [i for i in wanted.select(names, unnamed - {index}) if names[i] != index]
         columns, lines = _texts(file, places if index is None else [0, *places])
     require(lines.size, f"{path} has a header line but no rows.")
     notes = [] if file.separator == "comma" else [f"{path.name} is separated by {file.separator}s."]
     if index is not None:
-        notes.append(_index_note(path, columns.pop(0)))
-    texts = {names[i]: clean(column) for i, column in zip(places, columns, strict=True)}
-    if decimal == ",":
-        texts = {name: with_points(column) for name, column in texts.items()}
-    return DataTable(str(path), "line", texts, lines, tuple(notes))
-
-
-def _index_note(path: Path, column: Any) -> str:
-    """Say that a first column without a name was left out; raise if its values cannot be the names of rows."""
-    if not column.is_unique:
-        raise InvalidInput(
-            f"Column 1 of {path} has no name, and holds {column[column.duplicated()].iloc[0]!r} more than once, so that it is no "
-            "index of the rows. Name it in the first line, or pass `--drop 'column 1'`."
+        numbers = columns.pop(0)
+        if not numbers.is_unique:
+            raise InvalidInput(
+                f"Column 1 of {path} has no name, and holds {numbers[numbers.duplicated()].iloc[0]!r} more than once, so that it "
+                "is no index of the rows. Name it in the first line, or pass `--drop 'column 1'`."
+            )
+        notes.append(
+            f"the first column of {path.name} has no name: read as an index of the rows (as R and pandas write it) and left out."
         )
-    return f"the first column of {path.name} has no name: read as an index of the rows (as R and pandas write it) and left out."
+    texts = {names[i]: clean(column) for i, column in zip(places, columns, strict=True)}
+    if decimal == ",":  # numbers such as 1.234,5 are 1234.5
+        for name, column in texts.items():
+            looks = column.str.fullmatch(r"[+-]?(\d{1,3}(\.\d{3})+|\d*),?\d*([eE][+-]?\d+)?").fillna(False)
+            points = column.str.replace(".", "", regex=False).str.replace(",", ".", regex=False)
+            texts[name] = column.where(~looks.astype(bool), points)
+    return DataTable(str(path), "line", texts, lines, tuple(notes))
 
 
 def _texts(file: CsvFile, places: list[int]):
@@ -416,13 +390,12 @@ def _read_parquet(path: Path, wanted: _Wanted) -> DataTable:
 
 
 ERRORS = ("#DIV/0!", "#N/A", "#NAME?", "#NULL!", "#NUM!", "#REF!", "#VALUE!")
+"""Texts in the cells of a sheet that count as missing."""
 
 
-def read_sheet(path: Path, sheet: str | None) -> tuple[list[str], list[list[Any]], list[int], tuple[str, ...]]:
-    """Return the names in the first row (empty where there is none), the other rows, their numbers, and notes.
-
-    Blank rows and columns without a name and a value are left out. Texts such as `#N/A` count as missing.
-    """
+def _read_excel(path: Path, wanted: _Wanted, sheet: str | None) -> DataTable:
+    """Read a sheet with names in its first row; blank rows, and columns without a name and a value, are left out."""
+    pandas = pandas_module()
     with needs("excel", f"{path} is an Excel file. Save it as CSV (UTF-8); to read it as it is, gyromc"):
         from openpyxl import load_workbook
     with path.open("rb") as file:  # given as an open file, its name does not matter
@@ -438,14 +411,23 @@ def read_sheet(path: Path, sheet: str | None) -> tuple[list[str], list[list[Any]
         name = titles[0] if sheet is None else sheet
         require(name in pages, f"{path} has no sheet {sheet!r}. Its sheets: {listed([repr(t) for t in titles], 12)}.")
         blank = lambda value: isinstance(value, str) and (not value.strip() or value in ERRORS)
-        cells = pages[name].iter_rows(values_only=True)
-        rows = [[None if blank(value) else value for value in row] for row in cells]
+        rows = [[None if blank(value) else value for value in row] for row in pages[name].iter_rows(values_only=True)]
         book.close()
     require(rows, f"The sheet {name!r} of {path} is empty.")
     header = ["" if value is None else str(value).strip() for value in rows[0]]
     kept = [i for i, text in enumerate(header) if text or any(i < len(row) and row[i] is not None for row in rows[1:])]
-    table = [([row[i] if i < len(row) else None for i in kept], number) for number, row in enumerate(rows[1:], 2)]
-    table = [(row, number) for row, number in table if any(value is not None for value in row)]
-    require(table, f"The sheet {name!r} of {path} has a header row but no rows below.")
+    cells = {number: [row[i] if i < len(row) else None for i in kept] for number, row in enumerate(rows[1:], 2)}
+    cells = {number: row for number, row in cells.items() if any(value is not None for value in row)}
+    require(cells, f"The sheet {name!r} of {path} has a header row but no rows below.")
     notes = () if len(titles) == 1 else (f"read the sheet {name!r} of {listed([repr(t) for t in titles])}.",)
-    return [header[i] for i in kept], [row for row, _ in table], [number for _, number in table], notes
+    names, unnamed = _filled([header[i] for i in kept])
+    columns = {}
+    for i in wanted.select(names, unnamed):
+        values = pandas.Series([row[i] for row in cells.values()], dtype=object)
+        kinds = {type(value) for value in values.dropna()}
+        if kinds and kinds <= {int, float}:
+            values = values.astype(float)
+        elif kinds and kinds <= {datetime.datetime, datetime.date}:
+            values = pandas.to_datetime(values)
+        columns[names[i]] = _column(values, names[i], str(path))
+    return DataTable(str(path), "row", columns, np.array(list(cells), int), notes)

@@ -5,7 +5,9 @@ offset, weights, trials, group terms and clusters, which are cut together. With 
 makes of the same numbers and categories.
 """
 
+import collections
 import dataclasses
+import functools
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ from gyromc.checks import require
 from gyromc.errors import InvalidInput
 from gyromc.regression.problem import GroupTerm, cut
 from gyromc.show.numbers import counted, listed
-from gyromc.tables.datatable import DataTable, as_numbers, as_text, pandas_module
+from gyromc.tables.datatable import DataTable, as_numbers, as_text, ordered, pandas_module
 from gyromc.tables.formula import FormulaDesign
 from gyromc.tables.roles import NO_ROLES, DateColumn, Roles
 from gyromc.targets.families import FAMILIES
@@ -68,6 +70,9 @@ class NumericColumn:
         return self.note or "as it is"
 
     def encode(self, table: DataTable) -> np.ndarray:
+        return self.values(table)[:, None]
+
+    def values(self, table: DataTable) -> np.ndarray:
         column = table.columns[self.name]
         values, bad = as_numbers(column)
         if bad.any():
@@ -76,12 +81,7 @@ class NumericColumn:
                 "Correct it, or leave it empty and pass `--impute`."
             )
         missing = np.isnan(values)
-        if missing.any():
-            values = np.where(missing, _fill(self, table, missing), values)
-        return values[:, None]
-
-    def values(self, table: DataTable) -> np.ndarray:
-        return self.encode(table)[:, 0]
+        return np.where(missing, _fill(self, table, missing), values) if missing.any() else values
 
     def beyond(self, table: DataTable) -> str | None:
         """Say how many rows lie outside the fitted range, None where none do or the range is not known."""
@@ -118,8 +118,8 @@ class CategoricalColumn:
 
     @property
     def treatment(self) -> str:
-        text = f"{counted(len(self.levels), 'level')}: {self._known()}; reference {self.reference!r}"
-        return f"{text}; {self.note}" if self.note else text
+        known = f"{counted(len(self.levels), 'level')}: {listed([repr(level) for level in self.levels])}"
+        return f"{known}; reference {self.reference!r}{f'; {self.note}' if self.note else ''}"
 
     def encode(self, table: DataTable) -> np.ndarray:
         """Return its columns of X; a level that the fitted data do not have is refused."""
@@ -140,13 +140,11 @@ class CategoricalColumn:
         if new.any():
             raise InvalidInput(
                 f"{table.path}, {table.place(new)}: column {self.name!r} has the category {values[new].iloc[0]!r}, which the "
-                f"fitted data do not have ({counted(int(new.sum()), 'row')} like that). Known: {self._known()}. "
-                "The fit knows nothing about it: correct the value, or remove the row."
+                f"fitted data do not have ({counted(int(new.sum()), 'row')} like that). Known: "
+                f"{listed([repr(level) for level in self.levels])}. The fit knows nothing about it: correct the value, or remove "
+                "the row."
             )
         return values
-
-    def _known(self) -> str:
-        return listed([repr(level) for level in self.levels])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,22 +181,28 @@ class GroupFactor:
     def name(self) -> str:
         return ":".join(self.columns)
 
+    @classmethod
+    def learn(cls, table: DataTable, columns: tuple[str, ...]) -> "GroupFactor":
+        """Return the factor with the levels of these rows, in order."""
+        found = cls(columns, ())
+        levels = tuple(ordered(found.labels(table)))
+        require(
+            len(levels) > 1,
+            f"The grouping column {found.name!r} has one level only, {levels[0]!r}: there are no groups.",
+        )
+        return cls(columns, levels)
+
     def labels(self, table: DataTable) -> Any:
         """Return the level of each row; a missing one is refused."""
-        texts = []
-        for name in self.columns:
-            column = as_text(table.columns[name])
+        texts = [as_text(table.columns[name]) for name in self.columns]
+        for name, column in zip(self.columns, texts, strict=True):
             missing = column.isna().to_numpy()
             if missing.any():
                 raise InvalidInput(
                     f"{table.path}, {table.place(missing)}: the grouping column {name!r} lacks a value "
                     f"({counted(int(missing.sum()), 'row')} like that). Fill it in, or remove the row."
                 )
-            texts.append(column)
-        joined = texts[0]
-        for column in texts[1:]:
-            joined = joined + ":" + column
-        return joined
+        return functools.reduce(lambda left, right: left + ":" + right, texts)
 
     def index(self, table: DataTable) -> np.ndarray:
         """Return the place of each row's level, −1 for one that the fitted rows do not have."""
@@ -277,10 +281,12 @@ class Encoding:
             X = self.formula.matrix(frame)
             _require_finite(table, self.formula, X)
             own = self.formula.offset(frame)
-            if own is not None and not np.isfinite(own).all():
-                place = table.place(~np.isfinite(own))
-                raise InvalidInput(f"{table.path}, {place}: the formula's offset is not finite there. Correct it.")
-            offset = own if offset is None else offset if own is None else offset + own
+            if own is not None:
+                wrong = ~np.isfinite(own)
+                if wrong.any():
+                    place = table.place(wrong)
+                    raise InvalidInput(f"{table.path}, {place}: the formula's offset is not finite there. Correct it.")
+                offset = own if offset is None else offset + own
             groups = self._groups(table, frame, fitted)
         rows = DesignRows(X, groups, offset, trials=self.roles.numbers(table, "trials"))
         if not fitted:
@@ -290,13 +296,19 @@ class Encoding:
 
     def _groups(self, table: DataTable, frame: dict[str, Any], fitted: bool) -> tuple[GroupTerm, ...]:
         assert self.formula is not None
-        found = []
-        parts = zip(self.formula.formula.groups, self.factors, self.formula.group_matrices(frame), strict=True)
-        for (group, factor, Z), columns in zip(parts, self.formula.group_columns, strict=True):
+        found: list[GroupTerm] = []
+        seen: collections.Counter[str] = collections.Counter()
+        design, matrices = self.formula, self.formula.group_matrices(frame)
+        parts = zip(design.formula.groups, self.factors, matrices, design.group_columns, strict=True)
+        for group, factor, Z, columns in parts:
             levels, index = (factor.levels, factor.index(table)) if fitted else factor.own_levels(table)
             blocks = [slice(None)] if group.correlated else [slice(i, i + 1) for i in range(len(columns))]
-            found += [GroupTerm(factor.name, columns[block], Z[:, block], index, levels) for block in blocks]
-        return _numbered(found)
+            for block in blocks:
+                # The second term of a factor `g` is called `g.1`, as in lme4.
+                name = f"{factor.name}.{seen[factor.name]}" if seen[factor.name] else factor.name
+                seen[factor.name] += 1
+                found.append(GroupTerm(name, columns[block], Z[:, block], index, levels))
+        return tuple(found)
 
     def notes(self, table: DataTable) -> list[str]:
         """Say what is unusual about new rows: values outside the fitted range, unknown levels of a grouping column."""
@@ -321,16 +333,6 @@ class Encoding:
         ]
         used += [(name, role, "no predictor") for role, name in self.roles.given.items()]
         return used + [(name, "dropped", reason) for name, reason in self.dropped]
-
-
-def _numbered(groups: list[GroupTerm]) -> tuple[GroupTerm, ...]:
-    """Return group terms with different names: the second one of a factor `g` is `g.1`, as in lme4."""
-    seen: dict[str, int] = {}
-    found = []
-    for group in groups:
-        count = seen[group.name] = seen.get(group.name, -1) + 1
-        found.append(dataclasses.replace(group, name=f"{group.name}.{count}") if count else group)
-    return tuple(found)
 
 
 def _require_finite(table: DataTable, formula: FormulaDesign, X: np.ndarray) -> None:

@@ -99,8 +99,12 @@ def response_of(text: str) -> str:
         len(sides) == 2 and all(map(str.strip, sides)),
         f"A formula has one `~` between the response and the terms, as in `{EXAMPLE}`: got {text!r}.",
     )
-    response = sides[0].strip()
-    return response[1:-1] if re.fullmatch("`[^`]+`", response) else response
+    return _unquoted(sides[0])
+
+
+def _unquoted(text: str) -> str:
+    """A name without the blanks around it and without its backticks."""
+    return re.sub("^`([^`]+)`$", r"\1", text.strip())
 
 
 def read_formula(text: str, columns: Sequence[str]) -> Formula:
@@ -138,10 +142,8 @@ def _in_python(text: str, columns: Collection[str]) -> str:
     """Return terms in R's notation as formulaic reads them: C(…) for factor(…) and as.factor(…), ** for ^."""
     if "factor" not in columns:
         text = re.sub(r"(?<![\w.`])(as\.)?factor\s*\(", "C(", text)
-    powers = [place for place, letter, _ in _letters(text) if letter == "^"]
-    for place in reversed(powers):
-        text = f"{text[:place]}**{text[place + 1 :]}"
-    return text
+    powers = {place for place, letter, _ in _letters(text) if letter == "^"}
+    return "".join("**" if place in powers else letter for place, letter in enumerate(text))
 
 
 def _refuse_slips(text: str, response: Expression) -> None:
@@ -233,21 +235,17 @@ def _without_groups(text: str) -> tuple[str, list[str]]:
 
 def _factors(inside: str, columns: Collection[str]) -> list[tuple[str, ...]]:
     """Return the grouping factors right of the bar: `a/b` stands for a and a:b."""
-    right = inside.rpartition("|")[2].strip()
-    nested = _split(right, "/")
-    names = [[_name(part, columns) for part in _split(text, ":")] for text in nested]
-    return [tuple(name for part in names[: i + 1] for name in part) for i in range(len(names))]
-
-
-def _name(text: str, columns: Collection[str]) -> str:
-    text = text.strip()
-    name = text[1:-1] if re.fullmatch("`[^`]+`", text) else text
-    require(
-        name in columns,
-        f"The formula groups by {text!r}, which is no column that can group. Right of `|` stands a column, or several joined by "
-        "`:` or `/`; for two factors write two terms: (1 | a) + (1 | b).",
-    )
-    return name
+    found: list[tuple[str, ...]] = []
+    for part in _split(inside.rpartition("|")[2], "/"):
+        names = tuple(_unquoted(text) for text in _split(part, ":"))
+        for name in names:
+            require(
+                name in columns,
+                f"The formula groups by {name!r}, which is no column that can group. Right of `|` stands a column, or several "
+                "joined by `:` or `/`; for two factors write two terms: (1 | a) + (1 | b).",
+            )
+        found.append((*found[-1], *names) if found else names)
+    return found
 
 
 def _group(inside: str, columns: Sequence[str], factor: tuple[str, ...]) -> GroupPart:
@@ -287,28 +285,26 @@ def _terms(text: str, columns: Sequence[str]) -> tuple[Terms, tuple[Expression, 
         if not factors:
             intercept = True
             continue
-        offset = offset_call(factors[0].expr) if len(factors) == 1 and _is_code(factors[0]) else None
+        # What formulaic would evaluate instead of looking up a column.
+        code = [factor.eval_method.value == "python" for factor in factors]
+        offset = offset_call(factors[0].expr) if code == [True] else None
         if offset is not None:
             offsets.append(Expression(offset, columns_of(offset, columns)))
             continue
         for i, factor in enumerate(factors):
-            category = categorical_call(factor.expr) if _is_code(factor) else None
+            category = categorical_call(factor.expr) if code[i] else None
             if category is not None:
                 factors[i] = formulaic.parser.types.Factor(category, eval_method="lookup")
-            names = columns_of(f"`{factors[i].expr}`" if not _is_code(factors[i]) else factors[i].expr, columns)
+                categorical.append(category)
+            computed = code[i] and category is None
+            names = columns_of(factor.expr if computed else f"`{category or factor.expr}`", columns)
             reads += names
-            categorical += [category] if category is not None else []
-            numeric += names if _is_code(factors[i]) else []
+            numeric += names if computed else []
         kept.append(formulaic.parser.types.Term(factors))
     both = sorted(set(categorical) & set(numeric))
     require(not both, f"The formula uses {', '.join(map(repr, both))} as categories and as numbers. Keep one of them.")
     unique = [tuple(dict.fromkeys(names)) for names in (reads, categorical, numeric)]
     return Terms(tuple(dict.fromkeys(kept)), intercept, *unique), tuple(offsets)
-
-
-def _is_code(factor: Any) -> bool:
-    """Whether formulaic would evaluate a factor instead of looking up a column."""
-    return factor.eval_method.value == "python"
 
 
 @dataclasses.dataclass(frozen=True)

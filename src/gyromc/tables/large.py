@@ -30,11 +30,9 @@ TIMES = 10  # a CSV file takes about so many times its size in memory
 RESULTS = ResultsFile("fit.json", "gyromc.fit-large", 2, "gyromc fit … --out {directory}")
 REPORT = "sample_report.html"
 FILES = (RESULTS.name, "coefficients.csv", REPORT)
-REFUSED = (
-    "formula", "predict", "save", "draws", "missing", "categorical", "dates", "reference", "positive", "order", "weights",
-    "offset", "exposure", "trials", "censored", "event", "prior", "robust", "cluster", "impute", "explain",
-    "prior_predictive",
-)  # fmt: skip
+TAKEN = {"data", "target", "family", "out", "columns", "drop", "test_fraction", "prior_scale", "effort", "seed"}
+TAKEN |= {"encoding", "decimal", "sheet"}
+"""The options of a request that need not have all rows in memory."""
 
 
 def is_large(request: Request) -> bool:
@@ -63,9 +61,9 @@ def is_large(request: Request) -> bool:
 
 def _source(request: Request) -> Parquet:
     """The rows, after refusing what cannot be done without all of them in memory."""
-    for name in REFUSED:
+    for name in (field.name for field in dataclasses.fields(request)):
         require(
-            not getattr(request, name),
+            name in TAKEN or not getattr(request, name),
             f"{request.data} has {LARGE:,} numbers or more, so that it is read in pieces, and `--{name}` needs all rows in "
             f"memory. Leave it out, take fewer `--columns`, or fit a sample of the rows.",
         )

@@ -101,26 +101,27 @@ def bounds(interval: Sequence[float] | None, digits: int = 3) -> str:
 def error_sentence(rows: Rows) -> str:
     """Return how large the errors of the computation are at most, in posterior standard deviations."""
     most = lambda error: max(error(row) / max(row["sd"], 1e-300) for row in rows)
-    sizes = {
-        "means": most(lambda row: row["std_error"]),
-        "standard deviations": most(lambda row: row["sd_error"]),
-        "interval ends": most(lambda row: max(row["interval_std_error"])),
-    }
-    if not any(sizes.values()):
+    sizes = [
+        most(lambda row: row["std_error"]),
+        most(lambda row: row["sd_error"]),
+        most(lambda row: max(row["interval_std_error"])),
+    ]
+    if not any(sizes):
         return "Means, standard deviations and interval ends are integrals: they have no Monte Carlo error."
-    parts = [f"{number(100 * size, 2)} % of a posterior standard deviation for {name}" for name, size in sizes.items()]
-    first, *others = (
-        part.replace(" of a posterior standard deviation", "") if i else part for i, part in enumerate(parts)
+    of, sd, end = (f"{number(100 * size, 2)} %" for size in sizes)
+    return (
+        f"The Monte Carlo error is at most {of} of a posterior standard deviation for means, {sd} for standard deviations and "
+        f"{end} for interval ends."
     )
-    return f"The Monte Carlo error is at most {first}, {' and '.join(others)}."
 
 
 def coefficient_table(results: Results, page: bool = False) -> Table:
     """Return the coefficients; a terminal has the clearest, with errors, those whose interval holds zero dim."""
-    every = results["coefficients"]
-    by_clarity = sorted(every, key=lambda c: abs(c["mean"]) / max(c["sd"], 1e-300), reverse=True)
-    clearest = {c["label"] for c in (every if page else by_clarity[:MOST_COEFFICIENTS])}
-    shown = [c for c in every if c["label"] in clearest]
+    every = shown = results["coefficients"]
+    if not page:
+        by_clarity = sorted(every, key=lambda c: abs(c["mean"]) / max(c["sd"], 1e-300), reverse=True)
+        clearest = {c["label"] for c in by_clarity[:MOST_COEFFICIENTS]}
+        shown = [c for c in every if c["label"] in clearest]
     notes = [error_sentence(every), results["model"]["prior"], results["model"]["noise"] or ""]
     if len(shown) < len(every):
         notes.insert(0, f"the clearest {len(shown)} of {len(every)}; all are in coefficients.csv")
@@ -248,10 +249,7 @@ def _columns(results: Results) -> Iterator[Table]:
 
 def _predictions(results: Results) -> Iterator[Table]:
     for part in results["predictions"]:
-        rows = [
-            [_prediction(name, value) for name, value in zip(part["columns"], row, strict=True)]
-            for row in part["first"]
-        ]
+        rows = [list(map(_prediction, part["columns"], row)) for row in part["first"]]
         some = f"the first {len(rows)} of {part['rows']}; all are" if part["rows"] > len(rows) else "they are"
         names = [HEADINGS.get(name, str(name).replace("_", " ")) for name in part["columns"]]
         yield Table(names, rows, part["title"], [f"{some} in {part['file']}"], left=(), style="simple")
@@ -270,12 +268,16 @@ def _scores(results: Results) -> Iterator[Table]:
     held = results["held_out"]
     if held is None:
         return
-    rows = []
-    for s in held["scores"]:
-        value = plus_minus(s["value"], s["std_error"])
-        difference = plus_minus(s["difference"], s["difference_std_error"])
-        verdict = (s["verdict"], "green" if s["verdict"] == "better" else "yellow")
-        rows.append([s["name"], value, number(s["baseline"]), difference, verdict])
+    rows = [
+        [
+            s["name"],
+            plus_minus(s["value"], s["std_error"]),
+            number(s["baseline"]),
+            plus_minus(s["difference"], s["difference_std_error"]),
+            (s["verdict"], "green" if s["verdict"] == "better" else "yellow"),
+        ]
+        for s in held["scores"]
+    ]
     title = f"Judged on {held['rows']} held-out rows, fitted to {held['trained_on']}"
     notes = [f"± is one standard error over rows; the baseline predicts from {held['baseline']} alone"]
     yield Table(["score", "model", "baseline", "difference", "verdict"], rows, title, notes, style="simple")
@@ -313,10 +315,6 @@ def _checks(title: str, checks: Rows, notes: Sequence[str] = ()) -> Table:
     return Table(columns, rows, title, notes, left=columns, style="simple")
 
 
-def _of_computation(results: Results) -> Iterator[Table]:
-    yield _checks("Can the computation be trusted?", results["checks"])
-
-
 def _of_model(results: Results) -> Iterator[Table]:
     found = results["adequacy"]
     some = found["rows"] < found["of_rows"]
@@ -341,7 +339,7 @@ TABLES: dict[str, Callable[[Results], Iterator[Table]]] = {
     "predictions": _predictions,
     "scores": _scores,
     "quoted": _quoted,
-    "computation": _of_computation,
+    "computation": lambda results: iter([_checks("Can the computation be trusted?", results["checks"])]),
     "model": _of_model,
 }
 """Every table of a fit, in the order of the terminal."""

@@ -146,11 +146,7 @@ def _argument(option: str, value: str | None) -> str:
     name = option.replace("-", "_")
     if value is None:
         return f"{name}=True" if name in FLAGS else name
-    return f"{name}={value if _is_number(value) else repr(value)}"
-
-
-def _is_number(text: str) -> bool:
-    return re.fullmatch(r"-?\d+(\.\d+)?", text) is not None
+    return f"{name}={value if re.fullmatch(r'-?[0-9]+([.][0-9]+)?', value) else repr(value)}"
 
 
 def _call(options: str) -> str:

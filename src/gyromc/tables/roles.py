@@ -178,6 +178,7 @@ def _typed(column) -> bool:
 
 
 def _day(column):
+    """Texts without the time after a date."""
     return column.str.replace(r"[T ]\d{1,2}:\d{2}.*$", "", regex=True)
 
 

@@ -69,19 +69,16 @@ class FittedModel(Shown):
         """The deviations of the levels of each group, as data frames: level, effect, mean, sd, low_95, high_95."""
         found = {}
         for group in self.posterior.groups:
-            rows = [
-                {**row, "low_95": row["interval_95"][0], "high_95": row["interval_95"][1]} for row in level_rows(group)
-            ]
-            found[group.name] = pandas_module().DataFrame(rows).drop(columns=["rows", "interval_95"])
+            frame = pandas_module().DataFrame(level_rows(group))
+            frame[["low_95", "high_95"]] = frame["interval_95"].tolist()
+            found[group.name] = frame.drop(columns=["rows", "interval_95"])
         return found
 
     def parameters(self) -> dict[str, np.ndarray]:
         """Draws of coefficients, further parameters and deviations of groups, in the units of the file: chains × draws each."""
         posterior = self.posterior
-        values = posterior.coefficients()
-        labels = [one.label for one in self.coefficients]
-        every = [*np.moveaxis(values, -1, 0), *np.moveaxis(posterior.further(), -1, 0)]
-        found = dict(zip(labels, every, strict=True))
+        every = np.concatenate([posterior.coefficients(), posterior.further()], axis=-1)
+        found = dict(zip([one.label for one in self.coefficients], np.moveaxis(every, -1, 0), strict=True))
         for group in posterior.groups:
             for i, level in enumerate(group.levels):
                 for j, effect in enumerate(group.columns):
