@@ -3,6 +3,7 @@
 The modules imported here add their commands to `app`. Nothing heavy is imported until a command needs it.
 """
 
+import gc
 import importlib
 import os
 import signal
@@ -69,6 +70,10 @@ if _shown is not None:
 def main() -> None:
     """Run the command line as a process. After a signal it ends at once, without waiting for threads that still compute."""
     sys.unraisablehook, warnings.showwarning = _ignore_interrupts, _show_warning
+    # Nearly all objects that imports and compilation make stay: to look at them again and again takes a tenth of the time.
+    gc.set_threshold(50_000, 20, 50)
+    # Typer's Pydantic would read the metadata of every installed package in search of plugins.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:
         command_line()
     except SystemExit as done:

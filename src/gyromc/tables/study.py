@@ -39,6 +39,7 @@ from gyromc.tables.saved import FittedModel, require_draws_file
 
 __all__ = ["chosen_family", "fit", "study"]
 
+LARGE = 1_000_000  # numbers of a design matrix
 PATIENCE = 1.0  # seconds that Ctrl-C may wait for the end of a stage
 OTHERS = {"data", "target", "formula", "family", "predict", "save", "draws", "out", "explain", "prior_predictive"}
 OPTIONS = tuple(field.name for field in dataclasses.fields(Request) if field.name not in OTHERS)
@@ -153,22 +154,23 @@ def study(request: Request, say: Callable[[str], object] = lambda text: None) ->
 
 @dataclasses.dataclass
 class Watch:
-    """Shows each stage and the steps made, and warns; raises `KeyboardInterrupt` between them after Ctrl-C."""
+    """Shows each stage and the steps made, and warns; raises `KeyboardInterrupt` between them after Ctrl-C.
+
+    `large`: whether a stage first gives back the memory that the last one took, which takes longer than it helps for small tables.
+    """
 
     say: Callable[[str], object] = lambda text: None
     warn: Callable[[str], object] = lambda text: None
     stop: Interruption = dataclasses.field(default_factory=Interruption)
     shown: Progress = dataclasses.field(default_factory=Progress)
+    large: bool = False
 
     def stage(self, text: str) -> None:
         self.stop.check()
-        release_memory()  # what the last stage took
+        if self.large:
+            release_memory()
         self.say(text)
         self.shown.describe(text)
-
-    def advance(self, steps: int) -> None:
-        self.stop.check()
-        self.shown.advance(steps)
 
 
 def _computed(
@@ -183,7 +185,7 @@ def _computed(
     if not prepared.given_away["good"]:
         watch.warn(prepared.given_away["sentence"])
     with interruptible(patience=PATIENCE) as stop, progress(wanted=wanted) as shown:
-        watch.stop, watch.shown = stop, shown
+        watch.stop, watch.shown, watch.large = stop, shown, prepared.rows.X.size > LARGE
         results, tables, model = _findings(request, prepared, watch)
     results["data"]["notes"] = prepared.notes
     results["checks"].append(prepared.given_away)
