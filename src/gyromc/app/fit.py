@@ -113,8 +113,7 @@ def compare(
     """Compare saved models of the same rows by leave-one-out cross-validation, with stacking weights."""
     from gyromc.checks import require
     from gyromc.io.saved import load
-    from gyromc.tables.comparing import compared
-    from gyromc.tables.saved import FittedModel
+    from gyromc.tables.saved import FittedModel, compared
 
     found = {path: load(path) for path in models}
     for path, model in found.items():

@@ -186,13 +186,20 @@ def read_table(
     - `choose`: a function from the names of the columns to those wanted, instead of all.
     - `decimal`: `","` where numbers are written 3,14; `sheet`: of an Excel file.
     """
+    select = functools.partial(_select, columns=columns, drop=drop, keep=keep, role=role, choose=choose)
     if not isinstance(path, str | Path):
         frame = _frame(path)
         names = [str(name) for name in frame.columns]
-        return table_of(frame, [names[i] for i in _Wanted("the data", columns, drop, keep, role, choose).select(names)])
+        return table_of(frame, [names[i] for i in select(names, path="the data")])
     path = located(path)
+    select = functools.partial(select, path=str(path))
     require(decimal in (".", ","), f"The decimal sign must be '.' or ',': got {decimal!r}.")
-    require(path.exists(), f"There is no file {path}.{_near_files(path)}")
+    if not path.exists():
+        near = f" There is no directory {path.parent} either."
+        if path.parent.is_dir():
+            files = difflib.get_close_matches(path.name, [p.name for p in path.parent.iterdir() if p.is_file()], 2, 0.6)
+            near = f" Did you mean {' or '.join(files)}?" if files else ""
+        raise InvalidInput(f"There is no file {path}.{near}")
     require(not path.is_dir(), f"{path} is a directory: name one CSV or Parquet file in it.")
     require(path.is_file(), f"{path} is a device or a pipe: name a file, which is read more than once.")
     with path.open("rb") as file:
@@ -200,13 +207,12 @@ def read_table(
     require(first, f"{path} is empty: a table needs a header line and rows.")
     for mark, sentence in MARKS.items():
         require(not first.startswith(mark), f"{path} is {sentence}.")
-    wanted = _Wanted(str(path), columns, drop, keep, role, choose)
     if first.startswith(b"PK\x03\x04"):
-        return _read_excel(path, wanted, sheet)
+        return _read_excel(path, select, sheet)
     require(sheet is None, f"`--sheet` is for Excel files: {path} is none.")
     if first.startswith(b"PAR1"):
-        return _read_parquet(path, wanted)
-    return _read_csv(path, wanted, encoding, decimal)
+        return _read_parquet(path, select)
+    return _read_csv(path, select, {*keep, *columns, *drop}, encoding, decimal)
 
 
 def table_of(data: Any, columns: Sequence[str], name: str = "the data") -> DataTable:
@@ -253,44 +259,43 @@ def split_names(given: Sequence[str], known: Collection[str]) -> list[str]:
     return [n for text in given for n in ([text] if text in known else [part.strip() for part in text.split(",")])]
 
 
-@dataclasses.dataclass(frozen=True)
-class _Wanted:
-    """The columns to read."""
-
-    path: str
-    columns: Sequence[str]
-    drop: Sequence[str]
-    keep: Sequence[str]
-    role: str | Mapping[str, str]
-    choose: Callable[[Sequence[str]], Collection[str]] | None = None
-
-    def select(self, names: Sequence[str], unnamed: frozenset[str] = frozenset()) -> list[int]:
-        require_distinct(names, self.path)
-        known, keep = set(names), set(self.keep)
-        if self.choose is not None:
-            known = set(self.choose([name for name in names if name not in unnamed]))
-        only, drop = (set(split_names(given, known)) - {""} for given in (self.columns, self.drop))
-        roles = self.role if isinstance(self.role, Mapping) else dict.fromkeys(self.keep, self.role)
-        for name in self.keep:
-            _require_names([name], names, self.path, roles[name])
-        for wanted, role in ((only, "--columns"), (drop, "--drop")):
-            _require_names(wanted, names, self.path, role)
-        for name in keep & drop:
-            raise InvalidInput(f"{name!r} is the {roles[name].removeprefix('--')} and cannot be dropped too.")
-        chosen = keep | (((only & known if self.choose else only) or known) - drop)
-        places = [i for i, name in enumerate(names) if name in chosen]
+def _select(
+    names: Sequence[str],
+    unnamed: frozenset[str] = frozenset(),
+    *,
+    path: str,
+    columns: Sequence[str],
+    drop: Sequence[str],
+    keep: Sequence[str],
+    role: str | Mapping[str, str],
+    choose: Callable[[Sequence[str]], Collection[str]] | None,
+) -> list[int]:
+    """The places of the columns to read among these names; `unnamed` are those that the file does not name."""
+    require_distinct(names, path)
+    known, kept = set(names), set(keep)
+    if choose is not None:
+        known = set(choose([name for name in names if name not in unnamed]))
+    only, out = (set(split_names(given, known)) - {""} for given in (columns, drop))
+    roles = role if isinstance(role, Mapping) else dict.fromkeys(keep, role)
+    for name in keep:
+        _require_names([name], names, path, roles[name])
+    for wanted, option in ((only, "--columns"), (out, "--drop")):
+        _require_names(wanted, names, path, option)
+    for name in kept & out:
+        raise InvalidInput(f"{name!r} is the {roles[name].removeprefix('--')} and cannot be dropped too.")
+    chosen = kept | (((only & known if choose else only) or known) - out)
+    places = [i for i, name in enumerate(names) if name in chosen]
+    require(
+        len(places) <= MAX_COLUMNS + len(kept),
+        f"{path} has {len(places) - len(kept)} columns to predict from; at most {MAX_COLUMNS} are possible. Select some with "
+        "`--columns a,b,c`, or leave some out with `--drop a,b,c`.",
+    )
+    for i in places:
         require(
-            len(places) <= MAX_COLUMNS + len(keep),
-            f"{self.path} has {len(places) - len(keep)} columns to predict from; at most {MAX_COLUMNS} are possible. "
-            "Select some with `--columns a,b,c`, or leave some out with `--drop a,b,c`.",
+            names[i] not in unnamed,
+            f"Column {i + 1} of {path} has no name (an index written by pandas?). Name it, or pass `--drop '{names[i]}'`.",
         )
-        for i in places:
-            require(
-                names[i] not in unnamed,
-                f"Column {i + 1} of {self.path} has no name (an index written by pandas?). Name it, or pass "
-                f"`--drop '{names[i]}'`.",
-            )
-        return places
+    return places
 
 
 def _filled(names: Sequence[str]) -> tuple[list[str], frozenset[str]]:
@@ -313,20 +318,13 @@ def _require_names(names: Collection[str], known: Sequence[str], path: str, role
         raise InvalidInput(f"{path} has no column {quoted(name)} ({role}). {shown}")
 
 
-def _near_files(path: Path) -> str:
-    folder = path.parent
-    if not folder.is_dir():
-        return f" There is no directory {folder} either."
-    near = difflib.get_close_matches(path.name, [p.name for p in folder.iterdir() if p.is_file()], 2, 0.6)
-    return f" Did you mean {' or '.join(near)}?" if near else ""
-
-
-def _read_csv(path: Path, wanted: _Wanted, encoding: str, decimal: str) -> DataTable:
+def _read_csv(
+    path: Path, select: Callable[..., list[int]], named: Collection[str], encoding: str, decimal: str
+) -> DataTable:
     with CsvFile(path, encoding, option="--encoding", index=True) as file:
         names, unnamed = _filled(file.names)
-        named = {*wanted.keep, *wanted.columns, *wanted.drop}
         index = names[0] if names[0] in unnamed and names[0] not in named else None
-        places = [i for i in wanted.select(names, unnamed - {index}) if names[i] != index]
+        places = [i for i in select(names, unnamed - {index}) if names[i] != index]
         columns, lines = _texts(file, places if index is None else [0, *places])
     require(lines.size, f"{path} has a header line but no rows.")
     notes = [] if file.separator == "comma" else [f"{path.name} is separated by {file.separator}s."]
@@ -360,7 +358,7 @@ def _texts(file: CsvFile, places: list[int]):
     return [pandas.concat(column, ignore_index=True) for column in zip(*parts, strict=True)], np.array(lines, int)
 
 
-def _read_parquet(path: Path, wanted: _Wanted) -> DataTable:
+def _read_parquet(path: Path, select: Callable[..., list[int]]) -> DataTable:
     import pyarrow
     from pyarrow import parquet
 
@@ -369,7 +367,7 @@ def _read_parquet(path: Path, wanted: _Wanted) -> DataTable:
     except (pyarrow.ArrowInvalid, OSError) as error:
         raise InvalidInput(f"{path} begins like a Parquet file but cannot be read: {error}") from None
     names = list(file.schema_arrow.names)
-    chosen = [names[i] for i in wanted.select(names)]
+    chosen = [names[i] for i in select(names)]
     require(file.metadata.num_rows, f"{path} has columns but no rows.")
     columns = {}
     for name in chosen:
@@ -393,7 +391,7 @@ ERRORS = ("#DIV/0!", "#N/A", "#NAME?", "#NULL!", "#NUM!", "#REF!", "#VALUE!")
 """Texts in the cells of a sheet that count as missing."""
 
 
-def _read_excel(path: Path, wanted: _Wanted, sheet: str | None) -> DataTable:
+def _read_excel(path: Path, select: Callable[..., list[int]], sheet: str | None) -> DataTable:
     """Read a sheet with names in its first row; blank rows, and columns without a name and a value, are left out."""
     pandas = pandas_module()
     with needs("excel", f"{path} is an Excel file. Save it as CSV (UTF-8); to read it as it is, gyromc"):
@@ -422,7 +420,7 @@ def _read_excel(path: Path, wanted: _Wanted, sheet: str | None) -> DataTable:
     notes = () if len(titles) == 1 else (f"read the sheet {name!r} of {listed([repr(t) for t in titles])}.",)
     names, unnamed = _filled([header[i] for i in kept])
     columns = {}
-    for i in wanted.select(names, unnamed):
+    for i in select(names, unnamed):
         values = pandas.Series([row[i] for row in cells.values()], dtype=object)
         kinds = {type(value) for value in values.dropna()}
         if kinds and kinds <= {int, float}:

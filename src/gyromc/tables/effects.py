@@ -40,7 +40,10 @@ def effect_findings(fit: Fit, prepared: Prepared) -> dict[str, Any] | None:
     several, alone = len(response.classes) > 2, changeable(fit.names, sources, X)
     no_ratio = likelihood.words.ratio is None and not likelihood.measured
     together = [one for one in encoding.features if several or no_ratio or one.name not in alone]
-    study = _Study.of(fit, prepared)
+    count = prepared.table.num_rows
+    picked = np.unique(np.linspace(0, count - 1, min(count, MOST_ROWS)).astype(int))
+    table, undated = encoding.dated(prepared.table).take(picked), dataclasses.replace(encoding, dates=())
+    study = _Study(fit, undated, table, prepared.rows.take(picked))
     rows = [] if no_ratio else [row for item in alone.items() for row in study.alone(*item)]
     rows += [row for feature in together for row in study.average(feature)]
     if not rows:
@@ -80,13 +83,6 @@ class _Study:
     table: DataTable
     rows: DesignRows
 
-    @classmethod
-    def of(cls, fit: Fit, prepared: Prepared) -> "_Study":
-        count = prepared.table.num_rows
-        picked = np.unique(np.linspace(0, count - 1, min(count, MOST_ROWS)).astype(int))
-        undated = dataclasses.replace(prepared.encoding, dates=())
-        return cls(fit, undated, prepared.encoding.dated(prepared.table).take(picked), prepared.rows.take(picked))
-
     def alone(self, source: str, columns: list[int]) -> list[dict[str, Any]]:
         """The rows of a source that can be changed alone: its ratio and average change, for levels also contrasts."""
         names, likelihood = self.fit.names, self.fit.posterior.likelihood
@@ -109,13 +105,11 @@ class _Study:
         if names[columns[0]] == source:
             return [(f"{source}: 1 against 0" if levels else f"{source} + 1", columns[0], None)]
         references = {one.name: one.reference for one in self.encoding.features if isinstance(one, CategoricalColumn)}
-        level = {j: names[j].removeprefix(f"{source}[").removesuffix("]") for j in columns}
-        reference = references.get(source, "the reference")
-        pairs = [(b, a) for a, b in itertools.combinations(columns, 2)][:MOST_CONTRASTS]
-        return [
-            *((f"{source}: {level[j]} against {reference}", j, None) for j in columns),
-            *((f"{source}: {level[b]} against {level[a]}", b, a) for b, a in pairs),
-        ]
+        level: dict[int | None, str] = {j: names[j].removeprefix(f"{source}[").removesuffix("]") for j in columns}
+        level[None] = references.get(source, "the reference")
+        contrasts = list(itertools.combinations(columns, 2))[:MOST_CONTRASTS]
+        pairs = [*((None, j) for j in columns), *contrasts]
+        return [(f"{source}: {level[on]} against {level[off]}", on, off) for off, on in pairs]
 
     def _with(self, columns: list[int], on: int | None, levels: bool) -> np.ndarray:
         """E[y] with a level switched on, or a number increased by 1; None: with none of them, or as it is."""

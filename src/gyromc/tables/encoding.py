@@ -83,19 +83,6 @@ class NumericColumn:
         missing = np.isnan(values)
         return np.where(missing, _fill(self, table, missing), values) if missing.any() else values
 
-    def beyond(self, table: DataTable) -> str | None:
-        """Say how many rows lie outside the fitted range, None where none do or the range is not known."""
-        if self.low is None or self.high is None:
-            return None
-        values = self.values(table)
-        outside = int(np.sum((values < self.low) | (values > self.high)))
-        if not outside:
-            return None
-        return (
-            f"{counted(outside, 'new row')} {'lies' if outside == 1 else 'lie'} outside the fitted range of {self.name!r} "
-            f"({self.low:.6g} to {self.high:.6g}): those predictions extrapolate."
-        )
-
 
 @dataclasses.dataclass(frozen=True)
 class CategoricalColumn:
@@ -209,11 +196,6 @@ class GroupFactor:
         places = {level: i for i, level in enumerate(self.levels)}
         return np.array([places.get(label, -1) for label in self.labels(table)], int)
 
-    def own_levels(self, table: DataTable) -> tuple[tuple[str, ...], np.ndarray]:
-        """Return the levels of new rows, and the place of each row's: each unknown level is a group of its own."""
-        places, levels = pandas_module().factorize(self.labels(table))
-        return tuple(map(str, levels)), places.astype(int)
-
 
 @dataclasses.dataclass(frozen=True)
 class Encoding:
@@ -301,7 +283,13 @@ class Encoding:
         design, matrices = self.formula, self.formula.group_matrices(frame)
         parts = zip(design.formula.groups, self.factors, matrices, design.group_columns, strict=True)
         for group, factor, Z, columns in parts:
-            levels, index = (factor.levels, factor.index(table)) if fitted else factor.own_levels(table)
+            levels = factor.levels
+            if fitted:
+                index = factor.index(table)
+            # Each level of new rows is a group of its own where the fitted rows lack it.
+            else:
+                places, own = pandas_module().factorize(factor.labels(table))
+                levels, index = tuple(map(str, own)), places.astype(int)
             blocks = [slice(None)] if group.correlated else [slice(i, i + 1) for i in range(len(columns))]
             for block in blocks:
                 # The second term of a factor `g` is called `g.1`, as in lme4.
@@ -312,9 +300,16 @@ class Encoding:
 
     def notes(self, table: DataTable) -> list[str]:
         """Say what is unusual about new rows: values outside the fitted range, unknown levels of a grouping column."""
-        table = self.dated(table)
-        numbers = [feature for feature in self.features if isinstance(feature, NumericColumn)]
-        found = [note for feature in numbers if (note := feature.beyond(table)) is not None]
+        table, found = self.dated(table), []
+        for one in self.features:
+            if isinstance(one, NumericColumn) and one.low is not None and one.high is not None:
+                values = one.values(table)
+                outside = int(np.sum((values < one.low) | (values > one.high)))
+                if outside:
+                    found.append(
+                        f"{counted(outside, 'new row')} {'lies' if outside == 1 else 'lie'} outside the fitted range of "
+                        f"{one.name!r} ({one.low:.6g} to {one.high:.6g}): those predictions extrapolate."
+                    )
         for factor in dict.fromkeys(self.factors):
             unknown = int(np.sum(factor.index(table) < 0))
             if unknown:

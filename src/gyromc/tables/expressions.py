@@ -71,33 +71,25 @@ def columns_of(expression: str, known: Collection[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(checker.found))
 
 
-def categorical_call(expression: str) -> str | None:
-    """Return the column of `C(column)`, or None where the expression is something else."""
+def special_call(expression: str) -> tuple[str, str] | None:
+    """Return "C" and the column of `C(column)`, "offset" and what is inside `offset(…)`, or None for anything else."""
     text, quoted = unquoted(expression)
-    call = _call(text, expression, "C")
-    if call is None:
+    tree = _tree(text, expression)
+    name = tree.func.id if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) else ""
+    if not isinstance(tree, ast.Call) or name not in ("C", "offset"):
         return None
-    only = call.args[0] if len(call.args) == 1 and not call.keywords else None
-    if not isinstance(only, ast.Name):
+    only = tree.args[0] if len(tree.args) == 1 and not tree.keywords else None
+    if name == "C" and not isinstance(only, ast.Name):
         remedy = "write `C(column)`, and choose its reference with `--reference COLUMN=LEVEL`"
         raise InvalidInput(f"`{expression}` in the formula: {remedy}.")
-    return quoted.get(only.id, only.id)
-
-
-def offset_call(expression: str) -> str | None:
-    """Return what is inside `offset(…)`, or None where the expression is something else."""
-    text, quoted = unquoted(expression)
-    call = _call(text, expression, "offset")
-    if call is None:
-        return None
-    require(
-        len(call.args) == 1 and not call.keywords,
-        f"`{expression}` in the formula: `offset` takes one expression, such as offset(log(exposure)).",
-    )
-    inside = ast.unparse(call.args[0])
-    for placeholder, name in quoted.items():
-        inside = inside.replace(placeholder, f"`{name}`")
-    return inside
+    if only is None:
+        raise InvalidInput(
+            f"`{expression}` in the formula: `offset` takes one expression, such as offset(log(exposure))."
+        )
+    inside = ast.unparse(only)
+    for placeholder, column in quoted.items():
+        inside = inside.replace(placeholder, column if name == "C" else f"`{column}`")
+    return name, inside
 
 
 def unquoted(expression: str) -> tuple[str, dict[str, str]]:
@@ -118,11 +110,6 @@ def _tree(text: str, expression: str) -> ast.expr:
         raise InvalidInput(
             f"`{expression}` in the formula cannot be read. Put names with blanks or signs in backticks: `my column`."
         ) from None
-
-
-def _call(text: str, expression: str, name: str) -> ast.Call | None:
-    tree = _tree(text, expression)
-    return tree if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and tree.func.id == name else None
 
 
 class _Checker:

@@ -93,19 +93,32 @@ CHANCE = 0.001  # of a false alarm, over all coefficients
 
 def checkup(fit: Fit, X: np.ndarray, prior_scale: float) -> list[dict[str, Any]]:
     """Check a fit to the design matrix X; return dictionaries with `name`, `good` and `sentence`."""
-    of_chains, count = [] if fit.account is None else [_halves(fit)], len(fit.coefficients)
+    error, worst = _largest(fit, lambda c: c.std_error)
+    size = f"; effective sample size {readable(worst.ess, 2)}" if worst.ess < MANY else ""
+    errors = f"at most {100 * error:.2g} % of a posterior standard deviation ({label(worst)}){size}."
+    bias, worst = _largest(fit, lambda c: abs(c.bias))
+    biases = (
+        f"at most {100 * bias:.1f} % of a posterior sd ({label(worst)}), as the tuning estimates it; not subtracted."
+    )
+    scale = dict(zip(fit.names, X.std(axis=0) / fit.posterior.units.y_scale, strict=True))
+    vague = [c.name for c in fit.coefficients if c.name in scale and c.sd * scale[c.name] > 0.5 * prior_scale]
+    prior = "the data narrow every coefficient to less than half its prior."
+    if vague:
+        names = listed(list(dict.fromkeys(vague)), 5)
+        prior = f"the data hardly inform {names}: the classes are separated, or columns are collinear."
+    count, more = len(fit.coefficients), "Pass `--effort thorough`."
     rows = f"{counted(len(X), 'row')} for {counted(count, 'coefficient')}."
     return [
-        _error(fit, "Monte Carlo error", lambda c: c.std_error, _monte_carlo),
-        _error(fit, "step-size bias", lambda c: abs(c.bias), _bias),
-        *of_chains,
-        _prior(fit, X, prior_scale),
+        _check("Monte Carlo error", error < MOST_ERROR, errors if error else "none: the means are integrals.", more),
+        _check("step-size bias", bias < MOST_ERROR, biases if bias else "none.", more),
+        *([] if fit.account is None else [_halves(fit)]),
+        _check("weight of the prior", not vague, prior, "Compare with another `--prior-scale`."),
         _check("rows per coefficient", len(X) >= 5 * count, rows, "Intervals are wide and depend on the prior."),
     ]
 
 
-def _check(name: str, good: bool, sentence: str, remedy: str = "") -> dict[str, Any]:
-    return {"name": name, "good": bool(good), "sentence": sentence if good else f"{sentence} {remedy}".strip()}
+def _check(name: str, good: bool, sentence: str, remedy: str) -> dict[str, Any]:
+    return {"name": name, "good": bool(good), "sentence": sentence if good else f"{sentence} {remedy}"}
 
 
 def label(c: Coefficient) -> str:
@@ -113,23 +126,9 @@ def label(c: Coefficient) -> str:
     return c.name if c.output is None else f"{c.output}: {c.name}"
 
 
-def _error(fit: Fit, name: str, size: Callable[[Coefficient], float], words: Callable) -> dict[str, Any]:
-    """Check the largest error of a kind, in posterior standard deviations; `words` of its share and its coefficient."""
-    ratio, worst = max(((size(c) / max(c.sd, 1e-300), c) for c in fit.coefficients), key=lambda pair: pair[0])
-    return _check(name, ratio < MOST_ERROR, words(100 * ratio, worst), "Pass `--effort thorough`.")
-
-
-def _monte_carlo(share: float, worst: Coefficient) -> str:
-    if not share:
-        return "none: the means are integrals."
-    size = f"; effective sample size {readable(worst.ess, 2)}" if worst.ess < MANY else ""
-    return f"at most {share:.2g} % of a posterior standard deviation ({label(worst)}){size}."
-
-
-def _bias(share: float, worst: Coefficient) -> str:
-    if not share:
-        return "none."
-    return f"at most {share:.1f} % of a posterior sd ({label(worst)}), as the tuning estimates it; not subtracted."
+def _largest(fit: Fit, size: Callable[[Coefficient], float]) -> tuple[float, Coefficient]:
+    """The largest error of a kind, in posterior standard deviations, and its coefficient."""
+    return max(((size(c) / max(c.sd, 1e-300), c) for c in fit.coefficients), key=lambda pair: pair[0])
 
 
 def _halves(fit: Fit) -> dict[str, Any]:
@@ -153,16 +152,6 @@ def _halves(fit: Fit) -> dict[str, Any]:
     return _check(
         "agreement of the chains", z[worst] < limit, text, "The start is still visible: pass `--effort thorough`."
     )
-
-
-def _prior(fit: Fit, X: np.ndarray, prior_scale: float) -> dict[str, Any]:
-    scale = dict(zip(fit.names, X.std(axis=0) / fit.posterior.units.y_scale, strict=True))
-    vague = [c.name for c in fit.coefficients if c.name in scale and c.sd * scale[c.name] > 0.5 * prior_scale]
-    if not vague:
-        return _check("weight of the prior", True, "the data narrow every coefficient to less than half its prior.")
-    names = list(dict.fromkeys(vague))
-    text = f"the data hardly inform {listed(names, 5)}: the classes are separated, or columns are collinear."
-    return _check("weight of the prior", False, text, "Compare with another `--prior-scale`.")
 
 
 def robust_findings(fit: Fit, rows: DesignRows, y: np.ndarray, cluster: str | None) -> dict[str, Any]:

@@ -11,6 +11,7 @@ knots, means and levels are those of the fitted rows. What it remembers is plain
 import copy
 import dataclasses
 import functools
+import itertools
 import math
 import re
 import warnings
@@ -23,7 +24,7 @@ from gyromc.checks import require
 from gyromc.errors import InvalidInput
 from gyromc.extras import needs
 from gyromc.tables.datatable import pandas_module
-from gyromc.tables.expressions import FUNCTIONS, categorical_call, columns_of, functions, offset_call
+from gyromc.tables.expressions import FUNCTIONS, columns_of, functions, special_call
 
 LONGEST = 10_000  # characters
 MOST_TERMS = 100_000  # that formulaic makes of a formula in a second, before it drops those that are the same
@@ -205,32 +206,23 @@ def _letters(text: str) -> Iterator[tuple[int, str, int]]:
 
 def _without_groups(text: str) -> tuple[str, list[str]]:
     """Return the terms without `(… | …)`, and what was inside each of those."""
-    spans, opened, bar = [], 0, False
-    for place, letter, depth in _letters(text):
-        if depth == 0:
-            require(
-                letter != "|",
-                f"`|` stands in brackets with the grouping column, as in `{EXAMPLE}`: got {text.strip()!r}.",
-            )
-        elif depth == 1 and letter in "([{":
-            opened, bar = place, False
-        elif depth == 1 and letter == "|":
-            bar = True
-        elif letter == "|":
-            raise InvalidInput(
-                f"`|` stands in brackets that are a term of their own, as in `{EXAMPLE}`: got {text.strip()!r}."
-            )
-        elif depth == 1 and letter in ")]}" and bar:
-            spans.append((opened, place + 1))
-    found = [text[first + 1 : end - 1] for first, end in spans]
-    for first, end in reversed(spans):
-        before, after = text[:first].rstrip(), text[end:].lstrip()
+    kept, found = "", []
+    signs = [place for place, letter, depth in _letters(text) if depth == 0 and letter in "+-"]
+    for part in (text[first:end] for first, end in itertools.pairwise([0, *signs, len(text)])):
+        bars = [depth for _, letter, depth in _letters(part) if letter == "|"]
+        if not bars:
+            kept += part
+            continue
+        where = "with the grouping column" if min(bars) == 0 else "that are a term of their own"
+        require(set(bars) == {1}, f"`|` stands in brackets {where}, as in `{EXAMPLE}`: got {text.strip()!r}.")
+        term = part.strip().removeprefix("+").strip()
+        ends = [place for place, letter, depth in _letters(term) if depth == 1 and letter == ")"]
         require(
-            (not before or before.endswith("+")) and (not after or after[0] in "+-"),
-            f"A group term {text[first:end]} is added with `+`, as in `{EXAMPLE}`: got {text.strip()!r}.",
+            term.startswith("(") and ends == [len(term) - 1],
+            f"A group term stands alone and is added with `+`, as in `{EXAMPLE}`: got {term!r}.",
         )
-        text = f"{before.removesuffix('+')} {after}" if before else after.removeprefix("+")
-    return text, found
+        found.append(term[1:-1])
+    return kept.strip().removeprefix("+"), found
 
 
 def _factors(inside: str, columns: Collection[str]) -> list[tuple[str, ...]]:
@@ -285,22 +277,22 @@ def _terms(text: str, columns: Sequence[str]) -> tuple[Terms, tuple[Expression, 
         if not factors:
             intercept = True
             continue
-        # What formulaic would evaluate instead of looking up a column.
-        code = [factor.eval_method.value == "python" for factor in factors]
-        offset = offset_call(factors[0].expr) if code == [True] else None
-        if offset is not None:
-            offsets.append(Expression(offset, columns_of(offset, columns)))
-            continue
         for i, factor in enumerate(factors):
-            category = categorical_call(factor.expr) if code[i] else None
-            if category is not None:
-                factors[i] = formulaic.parser.types.Factor(category, eval_method="lookup")
-                categorical.append(category)
-            computed = code[i] and category is None
-            names = columns_of(factor.expr if computed else f"`{category or factor.expr}`", columns)
+            # What formulaic would evaluate instead of looking up a column.
+            code = factor.eval_method.value == "python"
+            name, inside = (code and special_call(factor.expr)) or ("", factor.expr)
+            if name == "offset" and len(factors) == 1:
+                offsets.append(Expression(inside, columns_of(inside, columns)))
+                break
+            if name == "C":
+                factors[i] = formulaic.parser.types.Factor(inside, eval_method="lookup")
+                categorical.append(inside)
+            computed = code and name != "C"
+            names = columns_of(factor.expr if computed else f"`{inside}`", columns)
             reads += names
             numeric += names if computed else []
-        kept.append(formulaic.parser.types.Term(factors))
+        else:
+            kept.append(formulaic.parser.types.Term(factors))
     both = sorted(set(categorical) & set(numeric))
     require(not both, f"The formula uses {', '.join(map(repr, both))} as categories and as numbers. Keep one of them.")
     unique = [tuple(dict.fromkeys(names)) for names in (reads, categorical, numeric)]

@@ -6,8 +6,6 @@ the rows, which has the checks of the model. Options that need all rows in memor
 
 import dataclasses
 import datetime
-import shutil
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -132,21 +130,16 @@ def large_study(request: Request, say: Callable[[str], object] = lambda text: No
 
 def _check_sample(request: Request, found, source: Parquet, folder: Path, say) -> dict[str, Any]:
     """The ordinary fit of the sampled rows: what its checks say, and its report as a file of the folder."""
-    from gyromc.tables.report import verdicts
-    from gyromc.tables.study import study
+    from gyromc.tables.report import render, verdicts
+    from gyromc.tables.study import Watch, computed
 
     X, y = found.sample
     say(f"checking the model on {len(y):,} rows, drawn at random")
-    arrow = pyarrow()
-    with tempfile.TemporaryDirectory(prefix="gyromc-sample-") as place:
-        path = Path(place, "sample.parquet")
-        columns = {name: X[:, j] for j, name in enumerate(source.columns)}
-        arrow.parquet.write_table(arrow.table(columns | {request.target: y}), path)
-        plain = dataclasses.replace(
-            request, data=str(path), out=str(Path(place, "out")), columns=[], drop=[], family=found.family
-        )
-        directory, results = study(plain, lambda line: None)
-        shutil.copy(directory / "report.html", folder / REPORT)
+    columns = {name: X[:, j] for j, name in enumerate(source.columns)} | {request.target: y}
+    chosen = list(source.columns) if request.columns or request.drop else []
+    model, _ = computed(dataclasses.replace(request, columns=chosen, drop=[], family=found.family), columns, Watch())
+    results = model.results or {}
+    write_atomically(folder / REPORT, render(results))
     return {"rows": len(y), "verdicts": verdicts(results), "held_out": results["held_out"], "report": REPORT}
 
 

@@ -92,10 +92,10 @@ def fit(
     chosen = {name: _as_text(name, value) for name, value in given.items()}
     request = Request(data=str(data) if path else "data", formula=formula, **chosen)
     try:
-        model, _ = _computed(request, None if path else data, Watch(warn=_warn), progress)
+        model, _ = computed(request, None if path else data, Watch(warn=_warn), progress)
     except InvalidInput as error:
         raise type(error)(in_python(str(error))) from None
-    return dataclasses.replace(model, results=_in_python(json.loads(json_text(model.results))))
+    return dataclasses.replace(model, results=_in_python(model.results))
 
 
 def _in_python(value: Any) -> Any:
@@ -140,7 +140,7 @@ def study(request: Request, say: Callable[[str], object] = lambda text: None) ->
     require_draws_file(request.draws)
     watch = Watch(say, lambda message: say(f"warning: {message}"))
     with results_folder(request.directory, FILES, *inputs) as folder:
-        model, tables = _computed(request, None, watch, None)
+        model, tables = computed(request, None, watch)
         watch.stage("writing the report")
         assert model.results is not None
         results = write(model.results, tables, folder)
@@ -154,9 +154,9 @@ def study(request: Request, say: Callable[[str], object] = lambda text: None) ->
 
 @dataclasses.dataclass
 class Watch:
-    """Shows each stage and the steps made, and warns; raises `KeyboardInterrupt` between them after Ctrl-C.
+    """Shows each stage, and warns; raises `KeyboardInterrupt` between stages after Ctrl-C.
 
-    `large`: whether a stage first gives back the memory that the last one took, which takes longer than it helps for small tables.
+    `large`: whether a stage first gives back the memory that the last one took: for small tables that costs more than it helps.
     """
 
     say: Callable[[str], object] = lambda text: None
@@ -173,10 +173,10 @@ class Watch:
         self.shown.describe(text)
 
 
-def _computed(
-    request: Request, data: Any, watch: Watch, wanted: bool | None
+def computed(
+    request: Request, data: Any, watch: Watch, wanted: bool | None = None
 ) -> tuple[FittedModel, dict[str, findings.Rows]]:
-    """The fitted model, with the content of fit.json as its results, and the tables that stand beside it."""
+    """Return the fitted model, with the content of fit.json as its results, and the tables that stand beside it."""
     began, started = time.perf_counter(), datetime.datetime.now(datetime.UTC)
     regression.relative_error(request.effort)
     prepared = prepare(request, data)
@@ -197,7 +197,7 @@ def _computed(
         "files": ["fit.json", "report.html", *tables],
         "times": whole_time | results["times"],
     }
-    return dataclasses.replace(model, results=results), tables
+    return dataclasses.replace(model, results=json.loads(json_text(results))), tables
 
 
 def chosen_family(request: Request, prepared: Prepared) -> tuple[Prepared, dict[str, Any] | None]:
@@ -257,7 +257,7 @@ def _findings(request: Request, prepared: Prepared, watch: Watch) -> tuple[dict[
     results["effects"] = effect_findings(fit, prepared)
     results["prior"] = _prior_findings(request, prepared)
     watch.stage("checking the model")
-    results["adequacy"] = adequacy(fit, prepared, held_out, request.command)
+    results["adequacy"] = adequacy(fit, prepared, held_out, request)
     about = {
         "file": located(request.data).name,
         "rows": table.num_rows,
