@@ -125,7 +125,7 @@ def checked(formula: str, data: dict[str, Any], family: str, **more: Any) -> tup
             num_draws=1024,
             **rows.beside(),
         )
-    return prepared, found, adequacy(found, prepared, None, request.command)
+    return prepared, found, adequacy(found, prepared, None, request)
 
 
 def right(design: Design, count: int, seed: int = 0) -> dict[str, Any]:

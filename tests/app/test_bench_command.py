@@ -1,17 +1,18 @@
 """`gyromc bench` outside and inside a checkout."""
 
 import json
+import sys
 
 import pytest
 from typer.testing import CliRunner
 
-from gyromc.app import bench
+from gyromc.app import cli
 from gyromc.app.cli import app
 from gyromc.errors import InvalidInput
 
 
 def test_without_a_checkout_a_message_names_the_remedy(tmp_path, monkeypatch):
-    monkeypatch.setattr(bench, "_benchmarks", lambda: tmp_path / "benchmarks")
+    monkeypatch.setattr(cli, "BENCHMARKS", tmp_path / "benchmarks")
     with pytest.raises(InvalidInput, match=r"not in the installed package. Clone gyromc and run `make bench`"):
         CliRunner().invoke(app, ["bench"], catch_exceptions=False)
 
@@ -27,7 +28,7 @@ def test_in_a_checkout_it_measures(tmp_path, monkeypatch):
         "plot_growth = plot\n"
     )
     monkeypatch.syspath_prepend(str(folder))
-    monkeypatch.delitem(bench.sys.modules, "speed", raising=False)
+    monkeypatch.delitem(sys.modules, "speed", raising=False)
     out = tmp_path / "out"
     done = CliRunner().invoke(
         app, ["bench", "speed", "a", "--repeats", "2", "--out", str(out), "--json"], catch_exceptions=False
@@ -37,7 +38,7 @@ def test_in_a_checkout_it_measures(tmp_path, monkeypatch):
     assert json.loads((out / "bench.json").read_text()) == json.loads(done.stdout)
     assert sorted(path.name for path in out.iterdir()) == ["bench.json", "bench.png", "growth.png"]
     assert "[/table] [['a'], 5, True]" in CliRunner().invoke(app, ["bench", "speed", "a", "--growth"]).stdout
-    del bench.sys.modules["speed"]  # not by monkeypatch, which would put it back
+    del sys.modules["speed"]  # not by monkeypatch, which would put it back
 
 
 FAKE = """
@@ -64,17 +65,17 @@ def fake_accuracy(tmp_path, monkeypatch):
     folder = tmp_path / "benchmarks"
     (folder / "accuracy").mkdir(parents=True)
     monkeypatch.syspath_prepend(str(folder))
-    real = {name: module for name, module in bench.sys.modules.items() if name.partition(".")[0] == "accuracy"}
+    real = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "accuracy"}
     for name in real:
-        del bench.sys.modules[name]
+        del sys.modules[name]
 
     def make(then="pass"):
         (folder / "accuracy" / "__init__.py").write_text(FAKE.format(then=then))
 
     yield make
-    bench.sys.modules.pop("accuracy", None)
-    bench.sys.modules.pop("accuracy.race", None)
-    bench.sys.modules.update(real)
+    sys.modules.pop("accuracy", None)
+    sys.modules.pop("accuracy.race", None)
+    sys.modules.update(real)
 
 
 def test_accuracy_is_a_benchmark_of_its_own(fake_accuracy, tmp_path):

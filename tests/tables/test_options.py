@@ -10,8 +10,7 @@ from gyromc.errors import InvalidInput
 from gyromc.regression.fit import GroupTerm, fit
 from gyromc.regression.robust import robust_sd
 from gyromc.tables.datatable import read_table
-from gyromc.tables.preparation import prepare
-from gyromc.tables.priors import asked_priors
+from gyromc.tables.preparation import asked_priors, prepare
 from gyromc.tables.request import Request
 from gyromc.tables.roles import learn_dates
 from gyromc.tables.study import fit as fit_table

@@ -1,33 +1,30 @@
 """The command line, `gyromc predict | run | fit | …`. Data go to standard output, everything else to standard error.
 
-Each module in `COMMANDS` adds its commands with `register(app)`. Nothing heavy is imported until a command needs it.
+The modules imported here add their commands to `app`. Nothing heavy is imported until a command needs it.
 """
 
+import gc
+import importlib
 import os
 import signal
 import sys
 import threading
 import warnings
-from typing import NoReturn
+from pathlib import Path
+from typing import Annotated, NoReturn
 
 import typer
 
-from gyromc.app import bench, explore, fit, paper, plans
-from gyromc.app.output import prepare_streams
-from gyromc.show.interruption import Interruption, interruptible
+from gyromc.app import explore, fit, paper, plans  # noqa: F401  # they add their commands
+from gyromc.app.output import app, prepare_streams
+from gyromc.show.interruption import interruptible
 
-COMMANDS = (plans, fit, paper, bench, explore)
+BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
+"""A folder of the checkout that this file belongs to; the package has none."""
 PATIENCE = 1.5
 """Seconds that Ctrl-C may wait for the end of a step."""
 AGAIN = 0.1
 """Seconds after which a signal is sent again that came where Python drops exceptions."""
-
-app = typer.Typer(
-    name="gyromc",
-    help="Posterior means with error bars you can check. First try: gyromc fit example:heart --target disease",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
 
 
 def _version(wanted: bool) -> None:
@@ -45,25 +42,38 @@ def _options(
     pass
 
 
-for _module in COMMANDS:
-    _module.register(app)
+# All arguments, `--help` too, go to the commands in the checkout.
+@app.command(
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False, "help_option_names": []}
+)
+def bench(arguments: Annotated[list[str] | None, typer.Argument(metavar="[speed|accuracy] …")] = None) -> None:
+    """Measure engines and accuracy, compared with other packages; in a checkout of the source only."""
+    from gyromc.checks import require
+
+    require(
+        BENCHMARKS.is_dir(),
+        "`gyromc bench` measures a checkout of the source and is not in the installed package. Clone gyromc and run "
+        "`make bench`.",
+    )
+    if str(BENCHMARKS) not in sys.path:
+        sys.path.insert(0, str(BENCHMARKS))
+    commands = typer.main.get_command(importlib.import_module("bench_commands").app)
+    raise typer.Exit(commands.main(arguments or [], prog_name="gyromc bench", standalone_mode=False) or 0)
 
 
-def _flags_without_a_type() -> None:
-    """Let help show `--version`, not `--version <bool>`: Typer 0.29 names the type of flags, earlier ones do not."""
-    from typer.core import TyperOption
-
-    shown = getattr(TyperOption, "display_type_rich", None)
-    if shown is not None:
-        setattr(TyperOption, "display_type_rich", lambda self, ctx: None if self.is_flag else shown(self, ctx))  # noqa: B010
-
-
-_flags_without_a_type()
+# Help shows `--version`, not `--version <bool>`: Typer 0.29 names the type of flags, earlier ones do not.
+_shown = getattr(typer.core.TyperOption, "display_type_rich", None)
+if _shown is not None:
+    typer.core.TyperOption.display_type_rich = lambda self, ctx: None if self.is_flag else _shown(self, ctx)
 
 
 def main() -> None:
     """Run the command line as a process. After a signal it ends at once, without waiting for threads that still compute."""
     sys.unraisablehook, warnings.showwarning = _ignore_interrupts, _show_warning
+    # Nearly all objects that imports and compilation make stay: to look at them again and again takes a tenth of the time.
+    gc.set_threshold(50_000, 20, 50)
+    # Typer's Pydantic would read the metadata of every installed package in search of plugins.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:
         command_line()
     except SystemExit as done:
@@ -88,7 +98,12 @@ def command_line() -> None:
         prepare_streams()
         try:
             with interruptible(patience=PATIENCE) as stop:
-                _run(stop)
+                try:
+                    app()
+                # What Ctrl-C breaks, such as an import half-way, counts as Ctrl-C.
+                except Exception:
+                    stop.check()
+                    raise
         finally:
             sys.stdout.flush()
     except KeyboardInterrupt:
@@ -129,15 +144,6 @@ def _no_device() -> str | None:
     except Exception:  # RuntimeError the first time, AssertionError after that
         return wanted
     return None
-
-
-def _run(stop: Interruption) -> None:
-    """Run the app; what Ctrl-C breaks, such as an import half-way, counts as Ctrl-C."""
-    try:
-        app()
-    except Exception:
-        stop.check()
-        raise
 
 
 def _who() -> str:

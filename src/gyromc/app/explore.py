@@ -5,15 +5,14 @@ from typing import Annotated
 
 import typer
 
+from gyromc.app.output import app
+
 PORT = 8642
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to an app."""
-    examples = "Examples: gyromc explore; gyromc explore --port 0 --no-browser; gyromc explore --out site/explorer"
-    app.command(epilog=examples)(explore)
-
-
+@app.command(
+    epilog="Examples: gyromc explore; gyromc explore --port 0 --no-browser; gyromc explore --out site/explorer"
+)
 def explore(
     port: Annotated[int, typer.Option(help="Where to listen on 127.0.0.1; 0 takes any free port.")] = PORT,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in the browser.")] = True,
@@ -24,6 +23,7 @@ def explore(
     """Serve a page that shows what rotation, schemes and step sizes do on two-dimensional targets. Ctrl-C ends it."""
     from gyromc.explore.server import PageServer, copy_in_one_file
     from gyromc.show.files import require_writable, write_atomically
+    from gyromc.show.interruption import interruptible
     from gyromc.show.progress import say
 
     if out is not None:
@@ -38,15 +38,8 @@ def explore(
             import webbrowser
 
             webbrowser.open(server.url)
-        _serve(server)
-
-
-def _serve(server) -> None:
-    """Answer requests until Ctrl-C, which ends the command without an error."""
-    from gyromc.show.interruption import interruptible
-
-    with interruptible("the server ends") as stop:
-        # Seconds after which Ctrl-C is looked at.
-        server.timeout = 0.2
-        while not stop:
-            server.handle_request()
+        with interruptible("the server ends") as stop:
+            # Seconds after which Ctrl-C is looked at.
+            server.timeout = 0.2
+            while not stop:
+                server.handle_request()

@@ -8,7 +8,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 from typer.core import TyperCommand
 
-from gyromc.app.output import Json, answer
+from gyromc.app.output import Json, answer, app
 from gyromc.tables.request import Request
 
 FIT_EXAMPLES = """Examples:
@@ -45,37 +45,27 @@ class _Fit(TyperCommand):
         super().format_help(ctx, formatter)
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands to an app; the options of `fit` are those of a `Request`."""
-    json = inspect.Parameter("json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Json)
-    fit.__signature__ = inspect.Signature([*_parameters(), json])  # what Typer reads
-    app.command("fit", epilog=FIT_EXAMPLES, cls=_Fit)(fit)
-    app.command("examples")(examples)
-    app.command("apply", epilog=ROWS_EXAMPLES)(apply_model)
-    # Its name before 0.3.
-    app.command("predict-rows", hidden=True)(apply_model)
-    app.command("compare", epilog=COMPARE_EXAMPLE)(compare)
-
-
-def _parameters() -> list[inspect.Parameter]:
-    """The options of a `Request` as parameters of a command."""
-    found, kinds = [], get_type_hints(Request)
+def of_request(command: Any) -> Any:
+    """Give a command with `json` and `options` the options of a `Request`: Typer reads signatures."""
+    kind, kinds = inspect.Parameter.KEYWORD_ONLY, get_type_hints(Request)
+    parameters = []
     for field in dataclasses.fields(Request):
-        default, shown = field.default, dict(field.metadata)
-        names = shown.pop("names")
+        shown = dict(field.metadata)
+        names, default = shown.pop("names"), field.default
+        declared = typer.Option(*names, **shown)
         if field.default_factory is not dataclasses.MISSING:
             default = field.default_factory()
-        required = default is dataclasses.MISSING
-        annotation = Annotated[
-            kinds[field.name], typer.Argument(**shown) if required else typer.Option(*names, **shown)
-        ]
-        default = inspect.Parameter.empty if required else default
-        found.append(
-            inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-        )
-    return found
+        elif default is dataclasses.MISSING:
+            declared, default = typer.Argument(**shown), inspect.Parameter.empty
+        annotation = Annotated[kinds[field.name], declared]
+        parameters.append(inspect.Parameter(field.name, kind, default=default, annotation=annotation))
+    json = inspect.Parameter("json", kind, default=False, annotation=Json)
+    command.__signature__ = inspect.Signature([*parameters, json])
+    return command
 
 
+@app.command(epilog=FIT_EXAMPLES, cls=_Fit)
+@of_request
 def fit(json: bool, **options: Any) -> None:
     """Fit a regression to a table: coefficients, predictions, scores, each with its error, and a report."""
     from gyromc.extras import require_extra
@@ -115,6 +105,7 @@ def fit(json: bool, **options: Any) -> None:
     answer(json, {"out": str(directory), **results}, *shown, path=page)
 
 
+@app.command(epilog=COMPARE_EXAMPLE)
 def compare(
     models: Annotated[list[str], typer.Argument(metavar="MODEL…", help="Models saved by `gyromc fit … --save`.")],
     json: Json = False,
@@ -122,8 +113,7 @@ def compare(
     """Compare saved models of the same rows by leave-one-out cross-validation, with stacking weights."""
     from gyromc.checks import require
     from gyromc.io.runs import load
-    from gyromc.tables.comparing import compared
-    from gyromc.tables.saved import FittedModel
+    from gyromc.tables.saved import FittedModel, compared
 
     found = {path: load(path) for path in models}
     for path, model in found.items():
@@ -132,6 +122,7 @@ def compare(
     answer(json, result.to_dict(), *result.shown())
 
 
+@app.command()
 def examples(json: Json = False) -> None:
     """List the tables that come with the package, each with a command that fits it."""
     from gyromc.datasets import EXAMPLES
@@ -148,6 +139,9 @@ def examples(json: Json = False) -> None:
     answer(json, content, shown, f"{commands}\n\nSources\n{sources}")
 
 
+# Its name before 0.3.
+@app.command("predict-rows", hidden=True)
+@app.command("apply", epilog=ROWS_EXAMPLES)
 def apply_model(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A model saved by `gyromc fit … --save`.")],
     data: Annotated[str, typer.Argument(metavar="DATA", help="New rows: a CSV (also .gz), Excel or Parquet file.")],

@@ -1,4 +1,4 @@
-"""What every command prints to standard output. Remarks go to standard error (`gyromc.show.progress.say`)."""
+"""The app that every command joins, and what it prints to standard output; remarks go to standard error (`progress.say`)."""
 
 import codecs
 import io
@@ -11,6 +11,12 @@ from typing import Annotated, Any
 import typer
 
 ASCII = {"−": "-", "–": "-", "\N{NO-BREAK SPACE}": " ", "…": "...", "×": "x", "±": "+-"}
+app = typer.Typer(
+    name="gyromc",
+    help="Posterior means with error bars you can check. First try: gyromc fit example:heart --target disease",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 """The option that every command has."""
 

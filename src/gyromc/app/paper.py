@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gyromc.app.output import Json, answer
+from gyromc.app.output import Json, answer, app
 
 WORKERS = (
     "Processes that share the work; the numbers are the same for any. Left out: the fastest on this machine, which is one "
@@ -13,13 +13,7 @@ WORKERS = (
 )
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands to an app."""
-    app.command("list", epilog="Example: gyromc list --json")(list_experiments)
-    app.command("reproduce", epilog="Example: gyromc reproduce nld-quadratic linear-nld --out results/two")(reproduce)
-    app.command("report", epilog="Example: gyromc report results/quick")(report)
-
-
+@app.command("list", epilog="Example: gyromc list --json")
 def list_experiments(json: Json = False) -> None:
     """List the paper's experiments and what each costs."""
     from gyromc.paper.catalogue import CATALOGUE, PROFILES, seconds
@@ -44,6 +38,7 @@ def list_experiments(json: Json = False) -> None:
     answer(json, rows, _costs(rows))
 
 
+@app.command(epilog="Example: gyromc reproduce nld-quadratic linear-nld --out results/two")
 def reproduce(
     names: Annotated[list[str] | None, typer.Argument(help="Experiments; all twelve when left out.")] = None,
     profile: Annotated[
@@ -85,6 +80,7 @@ def reproduce(
     answer(json, content, _verdicts(done.results), path=done.report)
 
 
+@app.command(epilog="Example: gyromc report results/quick")
 def report(
     directory: Annotated[str, typer.Argument(help="A directory with results.json.")],
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the verdict table as Markdown instead.")] = False,

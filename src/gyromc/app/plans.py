@@ -3,22 +3,23 @@
 `run` and `continue` may be one of several processes: then only process 0 prints, writes files and shows progress.
 """
 
+import contextlib
 import io
 import os
 import sys
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gyromc.app.output import Json, answer, print_json
+from gyromc import __version__
+from gyromc.app.output import Json, answer, app, print_json
 from gyromc.errors import GyromcWarning
 
 if TYPE_CHECKING:
     from gyromc.plan import Plan
     from gyromc.results import Run
-    from gyromc.tuning.tuned import Tuned
 
 INTERRUPTED = 130
 """The status after Ctrl-C."""
@@ -32,59 +33,22 @@ AllowImport = Annotated[
 ]
 StepSize = Annotated[float | None, typer.Option(help="Another step size than the plan's (N = ⌊η⁻²⌋ follows it).")]
 
-PANEL = "Several processes"
-Distributed = Annotated[
-    bool,
-    typer.Option(
-        "--distributed",
-        help="Run as one of several processes, started by SLURM, Open MPI, Kubernetes or by hand.",
-        rich_help_panel=PANEL,
-    ),
-]
-Coordinator = Annotated[
-    str | None,
-    typer.Option(
-        help="HOST:PORT of process 0; left out: GYROMC_COORDINATOR, or what the launcher says.", rich_help_panel=PANEL
-    ),
-]
-ProcessId = Annotated[
-    int | None,
-    typer.Option(
-        help="Which process this is, from 0; left out: GYROMC_PROCESS_ID, or what the launcher says.",
-        rich_help_panel=PANEL,
-    ),
-]
-Processes = Annotated[
-    int | None,
-    typer.Option(
-        help="How many processes there are; left out: GYROMC_PROCESSES, or what the launcher says.",
-        rich_help_panel=PANEL,
-    ),
-]
-Wait = Annotated[
-    float, typer.Option(help="Seconds to wait for the other processes at the start.", rich_help_panel=PANEL)
-]
+
+def _of_processes(help: str, *names: str) -> Any:
+    return typer.Option(*names, help=help, rich_help_panel="Several processes")
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands to an app."""
-    app.command(epilog="Example: gyromc predict nld-nonquadratic --step-size 0.025")(predict)
-    app.command(
-        epilog="Exit status: 0 done; 2 refused or diverged; 130 after Ctrl-C and 143 after SIGTERM, with a checkpoint saved "
-        "where --checkpoint is given; 75 because another process of the run ended. Examples: "
-        "gyromc run nld-quadratic --step-size 0.025 --num-chains 500 --json; "
-        "gyromc run plan.toml --checkpoint DIR --every 30s --save run.gyromc"
-    )(run)
-    app.command("continue", epilog="Example: gyromc continue run.gyromc --steps 10000 --save longer.gyromc")(continue_)
-    app.command(epilog="Example: gyromc schema > plan.schema.json")(schema)
-    app.command(
-        epilog="Examples: gyromc tune plan.toml --gradients 4000 --save tuned.toml; gyromc tune nld-nonquadratic --error 0.01"
-    )(tune)
+SAID = "or what the launcher says."
+STARTED = "Run as one of several processes, started by SLURM, Open MPI, Kubernetes or by hand."
+Distributed = Annotated[bool, _of_processes(STARTED, "--distributed")]
+Coordinator = Annotated[str | None, _of_processes(f"HOST:PORT of process 0; left out: GYROMC_COORDINATOR, {SAID}")]
+ProcessId = Annotated[int | None, _of_processes(f"Which process this is, from 0; left out: GYROMC_PROCESS_ID, {SAID}")]
+Processes = Annotated[int | None, _of_processes(f"How many processes there are; left out: GYROMC_PROCESSES, {SAID}")]
+Wait = Annotated[float, _of_processes("Seconds to wait for the other processes at the start.")]
 
 
 def is_plan_file(what: str) -> bool:
     """Whether the name is that of a plan file: a path ending in .toml, or any path that exists."""
-
     return what.endswith(".toml") or os.path.isfile(what)
 
 
@@ -110,6 +74,7 @@ def find(what: str, step_size: float | None = None, allow_import: bool = False) 
     return experiment.plan(step_size=min(experiment.step_sizes) if step_size is None else step_size)
 
 
+@app.command(epilog="Example: gyromc predict nld-nonquadratic --step-size 0.025")
 def predict(
     what: What,
     step_size: StepSize = None,
@@ -124,6 +89,12 @@ def predict(
     answer(json, prediction.to_dict(), prediction)
 
 
+@app.command(
+    epilog="Exit status: 0 done; 2 refused or diverged; 130 after Ctrl-C and 143 after SIGTERM, with a checkpoint saved "
+    "where --checkpoint is given; 75 because another process of the run ended. Examples: "
+    "gyromc run nld-quadratic --step-size 0.025 --num-chains 500 --json; "
+    "gyromc run plan.toml --checkpoint DIR --every 30s --save run.gyromc"
+)
 def run(
     what: What,
     step_size: StepSize = None,
@@ -166,6 +137,7 @@ def run(
     _finish(run(plan, engine, progress=progress, on_divergence=on_divergence, thin=thin, **saving), save, json)
 
 
+@app.command("continue", epilog="Example: gyromc continue run.gyromc --steps 10000 --save longer.gyromc")
 def continue_(
     saved: Annotated[Path, typer.Argument(metavar="RUN.gyromc", help="A file of `gyromc run … --save` or `run.save`.")],
     steps: Annotated[
@@ -219,6 +191,7 @@ def _finish(result: "Run", save: Path | None, json: bool) -> None:
         raise typer.Exit(INTERRUPTED)
 
 
+@app.command(epilog="Example: gyromc schema > plan.schema.json")
 def schema() -> None:
     """Print the JSON Schema of plan files, with which editors check and complete them."""
     from gyromc.io.kinds import plan_schema
@@ -226,6 +199,9 @@ def schema() -> None:
     print_json(plan_schema())
 
 
+@app.command(
+    epilog="Examples: gyromc tune plan.toml --gradients 4000 --save tuned.toml; gyromc tune nld-nonquadratic --error 0.01"
+)
 def tune(
     what: What,
     gradients: Annotated[float | None, typer.Option(help="The budget, in gradients over all the data.")] = None,
@@ -261,18 +237,13 @@ def tune(
         write_atomically(save, text_of(tuned.plan, Path(what), save))
         say(f"wrote {save}")
     if html is not None:
-        write_atomically(html, _account(tuned, what))
+        from gyromc.show.pages import environment
+
+        template = environment("gyromc.app").get_template("tune.html.j2")
+        page = template.render(what=what, account=tuned._repr_html_(), version=__version__)
+        write_atomically(html, page)
         say(f"wrote {html}")
     answer(json, tuned.to_dict(), tuned)
-
-
-def _account(tuned: "Tuned", what: str) -> str:
-    """The account of a tuning as a page; `what` is the plan file or experiment that was tuned."""
-    from gyromc import __version__
-    from gyromc.show.pages import environment
-
-    template = environment("gyromc.app").get_template("tune.html.j2")
-    return template.render(what=what, account=tuned._repr_html_(), version=__version__)
 
 
 def join(
@@ -283,7 +254,12 @@ def join(
         return None
     from gyromc.processes import start
 
-    _keep_output()
+    # Libraries write to standard error, so that output has the answer alone: Gloo, through which processors exchange arrays,
+    # writes a line when processes connect. Streams of a test have no number, and no library writes to them.
+    with contextlib.suppress(OSError, ValueError, io.UnsupportedOperation):
+        kept = os.dup(sys.stdout.fileno())
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+        sys.stdout = open(kept, "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors)  # noqa: SIM115  # for the process
     start(coordinator, processes, process_id, timeout=wait)
     if is_first():
         return None
@@ -297,17 +273,3 @@ def is_first() -> bool:
     from gyromc.processes import index
 
     return index() == 0
-
-
-def _keep_output() -> None:
-    """Send what libraries write to standard output to standard error, so that output has the answer alone.
-
-    Gloo, through which processors exchange arrays, writes a line there when processes connect.
-    """
-    try:
-        kept = os.dup(sys.stdout.fileno())
-        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    # Streams of a test, which no library writes to.
-    except (OSError, ValueError, io.UnsupportedOperation):
-        return
-    sys.stdout = open(kept, "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors)  # noqa: SIM115  # for the whole process

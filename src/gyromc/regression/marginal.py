@@ -13,7 +13,7 @@ import functools
 import itertools
 
 import numpy as np
-from scipy import optimize, special
+from scipy import special
 
 from gyromc.approx.gaussian import GaussianApproximation
 from gyromc.approx.sample import SETTINGS as SAMPLES
@@ -239,6 +239,9 @@ class Marginal:
         def value_and_slope(x):
             values = -self.log_densities(np.concatenate([x[None], x + steps, x - steps]))
             return values[0], (values[1 : self.dim + 1] - values[self.dim + 1 :]) / (2 * SETTINGS.step)
+
+        # Where it is needed, since it takes a while to import.
+        from scipy import optimize
 
         mode = optimize.minimize(value_and_slope, np.zeros(self.dim), jac=True, method="BFGS", options={"gtol": 1e-3}).x
         slopes = [value_and_slope(mode + step)[1] - value_and_slope(mode - step)[1] for step in steps]

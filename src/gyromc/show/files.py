@@ -129,27 +129,22 @@ def results_folder(path: str | Path, own: Collection[str], *inputs: str | None) 
     with locked(folder):
         try:
             yield folder
-            # All files move, or none.
+            # All files move, or none; those of an earlier run that are not made anew go.
             with unhurried():
-                _move_into_place(folder, path, own)
+                if not path.exists():
+                    folder.rename(path)
+                    return
+                new = sorted(os.listdir(folder))
+                for name in new:
+                    os.replace(folder / name, path / name)
+                for name in set(own) - set(new):
+                    (path / name).unlink(missing_ok=True)
+                folder.rmdir()
         except BaseException:
             # Nothing half-written stays, however slow the disk is.
             with unhurried():
                 shutil.rmtree(folder, ignore_errors=True)
             raise
-
-
-def _move_into_place(folder: Path, path: Path, own: Collection[str]) -> None:
-    """Rename a finished folder to `path`; where there is one, move the files into it and remove those of an earlier run."""
-    if not path.exists():
-        folder.rename(path)
-        return
-    new = sorted(os.listdir(folder))
-    for name in new:
-        os.replace(folder / name, path / name)
-    for name in set(own) - set(new):
-        (path / name).unlink(missing_ok=True)
-    folder.rmdir()
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ import dataclasses
 import io
 import os
 import platform
+import re
 import warnings
 from importlib import metadata
 from pathlib import Path
@@ -114,21 +115,16 @@ def machine() -> dict[str, Any]:
     """Return the versions, the processor and the device that the numbers were made with."""
     import jax
 
+    known, processor = Path("/proc/cpuinfo"), platform.processor() or "unknown"
+    if known.exists():
+        named = re.search(r"^model name\s*: (.*)$", known.read_text(encoding="utf-8"), re.MULTILINE)
+        processor = named[1].strip() if named else processor
     return {
         "gyromc": gyromc.__version__,
         "python": platform.python_version(),
         **{name: metadata.version(name) for name in ("jax", "numpy", "scipy")},
         "system": f"{platform.system()} {platform.machine()}",
-        "processor": _processor(),
+        "processor": processor,
         "device": jax.devices()[0].device_kind,
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
     }
-
-
-def _processor() -> str:
-    lines = Path("/proc/cpuinfo")
-    if lines.exists():
-        for line in lines.read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or "unknown"

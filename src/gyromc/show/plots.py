@@ -23,8 +23,8 @@ BINS = 20  # of ranks, as ArviZ draws them
 
 
 def figure_style() -> Any:
-    """Matplotlib's settings; a $ in the name of a column is a $."""
-    return matplotlib.rc_context({**FIGURE_STYLE, "text.parse_math": False})
+    """Matplotlib's settings; a $ in the name of a column is a $, and titles need not make way for ticks above the axes."""
+    return matplotlib.rc_context({**FIGURE_STYLE, "text.parse_math": False, "axes.titley": 1.0})
 
 
 class NotebookFigure(Figure):

@@ -4,9 +4,10 @@
 attribute of a part of a row.
 """
 
+import functools
 import operator
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Generic, Self, TypeVar, overload
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -66,37 +67,17 @@ class Records(Mapping[str, Row]):
         return id(self)
 
 
-class Column(Generic[Value]):
+class Column(functools.cached_property[dict[str, Value]]):
     """One attribute of all rows of a `Records`, by name. It is computed when first read, then stored."""
 
     def __init__(self, doc: str):
+        super().__init__(lambda of: {name: getattr(row, str(self.attrname)) for name, row in of.rows.items()})
         self.__doc__ = doc
 
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name
 
-    @overload
-    def __get__(self, instance: None, owner: type) -> Self: ...
-    @overload
-    def __get__(self, instance: Records, owner: type) -> dict[str, Value]: ...
-    def __get__(self, instance: Records | None, owner: type) -> Self | dict[str, Value]:
-        if instance is None:
-            return self
-        found = {name: getattr(row, self.name) for name, row in instance.rows.items()}
-        # Read instead of this descriptor from now on.
-        instance.__dict__[self.name] = found
-        return found
-
-
-class Forwarded(Generic[Value]):
+class Forwarded(functools.cached_property[Value]):
     """An attribute of a part of an object, such as `error.std_error`, read under its own name."""
 
     def __init__(self, path: str, doc: str):
-        self.read, self.__doc__ = operator.attrgetter(path), doc
-
-    @overload
-    def __get__(self, instance: None, owner: type) -> Self: ...
-    @overload
-    def __get__(self, instance: object, owner: type) -> Value: ...
-    def __get__(self, instance: object | None, owner: type) -> Self | Value:
-        return self if instance is None else self.read(instance)
+        super().__init__(operator.attrgetter(path))
+        self.__doc__ = doc

@@ -6,7 +6,6 @@ headline, LOO, WAIC, R², deviance and the numbers of figures.
 
 import dataclasses
 import re
-import shlex
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,25 +18,25 @@ from gyromc.show.numbers import counted, listed, number, plain
 from gyromc.tables.datatable import DataTable, as_numbers
 from gyromc.tables.encoding import CategoricalColumn, Encoding
 from gyromc.tables.preparation import Prepared
-from gyromc.tables.request import option_added
+from gyromc.tables.request import Request
 from gyromc.targets.families import FAMILIES
 from gyromc.targets.likelihoods import ResponseKind
 
 EVEN, ZEROS = "conway-maxwell-poisson", "zero-inflated-poisson"  # families for even counts, and for many zeros
 MOST_TERMS = 12  # of a formula that is written out
-MOST_ROWS = 5  # that are named
+MOST_ROWS, ROWS_NAMED = 5, 20  # that sentences name, and that fit.json does
 HEAVY_TAILS = 1.0  # excess kurtosis of residuals: 1.2 for a t law with nine degrees of freedom
 SKEWED = 0.25  # (q₉₀ + q₁₀ - 2 q₅₀)/(q₉₀ - q₁₀) of residuals: 0.47 for an exponential law
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Setting:
-    """What the sentences name: the columns, the command, the places of rows, whether all responses are positive, the excess
+    """What the sentences name: columns, what was asked for, the places of rows, whether all responses are positive, the excess
     kurtosis of the residuals, whether these are skewed, and the check that found a column left out that explains much."""
 
     encoding: Encoding
     table: DataTable
-    command: str
+    request: Request
     positive: bool
     kurtosis: float = 0.0
     skewed: bool = False
@@ -67,22 +66,23 @@ class Setting:
         lines = list(dict.fromkeys(str(self.table.lines[row]) for row in rows))  # a row may stand for many observations
         return f"{self.table.unit}{'s' if len(lines) > 1 else ''} {listed(lines, MOST_ROWS)}"
 
-    def family(self, name: str) -> str:
-        return option_added(self.command, "--family", name)
+    def command(self, **changes: Any) -> str:
+        """The command line with some options changed."""
+        return dataclasses.replace(self.request, **changes).command
 
     def wide(self, text: str, remedy: str = "Use a family with a free variance.") -> "Advice | None":
         """The advice to take the wider family; None where there is none."""
-        return None if self.wider is None else Advice(text, remedy, self.family(self.wider))
+        return None if self.wider is None else Advice(text, remedy, self.command(family=self.wider))
 
     def robust(self, text: str) -> "Advice":
-        return Advice(text, "Compare with robust standard deviations.", f"{self.command} --robust")
+        return Advice(text, "Compare with robust standard deviations.", self.command(robust=True))
 
     def without(self, name: str) -> str | None:
         """The command without the column of the file that a column of X comes from; None where an option cannot say so."""
         source = _source(self.encoding, name)
         made = {part for date in self.encoding.dates for part in date.outputs}
-        refused = "--formula" in self.command or "--columns" in self.command or source in made
-        return None if refused else f"{self.command} --drop {shlex.quote(source)}"
+        refused = self.request.formula is not None or self.request.columns or source in made
+        return None if refused else self.command(drop=[*self.request.drop, source])
 
     def formula(self, change: Callable[[str], str], extra: str = "", target: Callable[[str], str] = str) -> str | None:
         """The command with a formula that changes some columns and adds a term; None where that cannot be written out."""
@@ -93,14 +93,14 @@ class Setting:
             for name in (n for n in plain if change(n) != _backticked(n)):
                 right = re.sub(rf"(?<![\w.`(,]){re.escape(_backticked(name))}(?![\w.`(])", change(name), right)
             changed = f"{target(left)} ~ {right}{more}"
-            return option_added(self.command, "--formula", changed, ("-f",)) if changed != design.text else None
+            return self.command(formula=changed) if changed != design.text else None
         features = [(feature.name, isinstance(feature, CategoricalColumn)) for feature in self.encoding.features]
         if len(features) > MOST_TERMS:
             return None
         terms = [_backticked(name) if categorical else change(name) for name, categorical in features]
-        instead = ("--target", "-t", "--columns", "--drop")  # a formula says itself which columns it uses
         changed = f"{target(_backticked(self.target))} ~ {' + '.join(terms)}{more}"
-        return option_added(self.command, "--formula", changed, instead)
+        # A formula says itself which columns it uses.
+        return self.command(formula=changed, target=None, columns=[], drop=[])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,7 +165,7 @@ def _separation(check: ModelCheck, setting: Setting) -> Advice:
         f"a weighted sum of {names} {split} perfectly in {100 * check.statistic:.0f} % of the rows: these coefficients "
         "are as large as the prior allows, and the data do not determine their size."
     )
-    return Advice(text, "Compare with another prior.", option_added(setting.command, "--prior-scale", "1"))
+    return Advice(text, "Compare with another prior.", setting.command(prior_scale=1))
 
 
 def _dispersion(check: ModelCheck, setting: Setting) -> Advice:
@@ -181,7 +181,7 @@ def _dispersion(check: ModelCheck, setting: Setting) -> Advice:
         remedy = f"Add {name}, which the model leaves out and which would explain {share}."
         return Advice(text, remedy, setting.formula(_backticked, _backticked(name)))
     if check.details["zeros"] and setting.model == "poisson":
-        return Advice(text, "Zeros are too many: give them a share of their own.", setting.family(ZEROS))
+        return Advice(text, "Zeros are too many: give them a share of their own.", setting.command(family=ZEROS))
     return setting.wide(text) or Advice(text, "A relevant column may be missing, or rows may belong to groups.")
 
 
@@ -189,7 +189,7 @@ def _too_even(text: str, setting: Setting) -> Advice:
     if "trials" in FAMILIES[setting.model].known:
         return Advice(text, "Are the trials of a row alike, or are its successes limited in another way?")
     remedy = "Use a family for even counts; of successes among trials, pass the number of these with `--trials`."
-    return Advice(text, remedy, setting.family(EVEN))
+    return Advice(text, remedy, setting.command(family=EVEN))
 
 
 def _dependence(check: ModelCheck, setting: Setting) -> Advice:
@@ -221,13 +221,13 @@ def _link(check: ModelCheck, setting: Setting) -> Advice:
         return Advice(text, MISSING)
     # reversed, the complementary log-log link is steep towards 0
     positive = classes[-1] if check.details["steeper"] else classes[0]
-    command = option_added(setting.family("cloglog"), "--positive", positive)
+    command = setting.command(family="cloglog", positive=positive)
     return Advice(text, f"Use the complementary log-log link of {positive!r}.", command)
 
 
 def _proportional(check: ModelCheck, setting: Setting) -> Advice:
     text = f"{check.details['column']} does not change the odds of all higher classes alike{_chance(check)}."
-    command = option_added(setting.command, "--family", "softmax", ("--order",))
+    command = setting.command(family="softmax", order=None)
     return Advice(text, "Give every class its own coefficients.", command)
 
 
@@ -240,7 +240,7 @@ def _curvature(check: ModelCheck, setting: Setting) -> Advice:
     if basis and setting.encoding.formula is not None:  # a curve already: with more columns it bends more
         finer = f"{basis[1]}({basis[2]}, {2 * int(basis[3])})"
         changed = setting.encoding.formula.text.replace(source, finer)
-        command = option_added(setting.command, "--formula", changed, ("-f",)) if finer in changed else None
+        command = setting.command(formula=changed) if finer in changed else None
         return Advice(text, f"Let the curve bend more: {finer}.", command)
     plain = [name for name in columns if name == setting.encoding.sources.get(name, name)]
     if not plain:
@@ -253,7 +253,7 @@ def _spread(check: ModelCheck, setting: Setting) -> Advice:
     where = f"where predictions of {setting.target} are {check.details['where']} as where they vary least"
     text = f"residuals vary {number(check.statistic, 2)} times as much {where}{_chance(check)}."
     if setting.positive and check.details["where"] == "high" and setting.model == "linear":
-        return Advice(text, "Use a family whose variance grows with the mean.", setting.family("gamma"))
+        return Advice(text, "Use a family whose variance grows with the mean.", setting.command(family="gamma"))
     return setting.robust(text)
 
 
@@ -280,13 +280,13 @@ def _calibration(check: ModelCheck, setting: Setting) -> Advice:
     if counts and setting.wider is not None:
         return setting.wide(text) or Advice(text)
     if setting.model != "linear":
-        return Advice(text, "Compare with other families.", setting.family("auto"))
+        return Advice(text, "Compare with other families.", setting.command(family="auto"))
     skewed = direction == "skewed" or setting.skewed
     if skewed and setting.positive:
-        command = setting.formula(_backticked, target=lambda name: f"log({name})") or setting.family("gamma")
+        command = setting.formula(_backticked, target=lambda name: f"log({name})") or setting.command(family="gamma")
         return Advice(text, f"Take the logarithm of {setting.target}.", command)
     if setting.heavy and not skewed:
-        return Advice(text, "Use a family with heavy tails.", setting.family("student-t"))
+        return Advice(text, "Use a family with heavy tails.", setting.command(family="student-t"))
     if setting.kurtosis < -HEAVY_TAILS / 2:
         return Advice(text, "Residuals have two humps: a column that tells two kinds of rows apart may be missing.")
     return setting.robust(text)
@@ -351,43 +351,34 @@ def _source(encoding: Encoding, name: str) -> str:
 
 SMALL = " That is clear, but small."
 MISSING = "A column, a curve or an interaction may be missing."
-_WORDS: dict[Aspect, Callable[[ModelCheck, Setting], Advice]] = {
-    Aspect.WEIGHTS: _weights,
-    Aspect.SEPARATION: _separation,
-    Aspect.DISPERSION: _dispersion,
-    Aspect.DEPENDENCE: _dependence,
-    Aspect.LINK: _link,
-    Aspect.PROPORTIONAL: _proportional,
-    Aspect.CURVATURE: _curvature,
-    Aspect.SPREAD: _spread,
-    Aspect.CALIBRATION: _calibration,
-    Aspect.COVERAGE: _coverage,
-    Aspect.OUTLIERS: _outliers,
-    Aspect.INTERACTIONS: _interactions,
-    Aspect.INFLUENCE: _influence,
-    Aspect.COLLINEARITY: _collinearity,
+WORDS: dict[Aspect, tuple[str, Callable[[ModelCheck, Setting], Advice]]] = {
+    Aspect.WEIGHTS: ("", _weights),
+    Aspect.SEPARATION: ("", _separation),
+    Aspect.DISPERSION: ("", _dispersion),
+    Aspect.DEPENDENCE: ("residuals are related neither to neighbouring rows nor to columns left out", _dependence),
+    Aspect.LINK: ("probabilities rise as the logistic link says", _link),
+    Aspect.PROPORTIONAL: ("every column changes the odds of all higher classes alike", _proportional),
+    Aspect.CURVATURE: ("no curve explains the residuals", _curvature),
+    Aspect.SPREAD: ("residuals vary as much for low predictions as for high ones", _spread),
+    Aspect.CALIBRATION: ("responses follow their predictive distributions", _calibration),
+    Aspect.COVERAGE: ("", _coverage),
+    Aspect.OUTLIERS: ("", _outliers),
+    Aspect.INTERACTIONS: ("", _interactions),
+    Aspect.INFLUENCE: ("", _influence),
+    Aspect.COLLINEARITY: ("", _collinearity),
 }
-FINE = {
-    Aspect.DEPENDENCE: "residuals are related neither to neighbouring rows nor to columns left out",
-    Aspect.LINK: "probabilities rise as the logistic link says",
-    Aspect.PROPORTIONAL: "every column changes the odds of all higher classes alike",
-    Aspect.CURVATURE: "no curve explains the residuals",
-    Aspect.SPREAD: "residuals vary as much for low predictions as for high ones",
-    Aspect.CALIBRATION: "responses follow their predictive distributions",
-}
+"""What is said where nothing was found, empty where there is a number then too; and the function that words anything else."""
 OF_CLASSES = "class frequencies match the predictions in every group of rows"
-"""What is said where nothing was found; the other aspects give a number then, too."""
 
 
 def _written(check: ModelCheck, setting: Setting) -> dict[str, Any]:
     """A check as fit.json has it. What is clear but too small to matter gets no advice, unless it is a suggestion anyway."""
-    fine = check.verdict is ModelVerdict.FINE
-    if fine and check.aspect in FINE:
+    fine, (nothing, words) = check.verdict is ModelVerdict.FINE, WORDS[check.aspect]
+    if fine and nothing:
         among = f", in {counted(check.details['tried'], 'column')}" if check.aspect is Aspect.CURVATURE else ""
-        text = OF_CLASSES if "gap" in check.details else FINE[check.aspect]
-        advice = Advice(f"{text}{among}{_chance(check)}.")
+        advice = Advice(f"{OF_CLASSES if 'gap' in check.details else nothing}{among}{_chance(check)}.")
     else:
-        advice = _WORDS[check.aspect](check, setting)
+        advice = words(check, setting)
     if not fine and not check.large and not advice.lasting:
         advice = Advice(advice.sentence + SMALL)
     rows = check.details["rows"] if check.aspect in (Aspect.OUTLIERS, Aspect.INFLUENCE) else []
@@ -404,16 +395,15 @@ def _written(check: ModelCheck, setting: Setting) -> dict[str, Any]:
     }
 
 
-ROWS_NAMED = 20
-
-
-def adequacy(fit: Fit, prepared: Prepared, held_out: dict[str, Any] | None, command: str) -> dict[str, Any]:
-    """Return the part of fit.json on whether the model fits; `command`: the command line that made the fit."""
+def adequacy(fit: Fit, prepared: Prepared, held_out: dict[str, Any] | None, request: Request) -> dict[str, Any]:
+    """Return the part of fit.json on whether the model fits; `request`: what made the fit."""
     encoding, rows, y = prepared.encoding, prepared.rows, prepared.y
     further = []
     if held_out is not None and held_out["coverage"]:
         covered = held_out["coverage"]
         further.append(ModelCheck(Aspect.COVERAGE, covered["share"], covered["p"], covered["large"], details=covered))
+    # The first column of dates puts the rows into their order.
+    days = [f"{date.name}_days" for date in encoding.dates if f"{date.name}_days" in prepared.table.columns]
     found = assess(
         fit.posterior,
         rows.X,
@@ -423,7 +413,7 @@ def adequacy(fit: Fit, prepared: Prepared, held_out: dict[str, Any] | None, comm
         further=further,
         beside=rows.beside(),
         weights=rows.weights,
-        order=_order(encoding, prepared.table),
+        order=as_numbers(prepared.table.columns[days[0]])[0] if days else None,
         unused=prepared.unused,
     )
     z = found.outputs[0].values
@@ -434,7 +424,7 @@ def adequacy(fit: Fit, prepared: Prepared, held_out: dict[str, Any] | None, comm
     of_columns = lambda check: check.aspect is Aspect.DEPENDENCE and check.details["kind"] == "column"
     clear = (check for check in found.checks if check.verdict is not ModelVerdict.FINE and check.statistic > FAIR)
     left_out = next(filter(of_columns, clear), None)
-    setting = Setting(encoding, prepared.table.take(found.rows), command, positive, kurtosis, bool(skewed), left_out)
+    setting = Setting(encoding, prepared.table.take(found.rows), request, positive, kurtosis, bool(skewed), left_out)
     checks = [_written(check, setting) for check in ordered(found)]
     return {
         "verdict": found.judgement.value,
@@ -453,24 +443,14 @@ def adequacy(fit: Fit, prepared: Prepared, held_out: dict[str, Any] | None, comm
     }
 
 
-def _order(encoding: Encoding, table: DataTable) -> np.ndarray | None:
-    """The days of the first column of dates, which put the rows into their order; None where there is none."""
-    days = [f"{date.name}_days" for date in encoding.dates if f"{date.name}_days" in table.columns]
-    return as_numbers(table.columns[days[0]])[0] if days else None
-
-
-def _loo_r_squared(found: Adequacy) -> float | None:
-    """1 - Σ(y - ŷ)²/Σ(y - ȳ)², ŷ the mean that is predicted without the row; None for more than two classes."""
-    if found.law.mean.ndim > 2:
-        return None
-    left_out = np.sum(np.exp(found.loo.log_weights) * found.law.mean, axis=0)
-    total = float(np.sum((found.y - found.y.mean()) ** 2))
-    return plain(1 - float(np.sum((found.y - left_out) ** 2)) / total) if total > 0 else None
-
-
 def _quoted(found: Adequacy) -> dict[str, Any]:
-    loo, waic = found.loo, found.waic
+    """What people quote; the LOO R² is 1 - Σ(y - ŷ)²/Σ(y - ȳ)², ŷ predicted without the row, for at most two classes."""
+    loo, waic, y, loo_r_squared = found.loo, found.waic, found.y, None
     low, high = np.quantile(found.r_squared, [0.025, 0.975])
+    total = float(np.sum((y - y.mean()) ** 2))
+    if found.law.mean.ndim <= 2 and total > 0:
+        left_out = np.sum(np.exp(loo.log_weights) * found.law.mean, axis=0)
+        loo_r_squared = plain(1 - float(np.sum((y - left_out) ** 2)) / total)
     return {
         "loo": {
             "elpd": loo.elpd,
@@ -480,7 +460,7 @@ def _quoted(found: Adequacy) -> dict[str, Any]:
             "rows_above_0.7": int(loo.influential.size),
         },
         "waic": {"elpd": waic.elpd, "std_error": waic.std_error, "p_waic": waic.p_waic, "waic": waic.waic},
-        "loo_r_squared": _loo_r_squared(found),
+        "loo_r_squared": loo_r_squared,
         "r_squared": {"mean": float(found.r_squared.mean()), "interval_95": [float(low), float(high)]},
         "deviance": {"mean": float(found.deviance.mean()), "sd": float(found.deviance.std(ddof=1))},
     }

@@ -60,13 +60,6 @@ def clean(column):
     return column.where(~column.str.lower().isin(MISSING), None)
 
 
-def with_points(column):
-    """Rewrite numbers such as 1.234,5 as 1234.5; leave other texts unchanged."""
-    looks = column.str.fullmatch(r"[+-]?(\d{1,3}(\.\d{3})+|\d*),?\d*([eE][+-]?\d+)?").fillna(False)
-    points = column.str.replace(".", "", regex=False).str.replace(",", ".", regex=False)
-    return column.where(~looks.astype(bool), points)
-
-
 def as_numbers(column) -> tuple[np.ndarray, np.ndarray]:
     """Return a column as float64 (missing: NaN), and where a value is present but no finite number."""
     values = np.asarray(pandas_module().to_numeric(column, errors="coerce"), float)
@@ -193,13 +186,20 @@ def read_table(
     - `choose`: a function from the names of the columns to those wanted, instead of all.
     - `decimal`: `","` where numbers are written 3,14; `sheet`: of an Excel file.
     """
+    select = functools.partial(_select, columns=columns, drop=drop, keep=keep, role=role, choose=choose)
     if not isinstance(path, str | Path):
         frame = _frame(path)
         names = [str(name) for name in frame.columns]
-        return table_of(frame, [names[i] for i in _Wanted("the data", columns, drop, keep, role, choose).select(names)])
+        return table_of(frame, [names[i] for i in select(names, path="the data")])
     path = located(path)
+    select = functools.partial(select, path=str(path))
     require(decimal in (".", ","), f"The decimal sign must be '.' or ',': got {decimal!r}.")
-    require(path.exists(), f"There is no file {path}.{_near_files(path)}")
+    if not path.exists():
+        near = f" There is no directory {path.parent} either."
+        if path.parent.is_dir():
+            files = difflib.get_close_matches(path.name, [p.name for p in path.parent.iterdir() if p.is_file()], 2, 0.6)
+            near = f" Did you mean {' or '.join(files)}?" if files else ""
+        raise InvalidInput(f"There is no file {path}.{near}")
     require(not path.is_dir(), f"{path} is a directory: name one CSV or Parquet file in it.")
     require(path.is_file(), f"{path} is a device or a pipe: name a file, which is read more than once.")
     with path.open("rb") as file:
@@ -207,13 +207,12 @@ def read_table(
     require(first, f"{path} is empty: a table needs a header line and rows.")
     for mark, sentence in MARKS.items():
         require(not first.startswith(mark), f"{path} is {sentence}.")
-    wanted = _Wanted(str(path), columns, drop, keep, role, choose)
     if first.startswith(b"PK\x03\x04"):
-        return _read_excel(path, wanted, sheet)
+        return _read_excel(path, select, sheet)
     require(sheet is None, f"`--sheet` is for Excel files: {path} is none.")
     if first.startswith(b"PAR1"):
-        return _read_parquet(path, wanted)
-    return _read_csv(path, wanted, encoding, decimal)
+        return _read_parquet(path, select)
+    return _read_csv(path, select, {*keep, *columns, *drop}, encoding, decimal)
 
 
 def table_of(data: Any, columns: Sequence[str], name: str = "the data") -> DataTable:
@@ -260,65 +259,43 @@ def split_names(given: Sequence[str], known: Collection[str]) -> list[str]:
     return [n for text in given for n in ([text] if text in known else [part.strip() for part in text.split(",")])]
 
 
-@dataclasses.dataclass(frozen=True)
-class _Wanted:
-    """The columns to read."""
-
-    path: str
-    columns: Sequence[str]
-    drop: Sequence[str]
-    keep: Sequence[str]
-    role: str | Mapping[str, str]
-    choose: Callable[[Sequence[str]], Collection[str]] | None = None
-
-    @property
-    def named(self) -> frozenset[str]:
-        return frozenset([*self.keep, *self.columns, *self.drop])
-
-    def select(self, names: Sequence[str], unnamed: frozenset[str] = frozenset()) -> list[int]:
-        require_distinct(names, self.path)
-        known, keep = set(names), set(self.keep)
-        if self.choose is not None:
-            known = set(self.choose([name for name in names if name not in unnamed]))
-        only, drop = (set(split_names(given, known)) - {""} for given in (self.columns, self.drop))
-        roles = self.role if isinstance(self.role, Mapping) else dict.fromkeys(self.keep, self.role)
-        for name in self.keep:
-            _require_names([name], names, self.path, roles[name])
-        for wanted, role in ((only, "--columns"), (drop, "--drop")):
-            _require_names(wanted, names, self.path, role)
-        for name in keep & drop:
-            raise InvalidInput(f"{name!r} is the {roles[name].removeprefix('--')} and cannot be dropped too.")
-        chosen = keep | (((only & known if self.choose else only) or known) - drop)
-        places = [i for i, name in enumerate(names) if name in chosen]
+def _select(
+    names: Sequence[str],
+    unnamed: frozenset[str] = frozenset(),
+    *,
+    path: str,
+    columns: Sequence[str],
+    drop: Sequence[str],
+    keep: Sequence[str],
+    role: str | Mapping[str, str],
+    choose: Callable[[Sequence[str]], Collection[str]] | None,
+) -> list[int]:
+    """The places of the columns to read among these names; `unnamed` are those that the file does not name."""
+    require_distinct(names, path)
+    known, kept = set(names), set(keep)
+    if choose is not None:
+        known = set(choose([name for name in names if name not in unnamed]))
+    only, out = (set(split_names(given, known)) - {""} for given in (columns, drop))
+    roles = role if isinstance(role, Mapping) else dict.fromkeys(keep, role)
+    for name in keep:
+        _require_names([name], names, path, roles[name])
+    for wanted, option in ((only, "--columns"), (out, "--drop")):
+        _require_names(wanted, names, path, option)
+    for name in kept & out:
+        raise InvalidInput(f"{name!r} is the {roles[name].removeprefix('--')} and cannot be dropped too.")
+    chosen = kept | (((only & known if choose else only) or known) - out)
+    places = [i for i, name in enumerate(names) if name in chosen]
+    require(
+        len(places) <= MAX_COLUMNS + len(kept),
+        f"{path} has {len(places) - len(kept)} columns to predict from; at most {MAX_COLUMNS} are possible. Select some with "
+        "`--columns a,b,c`, or leave some out with `--drop a,b,c`.",
+    )
+    for i in places:
         require(
-            len(places) <= MAX_COLUMNS + len(keep),
-            f"{self.path} has {len(places) - len(keep)} columns to predict from; at most {MAX_COLUMNS} are possible. "
-            "Select some with `--columns a,b,c`, or leave some out with `--drop a,b,c`.",
+            names[i] not in unnamed,
+            f"Column {i + 1} of {path} has no name (an index written by pandas?). Name it, or pass `--drop '{names[i]}'`.",
         )
-        for i in places:
-            require(
-                names[i] not in unnamed,
-                f"Column {i + 1} of {self.path} has no name (an index written by pandas?). Name it, or pass "
-                f"`--drop '{names[i]}'`.",
-            )
-        return places
-
-
-def _read_excel(path: Path, wanted: _Wanted, sheet: str | None) -> DataTable:
-    names, rows, lines, notes = read_sheet(path, sheet)
-    filled, unnamed = _filled(names)
-    columns = {filled[i]: _column(_cells(rows, i), filled[i], str(path)) for i in wanted.select(filled, unnamed)}
-    return DataTable(str(path), "row", columns, np.array(lines, int), notes)
-
-
-def _cells(rows: list[list[Any]], place: int) -> Any:
-    """A column of an Excel sheet as a Series: of numbers or of dates where all its cells are."""
-    pandas = pandas_module()
-    values = pandas.Series([row[place] for row in rows], dtype=object)
-    kinds = {type(value) for value in values.dropna()}
-    if kinds and kinds <= {int, float}:
-        return values.astype(float)
-    return pandas.to_datetime(values) if kinds and kinds <= {datetime.datetime, datetime.date} else values
+    return places
 
 
 def _filled(names: Sequence[str]) -> tuple[list[str], frozenset[str]]:
@@ -341,38 +318,33 @@ def _require_names(names: Collection[str], known: Sequence[str], path: str, role
         raise InvalidInput(f"{path} has no column {quoted(name)} ({role}). {shown}")
 
 
-def _near_files(path: Path) -> str:
-    folder = path.parent
-    if not folder.is_dir():
-        return f" There is no directory {folder} either."
-    near = difflib.get_close_matches(path.name, [p.name for p in folder.iterdir() if p.is_file()], 2, 0.6)
-    return f" Did you mean {' or '.join(near)}?" if near else ""
-
-
-def _read_csv(path: Path, wanted: _Wanted, encoding: str, decimal: str) -> DataTable:
+def _read_csv(
+    path: Path, select: Callable[..., list[int]], named: Collection[str], encoding: str, decimal: str
+) -> DataTable:
     with CsvFile(path, encoding, option="--encoding", index=True) as file:
         names, unnamed = _filled(file.names)
-        index = names[0] if names[0] in unnamed and names[0] not in wanted.named else None
-        places = [i for i in wanted.select(names, unnamed - {index}) if names[i] != index]
+        index = names[0] if names[0] in unnamed and names[0] not in named else None
+        places = [i for i in select(names, unnamed - {index}) if names[i] != index]
         columns, lines = _texts(file, places if index is None else [0, *places])
     require(lines.size, f"{path} has a header line but no rows.")
     notes = [] if file.separator == "comma" else [f"{path.name} is separated by {file.separator}s."]
     if index is not None:
-        notes.append(_index_note(path, columns.pop(0)))
-    texts = {names[i]: clean(column) for i, column in zip(places, columns, strict=True)}
-    if decimal == ",":
-        texts = {name: with_points(column) for name, column in texts.items()}
-    return DataTable(str(path), "line", texts, lines, tuple(notes))
-
-
-def _index_note(path: Path, column: Any) -> str:
-    """Say that a first column without a name was left out; raise if its values cannot be the names of rows."""
-    if not column.is_unique:
-        raise InvalidInput(
-            f"Column 1 of {path} has no name, and holds {column[column.duplicated()].iloc[0]!r} more than once, so that it is no "
-            "index of the rows. Name it in the first line, or pass `--drop 'column 1'`."
+        numbers = columns.pop(0)
+        if not numbers.is_unique:
+            raise InvalidInput(
+                f"Column 1 of {path} has no name, and holds {numbers[numbers.duplicated()].iloc[0]!r} more than once, so that it "
+                "is no index of the rows. Name it in the first line, or pass `--drop 'column 1'`."
+            )
+        notes.append(
+            f"the first column of {path.name} has no name: read as an index of the rows (as R and pandas write it) and left out."
         )
-    return f"the first column of {path.name} has no name: read as an index of the rows (as R and pandas write it) and left out."
+    texts = {names[i]: clean(column) for i, column in zip(places, columns, strict=True)}
+    if decimal == ",":  # numbers such as 1.234,5 are 1234.5
+        for name, column in texts.items():
+            looks = column.str.fullmatch(r"[+-]?(\d{1,3}(\.\d{3})+|\d*),?\d*([eE][+-]?\d+)?").fillna(False)
+            points = column.str.replace(".", "", regex=False).str.replace(",", ".", regex=False)
+            texts[name] = column.where(~looks.astype(bool), points)
+    return DataTable(str(path), "line", texts, lines, tuple(notes))
 
 
 def _texts(file: CsvFile, places: list[int]):
@@ -386,7 +358,7 @@ def _texts(file: CsvFile, places: list[int]):
     return [pandas.concat(column, ignore_index=True) for column in zip(*parts, strict=True)], np.array(lines, int)
 
 
-def _read_parquet(path: Path, wanted: _Wanted) -> DataTable:
+def _read_parquet(path: Path, select: Callable[..., list[int]]) -> DataTable:
     import pyarrow
     from pyarrow import parquet
 
@@ -395,7 +367,7 @@ def _read_parquet(path: Path, wanted: _Wanted) -> DataTable:
     except (pyarrow.ArrowInvalid, OSError) as error:
         raise InvalidInput(f"{path} begins like a Parquet file but cannot be read: {error}") from None
     names = list(file.schema_arrow.names)
-    chosen = [names[i] for i in wanted.select(names)]
+    chosen = [names[i] for i in select(names)]
     require(file.metadata.num_rows, f"{path} has columns but no rows.")
     columns = {}
     for name in chosen:
@@ -416,13 +388,12 @@ def _read_parquet(path: Path, wanted: _Wanted) -> DataTable:
 
 
 ERRORS = ("#DIV/0!", "#N/A", "#NAME?", "#NULL!", "#NUM!", "#REF!", "#VALUE!")
+"""Texts in the cells of a sheet that count as missing."""
 
 
-def read_sheet(path: Path, sheet: str | None) -> tuple[list[str], list[list[Any]], list[int], tuple[str, ...]]:
-    """Return the names in the first row (empty where there is none), the other rows, their numbers, and notes.
-
-    Blank rows and columns without a name and a value are left out. Texts such as `#N/A` count as missing.
-    """
+def _read_excel(path: Path, select: Callable[..., list[int]], sheet: str | None) -> DataTable:
+    """Read a sheet with names in its first row; blank rows, and columns without a name and a value, are left out."""
+    pandas = pandas_module()
     with needs("excel", f"{path} is an Excel file. Save it as CSV (UTF-8); to read it as it is, gyromc"):
         from openpyxl import load_workbook
     with path.open("rb") as file:  # given as an open file, its name does not matter
@@ -438,14 +409,23 @@ def read_sheet(path: Path, sheet: str | None) -> tuple[list[str], list[list[Any]
         name = titles[0] if sheet is None else sheet
         require(name in pages, f"{path} has no sheet {sheet!r}. Its sheets: {listed([repr(t) for t in titles], 12)}.")
         blank = lambda value: isinstance(value, str) and (not value.strip() or value in ERRORS)
-        cells = pages[name].iter_rows(values_only=True)
-        rows = [[None if blank(value) else value for value in row] for row in cells]
+        rows = [[None if blank(value) else value for value in row] for row in pages[name].iter_rows(values_only=True)]
         book.close()
     require(rows, f"The sheet {name!r} of {path} is empty.")
     header = ["" if value is None else str(value).strip() for value in rows[0]]
     kept = [i for i, text in enumerate(header) if text or any(i < len(row) and row[i] is not None for row in rows[1:])]
-    table = [([row[i] if i < len(row) else None for i in kept], number) for number, row in enumerate(rows[1:], 2)]
-    table = [(row, number) for row, number in table if any(value is not None for value in row)]
-    require(table, f"The sheet {name!r} of {path} has a header row but no rows below.")
+    cells = {number: [row[i] if i < len(row) else None for i in kept] for number, row in enumerate(rows[1:], 2)}
+    cells = {number: row for number, row in cells.items() if any(value is not None for value in row)}
+    require(cells, f"The sheet {name!r} of {path} has a header row but no rows below.")
     notes = () if len(titles) == 1 else (f"read the sheet {name!r} of {listed([repr(t) for t in titles])}.",)
-    return [header[i] for i in kept], [row for row, _ in table], [number for _, number in table], notes
+    names, unnamed = _filled([header[i] for i in kept])
+    columns = {}
+    for i in select(names, unnamed):
+        values = pandas.Series([row[i] for row in cells.values()], dtype=object)
+        kinds = {type(value) for value in values.dropna()}
+        if kinds and kinds <= {int, float}:
+            values = values.astype(float)
+        elif kinds and kinds <= {datetime.datetime, datetime.date}:
+            values = pandas.to_datetime(values)
+        columns[names[i]] = _column(values, names[i], str(path))
+    return DataTable(str(path), "row", columns, np.array(list(cells), int), notes)

@@ -40,7 +40,10 @@ def effect_findings(fit: Fit, prepared: Prepared) -> dict[str, Any] | None:
     several, alone = len(response.classes) > 2, changeable(fit.names, sources, X)
     no_ratio = likelihood.words.ratio is None and not likelihood.measured
     together = [one for one in encoding.features if several or no_ratio or one.name not in alone]
-    study = _Study.of(fit, prepared)
+    count = prepared.table.num_rows
+    picked = np.unique(np.linspace(0, count - 1, min(count, MOST_ROWS)).astype(int))
+    table, undated = encoding.dated(prepared.table).take(picked), dataclasses.replace(encoding, dates=())
+    study = _Study(fit, undated, table, prepared.rows.take(picked))
     rows = [] if no_ratio else [row for item in alone.items() for row in study.alone(*item)]
     rows += [row for feature in together for row in study.average(feature)]
     if not rows:
@@ -80,16 +83,6 @@ class _Study:
     table: DataTable
     rows: DesignRows
 
-    @classmethod
-    def of(cls, fit: Fit, prepared: Prepared) -> "_Study":
-        count = prepared.table.num_rows
-        picked = np.unique(np.linspace(0, count - 1, min(count, MOST_ROWS)).astype(int))
-        table, undated = (
-            prepared.encoding.dated(prepared.table).take(picked),
-            dataclasses.replace(prepared.encoding, dates=()),
-        )
-        return cls(fit, undated, table, prepared.rows.take(picked))
-
     def alone(self, source: str, columns: list[int]) -> list[dict[str, Any]]:
         """The rows of a source that can be changed alone: its ratio and average change, for levels also contrasts."""
         names, likelihood = self.fit.names, self.fit.posterior.likelihood
@@ -112,13 +105,11 @@ class _Study:
         if names[columns[0]] == source:
             return [(f"{source}: 1 against 0" if levels else f"{source} + 1", columns[0], None)]
         references = {one.name: one.reference for one in self.encoding.features if isinstance(one, CategoricalColumn)}
-        level = {j: names[j].removeprefix(f"{source}[").removesuffix("]") for j in columns}
-        reference = references.get(source, "the reference")
-        pairs = [(b, a) for a, b in itertools.combinations(columns, 2)][:MOST_CONTRASTS]
-        return [
-            *((f"{source}: {level[j]} against {reference}", j, None) for j in columns),
-            *((f"{source}: {level[b]} against {level[a]}", b, a) for b, a in pairs),
-        ]
+        level: dict[int | None, str] = {j: names[j].removeprefix(f"{source}[").removesuffix("]") for j in columns}
+        level[None] = references.get(source, "the reference")
+        contrasts = list(itertools.combinations(columns, 2))[:MOST_CONTRASTS]
+        pairs = [*((None, j) for j in columns), *contrasts]
+        return [(f"{source}: {level[on]} against {level[off]}", on, off) for off, on in pairs]
 
     def _with(self, columns: list[int], on: int | None, levels: bool) -> np.ndarray:
         """E[y] with a level switched on, or a number increased by 1; None: with none of them, or as it is."""
@@ -176,9 +167,9 @@ class _Study:
         means = np.stack([self._set(feature.name, np.full(self.table.num_rows, x)) for x in grid])
         low, high = np.quantile(means, TAILS, axis=1)
         classes = response.classes if means.shape[2] > 1 else (response.positive or "",)
-        shown = {"mean": means.mean(axis=1), "low": low, "high": high}
+        middle = means.mean(axis=1)
         lines = [
-            {"class": name, **{key: values[:, k].tolist() for key, values in shown.items()}}
+            {"class": name, "mean": middle[:, k].tolist(), "low": low[:, k].tolist(), "high": high[:, k].tolist()}
             for k, name in enumerate(classes)
         ]
         return {"name": feature.name, "x": grid.tolist(), "lines": lines}
@@ -186,13 +177,12 @@ class _Study:
 
 MOST_LEVELS = 12  # of a table: beyond, the lowest and the highest are shown
 LATENT = {LinkFunction.LOGIT: math.pi**2 / 3, LinkFunction.PROBIT: 1.0, LinkFunction.CLOGLOG: math.pi**2 / 6}
-CSV_COLUMNS = ["group", "level", "effect", "rows", "mean", "sd", "low_95", "high_95"]
 
 
 def level_rows(group: GroupDraws, counts: Sequence[int] | None = None) -> list[dict[str, Any]]:
     """Return the posterior of each deviation: level by level, one row for each effect."""
     draws = group.deviations.reshape(-1, len(group.levels), len(group.columns))
-    low, high = np.quantile(draws, [0.025, 0.975], axis=0)
+    low, high = np.quantile(draws, TAILS, axis=0)
     return [
         {
             "level": level,
@@ -226,7 +216,7 @@ def group_findings(fit: Fit, rows: DesignRows, y: np.ndarray) -> list[dict[str, 
                 "name": term.name,
                 "effects": list(term.columns),
                 "levels": len(term.levels),
-                "share": {"mean": float(share.mean()), "interval_95": np.quantile(share, [0.025, 0.975]).tolist()},
+                "share": {"mean": float(share.mean()), "interval_95": np.quantile(share, TAILS).tolist()},
                 "rows": level_rows(fit.groups[term.name], np.bincount(term.index, minlength=len(term.levels)).tolist()),
             }
         )
@@ -252,11 +242,9 @@ def _noise(fit: Fit, y: np.ndarray) -> Any:
 
 def group_table(found: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
     """Return columns and rows of groups.csv."""
-    return CSV_COLUMNS, [
-        [one["name"], row["level"], row["effect"], row["rows"], row["mean"], row["sd"], *row["interval_95"]]
-        for one in found
-        for row in one["rows"]
-    ]
+    keys = ["level", "effect", "rows", "mean", "sd"]
+    rows = [[one["name"], *(row[key] for key in keys), *row["interval_95"]] for one in found for row in one["rows"]]
+    return ["group", *keys, "low_95", "high_95"], rows
 
 
 def level_table(found: Mapping[str, Any]) -> Table:

@@ -5,7 +5,9 @@ offset, weights, trials, group terms and clusters, which are cut together. With 
 makes of the same numbers and categories.
 """
 
+import collections
 import dataclasses
+import functools
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ from gyromc.checks import require
 from gyromc.errors import InvalidInput
 from gyromc.regression.problem import GroupTerm, cut
 from gyromc.show.numbers import counted, listed
-from gyromc.tables.datatable import DataTable, as_numbers, as_text, pandas_module
+from gyromc.tables.datatable import DataTable, as_numbers, as_text, ordered, pandas_module
 from gyromc.tables.formula import FormulaDesign
 from gyromc.tables.roles import NO_ROLES, DateColumn, Roles
 from gyromc.targets.families import FAMILIES
@@ -68,6 +70,9 @@ class NumericColumn:
         return self.note or "as it is"
 
     def encode(self, table: DataTable) -> np.ndarray:
+        return self.values(table)[:, None]
+
+    def values(self, table: DataTable) -> np.ndarray:
         column = table.columns[self.name]
         values, bad = as_numbers(column)
         if bad.any():
@@ -76,25 +81,7 @@ class NumericColumn:
                 "Correct it, or leave it empty and pass `--impute`."
             )
         missing = np.isnan(values)
-        if missing.any():
-            values = np.where(missing, _fill(self, table, missing), values)
-        return values[:, None]
-
-    def values(self, table: DataTable) -> np.ndarray:
-        return self.encode(table)[:, 0]
-
-    def beyond(self, table: DataTable) -> str | None:
-        """Say how many rows lie outside the fitted range, None where none do or the range is not known."""
-        if self.low is None or self.high is None:
-            return None
-        values = self.values(table)
-        outside = int(np.sum((values < self.low) | (values > self.high)))
-        if not outside:
-            return None
-        return (
-            f"{counted(outside, 'new row')} {'lies' if outside == 1 else 'lie'} outside the fitted range of {self.name!r} "
-            f"({self.low:.6g} to {self.high:.6g}): those predictions extrapolate."
-        )
+        return np.where(missing, _fill(self, table, missing), values) if missing.any() else values
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,8 +105,8 @@ class CategoricalColumn:
 
     @property
     def treatment(self) -> str:
-        text = f"{counted(len(self.levels), 'level')}: {self._known()}; reference {self.reference!r}"
-        return f"{text}; {self.note}" if self.note else text
+        known = f"{counted(len(self.levels), 'level')}: {listed([repr(level) for level in self.levels])}"
+        return f"{known}; reference {self.reference!r}{f'; {self.note}' if self.note else ''}"
 
     def encode(self, table: DataTable) -> np.ndarray:
         """Return its columns of X; a level that the fitted data do not have is refused."""
@@ -140,13 +127,11 @@ class CategoricalColumn:
         if new.any():
             raise InvalidInput(
                 f"{table.path}, {table.place(new)}: column {self.name!r} has the category {values[new].iloc[0]!r}, which the "
-                f"fitted data do not have ({counted(int(new.sum()), 'row')} like that). Known: {self._known()}. "
-                "The fit knows nothing about it: correct the value, or remove the row."
+                f"fitted data do not have ({counted(int(new.sum()), 'row')} like that). Known: "
+                f"{listed([repr(level) for level in self.levels])}. The fit knows nothing about it: correct the value, or remove "
+                "the row."
             )
         return values
-
-    def _known(self) -> str:
-        return listed([repr(level) for level in self.levels])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,32 +168,33 @@ class GroupFactor:
     def name(self) -> str:
         return ":".join(self.columns)
 
+    @classmethod
+    def learn(cls, table: DataTable, columns: tuple[str, ...]) -> "GroupFactor":
+        """Return the factor with the levels of these rows, in order."""
+        found = cls(columns, ())
+        levels = tuple(ordered(found.labels(table)))
+        require(
+            len(levels) > 1,
+            f"The grouping column {found.name!r} has one level only, {levels[0]!r}: there are no groups.",
+        )
+        return cls(columns, levels)
+
     def labels(self, table: DataTable) -> Any:
         """Return the level of each row; a missing one is refused."""
-        texts = []
-        for name in self.columns:
-            column = as_text(table.columns[name])
+        texts = [as_text(table.columns[name]) for name in self.columns]
+        for name, column in zip(self.columns, texts, strict=True):
             missing = column.isna().to_numpy()
             if missing.any():
                 raise InvalidInput(
                     f"{table.path}, {table.place(missing)}: the grouping column {name!r} lacks a value "
                     f"({counted(int(missing.sum()), 'row')} like that). Fill it in, or remove the row."
                 )
-            texts.append(column)
-        joined = texts[0]
-        for column in texts[1:]:
-            joined = joined + ":" + column
-        return joined
+        return functools.reduce(lambda left, right: left + ":" + right, texts)
 
     def index(self, table: DataTable) -> np.ndarray:
         """Return the place of each row's level, −1 for one that the fitted rows do not have."""
         places = {level: i for i, level in enumerate(self.levels)}
         return np.array([places.get(label, -1) for label in self.labels(table)], int)
-
-    def own_levels(self, table: DataTable) -> tuple[tuple[str, ...], np.ndarray]:
-        """Return the levels of new rows, and the place of each row's: each unknown level is a group of its own."""
-        places, levels = pandas_module().factorize(self.labels(table))
-        return tuple(map(str, levels)), places.astype(int)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -277,10 +263,12 @@ class Encoding:
             X = self.formula.matrix(frame)
             _require_finite(table, self.formula, X)
             own = self.formula.offset(frame)
-            if own is not None and not np.isfinite(own).all():
-                place = table.place(~np.isfinite(own))
-                raise InvalidInput(f"{table.path}, {place}: the formula's offset is not finite there. Correct it.")
-            offset = own if offset is None else offset if own is None else offset + own
+            if own is not None:
+                wrong = ~np.isfinite(own)
+                if wrong.any():
+                    place = table.place(wrong)
+                    raise InvalidInput(f"{table.path}, {place}: the formula's offset is not finite there. Correct it.")
+                offset = own if offset is None else offset + own
             groups = self._groups(table, frame, fitted)
         rows = DesignRows(X, groups, offset, trials=self.roles.numbers(table, "trials"))
         if not fitted:
@@ -290,19 +278,38 @@ class Encoding:
 
     def _groups(self, table: DataTable, frame: dict[str, Any], fitted: bool) -> tuple[GroupTerm, ...]:
         assert self.formula is not None
-        found = []
-        parts = zip(self.formula.formula.groups, self.factors, self.formula.group_matrices(frame), strict=True)
-        for (group, factor, Z), columns in zip(parts, self.formula.group_columns, strict=True):
-            levels, index = (factor.levels, factor.index(table)) if fitted else factor.own_levels(table)
+        found: list[GroupTerm] = []
+        seen: collections.Counter[str] = collections.Counter()
+        design, matrices = self.formula, self.formula.group_matrices(frame)
+        parts = zip(design.formula.groups, self.factors, matrices, design.group_columns, strict=True)
+        for group, factor, Z, columns in parts:
+            levels = factor.levels
+            if fitted:
+                index = factor.index(table)
+            # Each level of new rows is a group of its own where the fitted rows lack it.
+            else:
+                places, own = pandas_module().factorize(factor.labels(table))
+                levels, index = tuple(map(str, own)), places.astype(int)
             blocks = [slice(None)] if group.correlated else [slice(i, i + 1) for i in range(len(columns))]
-            found += [GroupTerm(factor.name, columns[block], Z[:, block], index, levels) for block in blocks]
-        return _numbered(found)
+            for block in blocks:
+                # The second term of a factor `g` is called `g.1`, as in lme4.
+                name = f"{factor.name}.{seen[factor.name]}" if seen[factor.name] else factor.name
+                seen[factor.name] += 1
+                found.append(GroupTerm(name, columns[block], Z[:, block], index, levels))
+        return tuple(found)
 
     def notes(self, table: DataTable) -> list[str]:
         """Say what is unusual about new rows: values outside the fitted range, unknown levels of a grouping column."""
-        table = self.dated(table)
-        numbers = [feature for feature in self.features if isinstance(feature, NumericColumn)]
-        found = [note for feature in numbers if (note := feature.beyond(table)) is not None]
+        table, found = self.dated(table), []
+        for one in self.features:
+            if isinstance(one, NumericColumn) and one.low is not None and one.high is not None:
+                values = one.values(table)
+                outside = int(np.sum((values < one.low) | (values > one.high)))
+                if outside:
+                    found.append(
+                        f"{counted(outside, 'new row')} {'lies' if outside == 1 else 'lie'} outside the fitted range of "
+                        f"{one.name!r} ({one.low:.6g} to {one.high:.6g}): those predictions extrapolate."
+                    )
         for factor in dict.fromkeys(self.factors):
             unknown = int(np.sum(factor.index(table) < 0))
             if unknown:
@@ -321,16 +328,6 @@ class Encoding:
         ]
         used += [(name, role, "no predictor") for role, name in self.roles.given.items()]
         return used + [(name, "dropped", reason) for name, reason in self.dropped]
-
-
-def _numbered(groups: list[GroupTerm]) -> tuple[GroupTerm, ...]:
-    """Return group terms with different names: the second one of a factor `g` is `g.1`, as in lme4."""
-    seen: dict[str, int] = {}
-    found = []
-    for group in groups:
-        count = seen[group.name] = seen.get(group.name, -1) + 1
-        found.append(dataclasses.replace(group, name=f"{group.name}.{count}") if count else group)
-    return tuple(found)
 
 
 def _require_finite(table: DataTable, formula: FormulaDesign, X: np.ndarray) -> None:

@@ -13,8 +13,8 @@ from gyromc.regression.standardised import INTERCEPT_SCALE, Units
 from gyromc.show.numbers import counted, number
 from gyromc.show.tables import Table
 from gyromc.tables.encoding import CategoricalColumn, Encoding
+from gyromc.tables.findings import prior_words
 from gyromc.tables.preparation import Prepared
-from gyromc.tables.priors import prior_words
 from gyromc.targets.families import FAMILIES
 
 FIRST_ROWS = 5
@@ -32,13 +32,13 @@ def explained(prepared: Prepared, prior_scale: float) -> dict[str, Any]:
         {
             "name": name,
             "source": source,
-            "coding": coding,
+            "coding": _coding(encoding, source),
             "least": float(values.min()),
             "mean": float(values.mean()),
             "most": float(values.max()),
             "prior": _prior(prepared, f"normal(0, {deviation:.4g})", name),
         }
-        for (name, source, coding), values, deviation in zip(_origins(encoding), rows.X.T, deviations, strict=True)
+        for (name, source), values, deviation in zip(encoding.sources.items(), rows.X.T, deviations, strict=True)
     ]
     return {
         "file": prepared.table.path,
@@ -50,16 +50,7 @@ def explained(prepared: Prepared, prior_scale: float) -> dict[str, Any]:
         "formula": None if encoding.formula is None else encoding.formula.text,
         "intercept": f"{_prior(prepared, usual, 'intercept')} at the columns' means" if encoding.intercept else None,
         "columns": columns,
-        "groups": [
-            {
-                "name": group.name,
-                "columns": list(group.columns),
-                "levels": len(group.levels),
-                "first": list(group.levels[:5]),
-                "prior": _group_prior(prepared, group),
-            }
-            for group in rows.groups
-        ],
+        "groups": [_group(prepared, group) for group in rows.groups],
         "other": {role: name for role, name in encoding.roles.given.items()},
         "offset": None if rows.offset is None else [float(x) for x in rows.offset[:FIRST_ROWS]],
         "first_rows": [[float(x) + 0.0 for x in row] for row in rows.X[:FIRST_ROWS]],
@@ -78,28 +69,26 @@ def _prior(prepared: Prepared, usual: str, *names: str) -> str:
     return f"{asked[0]}, asked for" if asked else usual
 
 
-def _group_prior(prepared: Prepared, group: GroupTerm) -> str:
+def _group(prepared: Prepared, group: GroupTerm) -> dict[str, Any]:
     count = len(group.columns)
-    found = [f"{name}: {_prior(prepared, 'the default', name, group.name, 'sd')}" for name in group.names[:count]]
+    priors = [f"{name}: {_prior(prepared, 'the default', name, group.name, 'sd')}" for name in group.names[:count]]
     if count > 1:
-        found.append(f"correlations: {_prior(prepared, 'lkj(2)', f'cor({group.name})', 'cor')}")
-    return "; ".join(found)
+        priors.append(f"correlations: {_prior(prepared, 'lkj(2)', f'cor({group.name})', 'cor')}")
+    return {
+        "name": group.name,
+        "columns": list(group.columns),
+        "levels": len(group.levels),
+        "first": list(group.levels[:5]),
+        "prior": "; ".join(priors),
+    }
 
 
-def _origins(encoding: Encoding) -> list[tuple[str, str, str]]:
+def _coding(encoding: Encoding, source: str) -> str:
     kinds = {feature.name: feature for feature in encoding.features}
-    if encoding.formula is not None:
-        found = []
-        for name, source in zip(encoding.formula.names, encoding.formula.sources, strict=True):
-            crossed = [kinds[part] for part in source.split(":") if part in kinds]
-            coding = [f"{f.name}: 0 or 1, against {f.reference!r}" for f in crossed if isinstance(f, CategoricalColumn)]
-            found.append((name, source, "; ".join(coding) or ("as it is" if source in kinds else "computed")))
-        return found
-    found = []
-    for feature in encoding.features:
-        coding = f"0 or 1, against {feature.reference!r}" if isinstance(feature, CategoricalColumn) else "as it is"
-        found += [(name, feature.name, coding) for name in feature.outputs]
-    return found
+    crossed = [source] if encoding.formula is None else source.split(":")
+    levels = [kinds[part] for part in crossed if isinstance(kinds.get(part), CategoricalColumn)]
+    coding = [f"{'' if encoding.formula is None else f'{f.name}: '}0 or 1, against {f.reference!r}" for f in levels]
+    return "; ".join(coding) or ("as it is" if source in kinds else "computed")
 
 
 def explanation_tables(found: dict[str, Any]) -> Iterator[Table | str]:
@@ -128,10 +117,6 @@ def explanation_tables(found: dict[str, Any]) -> Iterator[Table | str]:
         headings = ["grouped by", "effects that differ", "levels", "the first", "prior"]
         yield Table(headings, groups, "Group terms", [], left=headings, style="simple")
         yield ""
-    yield _first_rows(found)
-
-
-def _first_rows(found: dict[str, Any]) -> Table:
     names = [column["name"] for column in found["columns"]]
     kept = names[:MOST_SHOWN]
     rows = []
@@ -142,4 +127,4 @@ def _first_rows(found: dict[str, Any]) -> Table:
         rows.append([*cells, *(number(x) for x in np.asarray(found["first_rows"][i])[: len(kept)])])
     notes = [f"the first {len(kept)} of {len(names)} columns"] if len(kept) < len(names) else []
     headings = ["line", found["target"], *(["offset"] if found["offset"] is not None else []), *kept]
-    return Table(headings, rows, "First rows", notes, left=(), style="simple")
+    yield Table(headings, rows, "First rows", notes, left=(), style="simple")

@@ -6,7 +6,7 @@ Input: the text of one factor of a formula, such as `bs(age, 4)`. Output: the co
 import ast
 import functools
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -65,40 +65,31 @@ def functions() -> Mapping[str, Any]:
 def columns_of(expression: str, known: Collection[str]) -> tuple[str, ...]:
     """Return the columns that an expression reads; raise unless it holds only columns, numbers, arithmetic and `FUNCTIONS`."""
     text, quoted = unquoted(expression)
-    found: dict[str, None] = {}
-    checker = _Checker(expression, known, quoted, lambda name: found.setdefault(name))
+    checker = _Checker(expression, known, quoted)
     checker.check(_tree(text, expression), outermost=True)
-    require(found, f"`{expression}` in the formula reads no column. Leave it out.")
-    return tuple(found)
+    require(checker.found, f"`{expression}` in the formula reads no column. Leave it out.")
+    return tuple(dict.fromkeys(checker.found))
 
 
-def categorical_call(expression: str) -> str | None:
-    """Return the column of `C(column)`, or None where the expression is something else."""
+def special_call(expression: str) -> tuple[str, str] | None:
+    """Return "C" and the column of `C(column)`, "offset" and what is inside `offset(…)`, or None for anything else."""
     text, quoted = unquoted(expression)
-    call = _call(text, expression, "C")
-    if call is None:
+    tree = _tree(text, expression)
+    name = tree.func.id if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) else ""
+    if not isinstance(tree, ast.Call) or name not in ("C", "offset"):
         return None
-    only = call.args[0] if len(call.args) == 1 and not call.keywords else None
-    if not isinstance(only, ast.Name):
+    only = tree.args[0] if len(tree.args) == 1 and not tree.keywords else None
+    if name == "C" and not isinstance(only, ast.Name):
         remedy = "write `C(column)`, and choose its reference with `--reference COLUMN=LEVEL`"
         raise InvalidInput(f"`{expression}` in the formula: {remedy}.")
-    return quoted.get(only.id, only.id)
-
-
-def offset_call(expression: str) -> str | None:
-    """Return what is inside `offset(…)`, or None where the expression is something else."""
-    text, quoted = unquoted(expression)
-    call = _call(text, expression, "offset")
-    if call is None:
-        return None
-    require(
-        len(call.args) == 1 and not call.keywords,
-        f"`{expression}` in the formula: `offset` takes one expression, such as offset(log(exposure)).",
-    )
-    inside = ast.unparse(call.args[0])
-    for placeholder, name in quoted.items():
-        inside = inside.replace(placeholder, f"`{name}`")
-    return inside
+    if only is None:
+        raise InvalidInput(
+            f"`{expression}` in the formula: `offset` takes one expression, such as offset(log(exposure))."
+        )
+    inside = ast.unparse(only)
+    for placeholder, column in quoted.items():
+        inside = inside.replace(placeholder, column if name == "C" else f"`{column}`")
+    return name, inside
 
 
 def unquoted(expression: str) -> tuple[str, dict[str, str]]:
@@ -121,16 +112,12 @@ def _tree(text: str, expression: str) -> ast.expr:
         ) from None
 
 
-def _call(text: str, expression: str, name: str) -> ast.Call | None:
-    tree = _tree(text, expression)
-    return tree if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and tree.func.id == name else None
-
-
 class _Checker:
-    """Walks over the tree of an expression; `found` is called with every column."""
+    """Walks over the tree of an expression; `found` are the columns in it."""
 
-    def __init__(self, text: str, known: Collection[str], quoted: Mapping[str, str], found: Callable[[str], object]):
-        self.text, self.known, self.quoted, self.found = text, known, quoted, found
+    def __init__(self, text: str, known: Collection[str], quoted: Mapping[str, str]):
+        self.text, self.known, self.quoted = text, known, quoted
+        self.found: list[str] = []
 
     def check(self, node: ast.expr, outermost: bool = False) -> None:
         match node:
@@ -142,7 +129,12 @@ class _Checker:
                 self.check(inside)
             case ast.BinOp(left=left, op=op, right=right) if isinstance(op, ARITHMETIC):
                 self.check(left)
-                self._power(right) if isinstance(op, ast.Pow) else self.check(right)
+                power = _number(right) if isinstance(op, ast.Pow) else None
+                require(
+                    not isinstance(op, ast.Pow) or (power is not None and 0 < abs(power) <= MOST_POWER),
+                    f"`{self.text}` in the formula: a power is a number of at most {MOST_POWER}, such as I(x**2).",
+                )
+                self.check(right)
             case ast.Compare(left=left, ops=[op], comparators=[right]) if isinstance(op, COMPARISONS):
                 self.check(left)
                 self.check(right)
@@ -157,14 +149,7 @@ class _Checker:
                 raise InvalidInput(f"`{name}` in the formula is a function: write {name}(column).")
             hint = did_you_mean(name, sorted(self.known), "Columns:")
             raise InvalidInput(f"The formula uses {name!r}, which is no column of the data. {hint}")
-        self.found(name)
-
-    def _power(self, node: ast.expr) -> None:
-        value = _number(node)
-        require(
-            value is not None and 0 < abs(value) <= MOST_POWER,
-            f"`{self.text}` in the formula: a power is a number of at most {MOST_POWER}, such as I(x**2).",
-        )
+        self.found.append(name)
 
     def _function(self, node: ast.Call, outermost: bool) -> None:
         name = self._name(node.func)
@@ -207,15 +192,12 @@ class _Checker:
         given = dict(zip(takes, node.args[1:], strict=False)) | {str(k.arg): k.value for k in node.keywords}
         for key, value in given.items():
             if key == "knots":
-                numbers = isinstance(value, ast.List | ast.Tuple) and all(
-                    _number(part) is not None for part in value.elts
-                )
-                require(numbers, f"`{self.text}` in the formula: `knots` is a list of numbers, such as knots=[10, 20].")
+                good = isinstance(value, ast.List | ast.Tuple) and None not in map(_number, value.elts)
+                takes_it = "a list of numbers, such as knots=[10, 20]"
             else:
-                whole = (
-                    isinstance(value, ast.Constant) and type(value.value) is int and 1 <= value.value <= MOST_COLUMNS
-                )
-                require(whole, f"`{self.text}` in the formula: `{key}` is a whole number from 1 to {MOST_COLUMNS}.")
+                good = isinstance(value, ast.Constant) and type(value.value) is int and 1 <= value.value <= MOST_COLUMNS
+                takes_it = f"a whole number from 1 to {MOST_COLUMNS}"
+            require(good, f"`{self.text}` in the formula: `{key}` is {takes_it}.")
         require(
             given,
             f"`{self.text}` in the formula: say how many columns, such as {name}({ast.unparse(node.args[0])}, 4).",

@@ -40,7 +40,7 @@ def pictures(results: Results) -> list[Picture]:
 
 def drawn(kind: str, results: Results) -> Figure:
     """Draw one of the pictures as a figure."""
-    known = _drawings(results) | ({"prior": prior_picture} if "prior" in results else {})
+    known = (_drawings(results) if "adequacy" in results else {}) | ({"prior": _prior} if "prior" in results else {})
     require(kind in known, f"There is no figure {kind!r} of this model: there are {', '.join(known)}.")
     with figure_style():
         return known[kind](results)[0]
@@ -63,8 +63,8 @@ def _drawings(results: Results) -> dict[str, Callable[[Results], Drawn]]:
     return {kind: draw for kind, draw, there in known if there}
 
 
-def prior_picture(results: Results) -> Drawn:
-    """Draw the data beside data drawn from the prior: shares of classes, else distribution functions."""
+def _prior(results: Results) -> Drawn:
+    """Data beside data drawn from the prior: shares of classes, else distribution functions."""
     found, name = results["prior"], _short(results["model"]["target"], 40)
     draws, observed = np.array(found["draws"]), np.array(found["observed"])
     figure, (ax,) = axes_of(SIZE, f"observed, and in {len(draws)} draws from the prior")
@@ -99,12 +99,6 @@ def prior_picture(results: Results) -> Drawn:
     )
     what = f"Each blue line is a data set drawn from the prior, the orange one the data.{share}"
     return figure, f"{name}, observed and drawn from the prior.{share}", what
-
-
-def prior_figure(results: Results) -> Figure:
-    """Draw the picture of the prior predictive law alone."""
-    with figure_style():
-        return prior_picture(results)[0]
 
 
 def axes_of(size: tuple[float, float], title: str, rows: int = 1, columns: int = 1, names: Sequence[str] = ()):

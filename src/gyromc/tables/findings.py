@@ -6,7 +6,7 @@ in sentences, diagnostics of the computation, ratios and contrasts, and robust s
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from gyromc.regression.adequacy.assess import held_out_coverage
 from gyromc.regression.adequacy.laws import averaged, distribution
 from gyromc.regression.draws import Predictive
 from gyromc.regression.fit import Coefficient, Fit
+from gyromc.regression.problem import GroupTerm, settable
 from gyromc.regression.robust import robust_sd
 from gyromc.regression.scores import calibration_of_classes, calibration_of_intervals, class_scores, number_scores
 from gyromc.show.numbers import counted, duration, listed, readable
@@ -25,9 +26,9 @@ from gyromc.tables.datatable import DataTable
 from gyromc.tables.effects import group_words
 from gyromc.tables.encoding import DesignRows, Encoding
 from gyromc.tables.preparation import Prepared
-from gyromc.tables.priors import prior_words
-from gyromc.targets.families import FAMILIES
+from gyromc.targets.families import FAMILIES, NormalNoise
 from gyromc.targets.likelihoods import ResponseKind
+from gyromc.targets.priors import Prior
 
 
 def model_words(prepared: Prepared, prior_scale: float, noise_scale: float | None) -> dict[str, Any]:
@@ -63,26 +64,61 @@ def model_words(prepared: Prepared, prior_scale: float, noise_scale: float | Non
     }
 
 
-MOST_ERROR = 0.15  # of a posterior standard deviation: a 95 % interval with such an error still covers 94.5 %
-MOST_BIAS = 0.15
+def prior_words(family: str, groups: Sequence[GroupTerm], asked: Mapping[str, Prior]) -> str:
+    """Return the priors of all further parameters in sentences, then those that were asked for."""
+    known, others = FAMILIES[family], settable(FAMILIES[family], (), False, groups)
+    # σ of a linear model is integrated out over a wider prior where that can be done.
+    integrated = not groups and all(prior.law == "normal" for name, prior in asked.items() if name not in others)
+    further = NormalNoise.further if known is FAMILIES["linear"] and not integrated else known.further
+    sentences = [one.words for one in further if one.name not in asked]
+    if known is FAMILIES["linear"] and integrated and "sigma" not in asked:
+        sentences.append("The logarithm of sigma: uniform.")
+    if groups:
+        of_target = " and of the target" if known.measured else ""
+        sentences.append(
+            f"Standard deviations of groups: exponential with mean 1 per standard deviation of their column{of_target}."
+        )
+        if any(len(group.columns) > 1 for group in groups) and "cor" not in asked:
+            sentences.append("Correlations of groups: LKJ(2).")
+    texts = [f"{name} {prior}" for name, prior in asked.items()]
+    if texts:
+        sentences.append(f"Asked for instead, in the units of the file: {listed(texts, 8)}.")
+    return " ".join(sentences)
+
+
+MOST_ERROR = 0.15  # of a posterior standard deviation: a 95 % interval with such an error or bias still covers 94.5 %
 MANY = 1e6  # independent draws, beyond which their number says nothing more
 CHANCE = 0.001  # of a false alarm, over all coefficients
 
 
 def checkup(fit: Fit, X: np.ndarray, prior_scale: float) -> list[dict[str, Any]]:
     """Check a fit to the design matrix X; return dictionaries with `name`, `good` and `sentence`."""
-    of_chains = [] if fit.account is None else [_halves(fit)]
+    error, worst = _largest(fit, lambda c: c.std_error)
+    size = f"; effective sample size {readable(worst.ess, 2)}" if worst.ess < MANY else ""
+    errors = f"at most {100 * error:.2g} % of a posterior standard deviation ({label(worst)}){size}."
+    bias, worst = _largest(fit, lambda c: abs(c.bias))
+    biases = (
+        f"at most {100 * bias:.1f} % of a posterior sd ({label(worst)}), as the tuning estimates it; not subtracted."
+    )
+    scale = dict(zip(fit.names, X.std(axis=0) / fit.posterior.units.y_scale, strict=True))
+    vague = [c.name for c in fit.coefficients if c.name in scale and c.sd * scale[c.name] > 0.5 * prior_scale]
+    prior = "the data narrow every coefficient to less than half its prior."
+    if vague:
+        names = listed(list(dict.fromkeys(vague)), 5)
+        prior = f"the data hardly inform {names}: the classes are separated, or columns are collinear."
+    count, more = len(fit.coefficients), "Pass `--effort thorough`."
+    rows = f"{counted(len(X), 'row')} for {counted(count, 'coefficient')}."
     return [
-        _error(fit, "Monte Carlo error", lambda c: c.std_error, MOST_ERROR, _monte_carlo),
-        _error(fit, "step-size bias", lambda c: abs(c.bias), MOST_BIAS, _bias),
-        *of_chains,
-        _prior(fit, X, prior_scale),
-        _rows(fit, X),
+        _check("Monte Carlo error", error < MOST_ERROR, errors if error else "none: the means are integrals.", more),
+        _check("step-size bias", bias < MOST_ERROR, biases if bias else "none.", more),
+        *([] if fit.account is None else [_halves(fit)]),
+        _check("weight of the prior", not vague, prior, "Compare with another `--prior-scale`."),
+        _check("rows per coefficient", len(X) >= 5 * count, rows, "Intervals are wide and depend on the prior."),
     ]
 
 
-def _check(name: str, good: bool, sentence: str, remedy: str = "") -> dict[str, Any]:
-    return {"name": name, "good": bool(good), "sentence": sentence if good else f"{sentence} {remedy}".strip()}
+def _check(name: str, good: bool, sentence: str, remedy: str) -> dict[str, Any]:
+    return {"name": name, "good": bool(good), "sentence": sentence if good else f"{sentence} {remedy}"}
 
 
 def label(c: Coefficient) -> str:
@@ -90,23 +126,9 @@ def label(c: Coefficient) -> str:
     return c.name if c.output is None else f"{c.output}: {c.name}"
 
 
-def _error(fit: Fit, name: str, size: Callable[[Coefficient], float], most: float, words: Callable) -> dict[str, Any]:
-    """Check the largest error of a kind, in posterior standard deviations; `words` of its share and its coefficient."""
-    ratio, worst = max(((size(c) / max(c.sd, 1e-300), c) for c in fit.coefficients), key=lambda pair: pair[0])
-    return _check(name, ratio < most, words(100 * ratio, worst), "Pass `--effort thorough`.")
-
-
-def _monte_carlo(share: float, worst: Coefficient) -> str:
-    if not share:
-        return "none: the means are integrals."
-    size = f"; effective sample size {readable(worst.ess, 2)}" if worst.ess < MANY else ""
-    return f"at most {share:.2g} % of a posterior standard deviation ({label(worst)}){size}."
-
-
-def _bias(share: float, worst: Coefficient) -> str:
-    if not share:
-        return "none."
-    return f"at most {share:.1f} % of a posterior sd ({label(worst)}), as the tuning estimates it; not subtracted."
+def _largest(fit: Fit, size: Callable[[Coefficient], float]) -> tuple[float, Coefficient]:
+    """The largest error of a kind, in posterior standard deviations, and its coefficient."""
+    return max(((size(c) / max(c.sd, 1e-300), c) for c in fit.coefficients), key=lambda pair: pair[0])
 
 
 def _halves(fit: Fit) -> dict[str, Any]:
@@ -132,25 +154,6 @@ def _halves(fit: Fit) -> dict[str, Any]:
     )
 
 
-def _prior(fit: Fit, X: np.ndarray, prior_scale: float) -> dict[str, Any]:
-    scale = dict(zip(fit.names, X.std(axis=0) / fit.posterior.units.y_scale, strict=True))
-    vague = [c.name for c in fit.coefficients if c.name in scale and c.sd * scale[c.name] > 0.5 * prior_scale]
-    if not vague:
-        return _check("weight of the prior", True, "the data narrow every coefficient to less than half its prior.")
-    names = list(dict.fromkeys(vague))
-    text = f"the data hardly inform {listed(names, 5)}: the classes are separated, or columns are collinear."
-    return _check("weight of the prior", False, text, "Compare with another `--prior-scale`.")
-
-
-def _rows(fit: Fit, X: np.ndarray) -> dict[str, Any]:
-    count = len(fit.coefficients)
-    text = f"{counted(len(X), 'row')} for {counted(count, 'coefficient')}."
-    return _check("rows per coefficient", len(X) >= 5 * count, text, "Intervals are wide and depend on the prior.")
-
-
-ROBUST_COLUMNS = ["robust_sd", "robust_low_95", "robust_high_95"]
-
-
 def robust_findings(fit: Fit, rows: DesignRows, y: np.ndarray, cluster: str | None) -> dict[str, Any]:
     """Return the robust sd and interval of each coefficient, with a sentence on how to read them."""
     deviations = robust_sd(fit, rows.X, y, rows.clusters, rows.weights, **rows.beside())
@@ -169,14 +172,6 @@ def robust_findings(fit: Fit, rows: DesignRows, y: np.ndarray, cluster: str | No
         "than the model's (a ratio far above 1), the model's intervals are too narrow."
     )
     return {"coefficients": found, "cluster": cluster, "sentence": sentence}
-
-
-def with_robust(table: tuple[list[str], list[list[Any]]], robust: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:
-    """Return columns and rows of coefficients.csv with three more columns; further parameters have empty cells there."""
-    columns, rows = table
-    cells = [[c["sd"], *c["interval_95"]] for c in robust["coefficients"]]
-    cells += [[None, None, None]] * (len(rows) - len(cells))
-    return [*columns, *ROBUST_COLUMNS], [[*row, *more] for row, more in zip(rows, cells, strict=True)]
 
 
 Rows = tuple[list[str], list[list[Any]]]
@@ -201,7 +196,12 @@ COEFFICIENT_COLUMNS = {
 def results(fit: Fit, prepared: Prepared, prior_scale: float) -> dict[str, Any]:
     """Return the parts of fit.json that come from the fit to all rows."""
     encoding, table, X = prepared.encoding, prepared.table, prepared.rows.X
-    rows = _coefficients(fit, encoding, X)
+    rows: list[dict[str, Any]] = [{**_row(c), "standardised": None} for c in fit.coefficients]
+    scales = dict(zip(encoding.names, X.std(axis=0), strict=True))
+    for row, c in zip(rows, fit.coefficients, strict=True):
+        if c.name in scales:
+            scale = scales[c.name]
+            row["standardised"] = {"mean": scale * c.mean, "interval_95": [scale * c.low, scale * c.high]}
     slopes = [c for c in rows if c["name"] != "intercept"]
     return {
         "data": {
@@ -226,18 +226,6 @@ def results(fit: Fit, prepared: Prepared, prior_scale: float) -> dict[str, Any]:
     }
 
 
-def _coefficients(fit: Fit, encoding: Encoding, X: np.ndarray) -> list[dict[str, Any]]:
-    scales = dict(zip(encoding.names, X.std(axis=0), strict=True))
-    found = []
-    for c in fit.coefficients:
-        scale = scales.get(c.name) if c.name != "intercept" else None
-        standardised = None
-        if scale is not None:
-            standardised = {"mean": scale * c.mean, "interval_95": [scale * c.low, scale * c.high]}
-        found.append({**_row(c), "standardised": standardised})
-    return found
-
-
 def _row(c: Coefficient) -> dict[str, Any]:
     return {
         "label": label(c),
@@ -254,13 +242,17 @@ def _row(c: Coefficient) -> dict[str, Any]:
     }
 
 
-def coefficient_table(fit: Fit) -> Rows:
-    """Return columns and rows of coefficients.csv."""
+def coefficient_table(fit: Fit, robust: dict[str, Any] | None) -> Rows:
+    """Return columns and rows of coefficients.csv; further parameters have no robust standard deviations."""
     names = dict(COEFFICIENT_COLUMNS)
     if fit.coefficients[0].output is None:
         del names["class"]
-    rows = (*fit.coefficients, *fit.auxiliary)
-    return list(names), [[getattr(c, attribute) for attribute in names.values()] for c in rows]
+    rows = [[getattr(c, name) for name in names.values()] for c in (*fit.coefficients, *fit.auxiliary)]
+    if robust is None:
+        return list(names), rows
+    more = [[c["sd"], *c["interval_95"]] for c in robust["coefficients"]] + [[None] * 3] * len(fit.auxiliary)
+    columns = [*names, "robust_sd", "robust_low_95", "robust_high_95"]
+    return columns, [[*row, *cells] for row, cells in zip(rows, more, strict=True)]
 
 
 def held_out(fit: Fit, encoding: Encoding, rows: DesignRows, y: np.ndarray, train: np.ndarray) -> dict[str, Any]:
@@ -275,7 +267,8 @@ def held_out(fit: Fit, encoding: Encoding, rows: DesignRows, y: np.ndarray, trai
     else:
         counts = fit.posterior.likelihood.response is ResponseKind.COUNTS
         scores = number_scores(mean, fit.posterior.log_densities(X, y, **beside), y, train, counts)
-        calibration = calibration_of_intervals(*_distribution(fit, rows, y))
+        parts = [averaged(distribution(law, y[some])) for some, law in _laws(fit.posterior, rows)]
+        calibration = calibration_of_intervals(*np.concatenate(parts, axis=1))
         baseline = "the mean count" if counts else "mean and standard deviation"
     return {
         "rows": int(y.size),
@@ -300,15 +293,11 @@ def _probabilities(mean: np.ndarray) -> np.ndarray:
     return mean if mean.ndim == 2 else np.column_stack([1 - mean, mean])
 
 
-def _distribution(fit: Fit, rows: DesignRows, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the predictive distribution function just below y, and at y."""
-    parts = []
-    for chosen in np.array_split(np.arange(y.size), -(-y.size // AT_ONCE)):
-        part = rows.take(chosen)
-        law = Predictive.of(fit.posterior, part.X, **part.beside())
-        parts.append(averaged(distribution(law, y[chosen])))
-    below, upto = zip(*parts, strict=True)
-    return np.concatenate(below), np.concatenate(upto)
+def _laws(posterior: Any, rows: DesignRows) -> Iterator[tuple[np.ndarray, Predictive]]:
+    """Yield some rows at a time, and the predictive laws there."""
+    for chosen in np.array_split(np.arange(len(rows)), max(1, -(-len(rows) // AT_ONCE))):
+        some = rows.take(chosen)
+        yield chosen, Predictive.of(posterior, some.X, **some.beside())
 
 
 def predictions(fit: Any, encoding: Encoding, table: DataTable, design: DesignRows, y: np.ndarray | None) -> Rows:
@@ -319,11 +308,7 @@ def predictions(fit: Any, encoding: Encoding, table: DataTable, design: DesignRo
         columns["observed"] = [classes[k] for k in y] if classes else y.tolist()
     if classes:
         columns["predicted"] = [classes[k] for k in _probabilities(found.mean).argmax(axis=1)]
-    kinds = {
-        "probability" if classes else "mean": found.mean,
-        "sd": found.sd,
-        "monte_carlo_error": found.std_error,
-    }
+    kinds = {"probability" if classes else "mean": found.mean, "sd": found.sd, "monte_carlo_error": found.std_error}
     if found.mean.ndim == 1:
         columns |= {kind: values.tolist() for kind, values in kinds.items()}
     else:
@@ -345,13 +330,9 @@ def predictions(fit: Any, encoding: Encoding, table: DataTable, design: DesignRo
 
 def _ends(posterior: Any, design: DesignRows, of_mean: bool) -> np.ndarray:
     """The ends of 95 % intervals, 2 × rows: of a response drawn from its law, or of the mean, which is a probability."""
-    rng, found = np.random.default_rng(0), []
-    for chosen in np.array_split(np.arange(len(design)), max(1, -(-len(design) // AT_ONCE))):
-        some = design.take(chosen)
-        law = Predictive.of(posterior, some.X, **some.beside())
-        values = law.mean if of_mean else law.replicate(rng)
-        found.append(np.quantile(values, [0.025, 0.975], axis=0, method="hazen" if of_mean else "inverted_cdf"))
-    return np.concatenate(found, axis=1)
+    rng, method = np.random.default_rng(0), "hazen" if of_mean else "inverted_cdf"
+    values = (law.mean if of_mean else law.replicate(rng) for _, law in _laws(posterior, design))
+    return np.concatenate([np.quantile(some, [0.025, 0.975], axis=0, method=method) for some in values], axis=1)
 
 
 def part(file: str, encoding: Encoding, table: Rows, fitted: int, new: bool) -> dict[str, Any]:
@@ -360,7 +341,10 @@ def part(file: str, encoding: Encoding, table: Rows, fitted: int, new: bool) -> 
     what = f"the probability of {response.positive or 'the likeliest class'}" if response.classes else "the mean"
     first = rows[:10]
     if len(response.classes) > 2:
-        columns, first = _likeliest(columns, first)
+        kept, kinds = [name for name in columns if not name.endswith("]")], ["probability", "sd", "monte_carlo_error"]
+        cells = [dict(zip(columns, row, strict=True)) for row in first]
+        first = [[*(c[n] for n in kept), *(c[f"{kind}[{c['predicted']}]"] for kind in kinds)] for c in cells]
+        columns = [*kept, *kinds]
     return {
         "title": f"Predictions for {counted(len(rows), 'new row' if new else 'held-out row')}",
         "file": file,
@@ -371,17 +355,6 @@ def part(file: str, encoding: Encoding, table: Rows, fitted: int, new: bool) -> 
         "columns": columns,
         "first": first,
     }
-
-
-def _likeliest(columns: list[str], rows: list[list[Any]]) -> Rows:
-    """Return the same table with the probability of the predicted class only."""
-    kept = [name for name in columns if not name.endswith("]")]
-    kinds = ["probability", "sd", "monte_carlo_error"]
-    found = []
-    for row in rows:
-        cells = dict(zip(columns, row, strict=True))
-        found.append([*(cells[name] for name in kept), *(cells[f"{kind}[{cells['predicted']}]"] for kind in kinds)])
-    return [*kept, *kinds], found
 
 
 def _sampler(fit: Fit) -> dict[str, Any]:

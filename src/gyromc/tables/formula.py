@@ -11,6 +11,7 @@ knots, means and levels are those of the fitted rows. What it remembers is plain
 import copy
 import dataclasses
 import functools
+import itertools
 import math
 import re
 import warnings
@@ -23,7 +24,7 @@ from gyromc.checks import require
 from gyromc.errors import InvalidInput
 from gyromc.extras import needs
 from gyromc.tables.datatable import pandas_module
-from gyromc.tables.expressions import FUNCTIONS, categorical_call, columns_of, functions, offset_call
+from gyromc.tables.expressions import FUNCTIONS, columns_of, functions, special_call
 
 LONGEST = 10_000  # characters
 MOST_TERMS = 100_000  # that formulaic makes of a formula in a second, before it drops those that are the same
@@ -99,8 +100,12 @@ def response_of(text: str) -> str:
         len(sides) == 2 and all(map(str.strip, sides)),
         f"A formula has one `~` between the response and the terms, as in `{EXAMPLE}`: got {text!r}.",
     )
-    response = sides[0].strip()
-    return response[1:-1] if re.fullmatch("`[^`]+`", response) else response
+    return _unquoted(sides[0])
+
+
+def _unquoted(text: str) -> str:
+    """A name without the blanks around it and without its backticks."""
+    return re.sub("^`([^`]+)`$", r"\1", text.strip())
 
 
 def read_formula(text: str, columns: Sequence[str]) -> Formula:
@@ -138,10 +143,8 @@ def _in_python(text: str, columns: Collection[str]) -> str:
     """Return terms in R's notation as formulaic reads them: C(…) for factor(…) and as.factor(…), ** for ^."""
     if "factor" not in columns:
         text = re.sub(r"(?<![\w.`])(as\.)?factor\s*\(", "C(", text)
-    powers = [place for place, letter, _ in _letters(text) if letter == "^"]
-    for place in reversed(powers):
-        text = f"{text[:place]}**{text[place + 1 :]}"
-    return text
+    powers = {place for place, letter, _ in _letters(text) if letter == "^"}
+    return "".join("**" if place in powers else letter for place, letter in enumerate(text))
 
 
 def _refuse_slips(text: str, response: Expression) -> None:
@@ -203,51 +206,38 @@ def _letters(text: str) -> Iterator[tuple[int, str, int]]:
 
 def _without_groups(text: str) -> tuple[str, list[str]]:
     """Return the terms without `(… | …)`, and what was inside each of those."""
-    spans, opened, bar = [], 0, False
-    for place, letter, depth in _letters(text):
-        if depth == 0:
-            require(
-                letter != "|",
-                f"`|` stands in brackets with the grouping column, as in `{EXAMPLE}`: got {text.strip()!r}.",
-            )
-        elif depth == 1 and letter in "([{":
-            opened, bar = place, False
-        elif depth == 1 and letter == "|":
-            bar = True
-        elif letter == "|":
-            raise InvalidInput(
-                f"`|` stands in brackets that are a term of their own, as in `{EXAMPLE}`: got {text.strip()!r}."
-            )
-        elif depth == 1 and letter in ")]}" and bar:
-            spans.append((opened, place + 1))
-    found = [text[first + 1 : end - 1] for first, end in spans]
-    for first, end in reversed(spans):
-        before, after = text[:first].rstrip(), text[end:].lstrip()
+    kept, found = "", []
+    signs = [place for place, letter, depth in _letters(text) if depth == 0 and letter in "+-"]
+    for part in (text[first:end] for first, end in itertools.pairwise([0, *signs, len(text)])):
+        bars = [depth for _, letter, depth in _letters(part) if letter == "|"]
+        if not bars:
+            kept += part
+            continue
+        where = "with the grouping column" if min(bars) == 0 else "that are a term of their own"
+        require(set(bars) == {1}, f"`|` stands in brackets {where}, as in `{EXAMPLE}`: got {text.strip()!r}.")
+        term = part.strip().removeprefix("+").strip()
+        ends = [place for place, letter, depth in _letters(term) if depth == 1 and letter == ")"]
         require(
-            (not before or before.endswith("+")) and (not after or after[0] in "+-"),
-            f"A group term {text[first:end]} is added with `+`, as in `{EXAMPLE}`: got {text.strip()!r}.",
+            term.startswith("(") and ends == [len(term) - 1],
+            f"A group term stands alone and is added with `+`, as in `{EXAMPLE}`: got {term!r}.",
         )
-        text = f"{before.removesuffix('+')} {after}" if before else after.removeprefix("+")
-    return text, found
+        found.append(term[1:-1])
+    return kept.strip().removeprefix("+"), found
 
 
 def _factors(inside: str, columns: Collection[str]) -> list[tuple[str, ...]]:
     """Return the grouping factors right of the bar: `a/b` stands for a and a:b."""
-    right = inside.rpartition("|")[2].strip()
-    nested = _split(right, "/")
-    names = [[_name(part, columns) for part in _split(text, ":")] for text in nested]
-    return [tuple(name for part in names[: i + 1] for name in part) for i in range(len(names))]
-
-
-def _name(text: str, columns: Collection[str]) -> str:
-    text = text.strip()
-    name = text[1:-1] if re.fullmatch("`[^`]+`", text) else text
-    require(
-        name in columns,
-        f"The formula groups by {text!r}, which is no column that can group. Right of `|` stands a column, or several joined by "
-        "`:` or `/`; for two factors write two terms: (1 | a) + (1 | b).",
-    )
-    return name
+    found: list[tuple[str, ...]] = []
+    for part in _split(inside.rpartition("|")[2], "/"):
+        names = tuple(_unquoted(text) for text in _split(part, ":"))
+        for name in names:
+            require(
+                name in columns,
+                f"The formula groups by {name!r}, which is no column that can group. Right of `|` stands a column, or several "
+                "joined by `:` or `/`; for two factors write two terms: (1 | a) + (1 | b).",
+            )
+        found.append((*found[-1], *names) if found else names)
+    return found
 
 
 def _group(inside: str, columns: Sequence[str], factor: tuple[str, ...]) -> GroupPart:
@@ -287,28 +277,26 @@ def _terms(text: str, columns: Sequence[str]) -> tuple[Terms, tuple[Expression, 
         if not factors:
             intercept = True
             continue
-        offset = offset_call(factors[0].expr) if len(factors) == 1 and _is_code(factors[0]) else None
-        if offset is not None:
-            offsets.append(Expression(offset, columns_of(offset, columns)))
-            continue
         for i, factor in enumerate(factors):
-            category = categorical_call(factor.expr) if _is_code(factor) else None
-            if category is not None:
-                factors[i] = formulaic.parser.types.Factor(category, eval_method="lookup")
-            names = columns_of(f"`{factors[i].expr}`" if not _is_code(factors[i]) else factors[i].expr, columns)
+            # What formulaic would evaluate instead of looking up a column.
+            code = factor.eval_method.value == "python"
+            name, inside = (code and special_call(factor.expr)) or ("", factor.expr)
+            if name == "offset" and len(factors) == 1:
+                offsets.append(Expression(inside, columns_of(inside, columns)))
+                break
+            if name == "C":
+                factors[i] = formulaic.parser.types.Factor(inside, eval_method="lookup")
+                categorical.append(inside)
+            computed = code and name != "C"
+            names = columns_of(factor.expr if computed else f"`{inside}`", columns)
             reads += names
-            categorical += [category] if category is not None else []
-            numeric += names if _is_code(factors[i]) else []
-        kept.append(formulaic.parser.types.Term(factors))
+            numeric += names if computed else []
+        else:
+            kept.append(formulaic.parser.types.Term(factors))
     both = sorted(set(categorical) & set(numeric))
     require(not both, f"The formula uses {', '.join(map(repr, both))} as categories and as numbers. Keep one of them.")
     unique = [tuple(dict.fromkeys(names)) for names in (reads, categorical, numeric)]
     return Terms(tuple(dict.fromkeys(kept)), intercept, *unique), tuple(offsets)
-
-
-def _is_code(factor: Any) -> bool:
-    """Whether formulaic would evaluate a factor instead of looking up a column."""
-    return factor.eval_method.value == "python"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,8 +6,6 @@ the rows, which has the checks of the model. Options that need all rows in memor
 
 import dataclasses
 import datetime
-import shutil
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -30,11 +28,9 @@ TIMES = 10  # a CSV file takes about so many times its size in memory
 RESULTS = ResultsFile("fit.json", "gyromc.fit-large", 2, "gyromc fit … --out {directory}")
 REPORT = "sample_report.html"
 FILES = (RESULTS.name, "coefficients.csv", REPORT)
-REFUSED = (
-    "formula", "predict", "save", "draws", "missing", "categorical", "dates", "reference", "positive", "order", "weights",
-    "offset", "exposure", "trials", "censored", "event", "prior", "robust", "cluster", "impute", "explain",
-    "prior_predictive",
-)  # fmt: skip
+TAKEN = {"data", "target", "family", "out", "columns", "drop", "test_fraction", "prior_scale", "effort", "seed"}
+TAKEN |= {"encoding", "decimal", "sheet"}
+"""The options of a request that need not have all rows in memory."""
 
 
 def is_large(request: Request) -> bool:
@@ -63,9 +59,9 @@ def is_large(request: Request) -> bool:
 
 def _source(request: Request) -> Parquet:
     """The rows, after refusing what cannot be done without all of them in memory."""
-    for name in REFUSED:
+    for name in (field.name for field in dataclasses.fields(request)):
         require(
-            not getattr(request, name),
+            name in TAKEN or not getattr(request, name),
             f"{request.data} has {LARGE:,} numbers or more, so that it is read in pieces, and `--{name}` needs all rows in "
             f"memory. Leave it out, take fewer `--columns`, or fit a sample of the rows.",
         )
@@ -134,21 +130,16 @@ def large_study(request: Request, say: Callable[[str], object] = lambda text: No
 
 def _check_sample(request: Request, found, source: Parquet, folder: Path, say) -> dict[str, Any]:
     """The ordinary fit of the sampled rows: what its checks say, and its report as a file of the folder."""
-    from gyromc.tables.report import verdicts
-    from gyromc.tables.study import study
+    from gyromc.tables.report import render, verdicts
+    from gyromc.tables.study import Watch, computed
 
     X, y = found.sample
     say(f"checking the model on {len(y):,} rows, drawn at random")
-    arrow = pyarrow()
-    with tempfile.TemporaryDirectory(prefix="gyromc-sample-") as place:
-        path = Path(place, "sample.parquet")
-        columns = {name: X[:, j] for j, name in enumerate(source.columns)}
-        arrow.parquet.write_table(arrow.table(columns | {request.target: y}), path)
-        plain = dataclasses.replace(
-            request, data=str(path), out=str(Path(place, "out")), columns=[], drop=[], family=found.family
-        )
-        directory, results = study(plain, lambda line: None)
-        shutil.copy(directory / "report.html", folder / REPORT)
+    columns = {name: X[:, j] for j, name in enumerate(source.columns)} | {request.target: y}
+    chosen = list(source.columns) if request.columns or request.drop else []
+    model, _ = computed(dataclasses.replace(request, columns=chosen, drop=[], family=found.family), columns, Watch())
+    results = model.results or {}
+    write_atomically(folder / REPORT, render(results))
     return {"rows": len(y), "verdicts": verdicts(results), "held_out": results["held_out"], "report": REPORT}
 
 

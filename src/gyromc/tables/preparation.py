@@ -7,6 +7,7 @@ scores well and says nothing about rows whose target is not known.
 
 import dataclasses
 import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +16,17 @@ import numpy as np
 from gyromc.checks import positive, require, shown, whole
 from gyromc.errors import InvalidInput
 from gyromc.regression.adequacy.dependence import FEW_LEVELS
+from gyromc.regression.problem import GroupTerm, settable
 from gyromc.regression.scores import held_out_rows
-from gyromc.show.numbers import counted, listed
+from gyromc.show.numbers import counted, did_you_mean, listed
 from gyromc.tables.datatable import DataTable, as_numbers, as_text, is_dates, pandas_module, read_table, split_names
 from gyromc.tables.encoding import DesignRows, Encoding, NumericColumn
 from gyromc.tables.formula import Formula, evaluate, read_formula, response_of
-from gyromc.tables.priors import asked_priors
 from gyromc.tables.recognition import complete_rows, rare_levels, recognise
 from gyromc.tables.request import Request
 from gyromc.tables.response import Wishes, families_of, recognise_response
 from gyromc.tables.roles import DateColumn, Roles, learn_dates
+from gyromc.targets.families import FAMILIES
 from gyromc.targets.priors import Prior
 
 MOST_BYTES = 20_000_000  # of a file that is read a second time for the columns that a model leaves out
@@ -67,7 +69,7 @@ def prepare(request: Request, data: Any = None) -> Prepared:
     table, formula, dates = _read(request, request.data if data is None else data, target, roles)
     require(request.missing in (None, "drop"), f"`--missing` takes drop: got {shown(request.missing)}.")
     table, left_out = complete_rows(table, target, request.impute, request.missing == "drop")
-    wishes = _wishes(request, table, target, formula, roles, dates)
+    wishes = _wishes(request, table, target, formula=formula, roles=roles, dates=dates)
     families = families_of(table, target, wishes)
     if families:
         wishes = dataclasses.replace(wishes, model=families[0])
@@ -78,13 +80,17 @@ def prepare(request: Request, data: Any = None) -> Prepared:
     train = np.setdiff1d(np.arange(table.num_rows), test)
     encoding = recognise(table, target, wishes, train)
     rows = encoding.rows_of(table)
-    _require_trials(table, rows, y)
+    if rows.trials is not None and np.any(more := y > rows.trials):
+        raise InvalidInput(
+            f"{table.path}, {table.place(more)}: {y[more][0]:g} successes of {rows.trials[more][0]:g} trials. Correct the row."
+        )
     if request.robust or request.cluster is not None:
         _require_robust(rows, families or (encoding.response.model,))
     new, about_new = None, []
     if request.predict is not None:  # before anything is computed: a wrong file is known at once
-        new = read_new_rows(request.predict, encoding, encoding_of_text(request))
-        about_new = encoding.notes(new[0])
+        needs = encoding.needs
+        lines = read_table(request.predict, needs[:1], keep=needs, role="needed by the fit", **_text(request))
+        new, about_new = (lines, encoding.rows_of(lines, fitted=False)), encoding.notes(lines)
     notes = [*table.notes, *(date.note for date in dates), *left_out, *rare_levels(table, encoding, rows.X), *about_new]
     if roles.survival and request.test_fraction > 0:
         notes.append("no rows are held out, since times may be censored: LOO judges the predictions.")
@@ -104,7 +110,7 @@ def _unused(request: Request, data: Any, table: DataTable) -> dict[str, np.ndarr
         return {}
     try:
         others = lambda names: [name for name in names if name not in table.columns]
-        rest = read_table(data, choose=others, **encoding_of_text(request), sheet=request.sheet)
+        rest = read_table(data, choose=others, **_text(request), sheet=request.sheet)
     except InvalidInput:  # a column that the model does not read may hold anything
         return {}
     rest = rest.take(np.searchsorted(rest.lines, table.lines))
@@ -126,16 +132,9 @@ def _unused(request: Request, data: Any, table: DataTable) -> dict[str, np.ndarr
     return found
 
 
-def encoding_of_text(request: Request) -> dict[str, Any]:
-    """Return how the files of a request are written."""
+def _text(request: Request) -> dict[str, Any]:
+    """How the files of a request are written."""
     return {"encoding": request.encoding, "decimal": request.decimal}
-
-
-def read_new_rows(path: str, encoding: Encoding, text: dict[str, Any]) -> tuple[DataTable, DesignRows]:
-    """Read the columns that an encoding needs, and nothing else; return the rows and their numbers."""
-    needs = encoding.needs
-    table = read_table(path, needs[:1], keep=needs, role="needed by the fit", **text)
-    return table, encoding.rows_of(table, fitted=False)
 
 
 def _target(request: Request) -> str:
@@ -158,35 +157,31 @@ def _read(
     request: Request, data: Any, target: str, roles: Roles
 ) -> tuple[DataTable, Formula | None, tuple[DateColumn, ...]]:
     """Read the table; with a formula, only the columns that it uses, and the response where that has to be computed."""
-    options = {**encoding_of_text(request), "sheet": request.sheet}
-    named = {name: f"--{role}" for role, name in roles.given.items()}
-    if request.formula is None:
-        keep = (target, *(name for name in roles.columns if name != target))
-        table = read_table(data, request.columns, request.drop, keep, role={**named, target: "target"}, **options)
-        table, dates = _dated(table, request)
-        return table, None, dates
-    text = request.formula
+    options = {**_text(request), "sheet": request.sheet}
+    named, text = {name: f"--{role}" for role, name in roles.given.items()}, request.formula
     made = {f"{name}_{part}": name for name in request.dates for part in ("year", "month", "weekday", "days")}
 
     def used(names) -> list[str]:
+        assert text is not None
         every = [*(name for name in names if name not in roles.columns and name not in request.dates), *made]
         found = read_formula(text, every)
         columns = [*found.response.columns, *found.predictors, *found.grouping]
         return [*dict.fromkeys(made.get(name, name) for name in columns), *roles.columns]
 
-    table = read_table(data, keep=roles.columns, role=named, choose=used, **options)
-    table, dates = _dated(table, request)
+    if text is None:
+        keep = (target, *(name for name in roles.columns if name != target))
+        table = read_table(data, request.columns, request.drop, keep, role={**named, target: "target"}, **options)
+    else:
+        table = read_table(data, keep=roles.columns, role=named, choose=used, **options)
+    dates = learn_dates(table, split_names(request.dates, table.names))
+    for date in dates:
+        table = date.apply(table)
+    if text is None:
+        return table, None, dates
     formula = read_formula(text, [name for name in table.names if name not in roles.columns])
     if formula.response.text in formula.response.columns:
         return table, formula, dates
     return _with_response(table, formula), formula, dates
-
-
-def _dated(table: DataTable, request: Request) -> tuple[DataTable, tuple[DateColumn, ...]]:
-    dates = learn_dates(table, [name for name in split_names(request.dates, table.names)])
-    for date in dates:
-        table = date.apply(table)
-    return table, dates
 
 
 def _with_response(table: DataTable, formula: Formula) -> DataTable:
@@ -211,15 +206,8 @@ def _with_response(table: DataTable, formula: Formula) -> DataTable:
     return dataclasses.replace(table, columns=columns)
 
 
-def _wishes(
-    request: Request,
-    table: DataTable,
-    target: str,
-    formula: Formula | None,
-    roles: Roles,
-    dates: tuple[DateColumn, ...],
-) -> Wishes:
-    """Return what the user asks of the columns, with lists of names split."""
+def _wishes(request: Request, table: DataTable, target: str, **learned: Any) -> Wishes:
+    """What the user asks of the columns, with lists of names split; `learned` are formula, roles and dates."""
     reference = {}
     for text in request.reference:
         column, sign, level = text.partition("=")
@@ -235,9 +223,7 @@ def _wishes(
         positive=request.positive,
         reference=reference,
         order=order,
-        formula=formula,
-        roles=roles,
-        dates=dates,
+        **learned,
     )
 
 
@@ -255,12 +241,43 @@ def _require_robust(rows: DesignRows, families: tuple[str, ...]) -> None:
     )
 
 
-def _require_trials(table: DataTable, rows: DesignRows, y: np.ndarray) -> None:
-    if rows.trials is not None and np.any(y > rows.trials):
-        more = y > rows.trials
-        raise InvalidInput(
-            f"{table.path}, {table.place(more)}: {y[more][0]:g} successes of {rows.trials[more][0]:g} trials. Correct the row."
+def asked_priors(
+    texts: Sequence[str],
+    sources: Mapping[str, str],
+    groups: Sequence[GroupTerm],
+    intercept: bool,
+    families: Sequence[str],
+) -> dict[str, Prior]:
+    """Return the priors by name; what is named itself goes before its term, that before `all`.
+
+    `sources` has the term of each column of X; `families` are those that may be fitted.
+    """
+    domains = {}
+    for family in reversed(families):
+        domains |= settable(FAMILIES[family], list(sources), intercept, groups)
+    named = {name: (2, [name]) for name in domains}
+    for column, source in sources.items():
+        if source not in sources:  # a term of several columns goes before a parameter of its name
+            rank, columns = named.get(source, (2, []))
+            named[source] = 1, [*(columns if rank == 1 else []), column]
+    named.setdefault("all", (0, list(sources)))
+    found: dict[tuple[int, str], Prior] = {}
+    for text in texts:
+        name, sign, form = text.rpartition("=")
+        name = name.strip()
+        require(
+            sign and name,
+            f"`--prior` takes NAME=LAW, as in 'age=normal(0, 1)' or 'sigma=exponential(1)': got {shown(text)}.",
         )
+        prior = Prior.read(form, f"`--prior {text}`: the law")
+        hint = did_you_mean(name, list(named), "There are")
+        require(name in named, f"`--prior` names {name!r}, which is no coefficient, parameter, term or group. {hint}")
+        rank, targets = named[name]
+        for target in targets:
+            prior.require(domains[target], f"`--prior {text}`: {target}")
+            require((rank, target) not in found, f"`--prior` names {target} twice. Keep one of them.")
+            found[rank, target] = prior
+    return {target: found[rank, target] for rank, target in sorted(found, key=lambda key: key[0])}
 
 
 FEW = 5  # rows in which anything agrees by chance

@@ -42,7 +42,19 @@ def complete_rows(table: DataTable, target: str, impute: bool, drop: bool = Fals
     missing = table.columns[target].isna().to_numpy()
     require(not missing.all(), f"The target {target!r} of {table.path} has no values at all.")
     if drop:
-        return _without_missing(table)
+        lacks = {name: column.isna().to_numpy() for name, column in table.columns.items()}
+        lacks = {name: mask for name, mask in lacks.items() if mask.any() and not mask.all()}
+        if not lacks:
+            return table, ()
+        gone = np.any(list(lacks.values()), axis=0)
+        some = listed(
+            [f"{name} ({mask.sum()})" for name, mask in sorted(lacks.items(), key=lambda pair: -pair[1].sum())]
+        )
+        require(
+            not gone.all(), f"Every row of {table.path} lacks a value: {some}. `--drop` the columns that lack most."
+        )
+        note = f"{counted(int(gone.sum()), 'row')} of {table.num_rows} left out, since values are missing: {some}."
+        return table.take(np.flatnonzero(~gone)), (note,)
     if not missing.any():
         return table, ()
     others = "".join(f" Besides: {text}" for text in _missing(table, [name for name in table.names if name != target]))
@@ -55,25 +67,13 @@ def complete_rows(table: DataTable, target: str, impute: bool, drop: bool = Fals
     return table.take(np.flatnonzero(~missing)), (note,)
 
 
-def _without_missing(table: DataTable) -> tuple[DataTable, tuple[str, ...]]:
-    """Return the rows that have a value in every column that is not empty, and a note on the others."""
-    lacks = {name: column.isna().to_numpy() for name, column in table.columns.items()}
-    lacks = {name: mask for name, mask in lacks.items() if mask.any() and not mask.all()}
-    if not lacks:
-        return table, ()
-    gone = np.any(list(lacks.values()), axis=0)
-    some = listed([f"{name} ({mask.sum()})" for name, mask in sorted(lacks.items(), key=lambda pair: -pair[1].sum())])
-    require(not gone.all(), f"Every row of {table.path} lacks a value: {some}. `--drop` the columns that lack most.")
-    note = f"{counted(int(gone.sum()), 'row')} of {table.num_rows} left out, since values are missing: {some}."
-    return table.take(np.flatnonzero(~gone)), (note,)
-
-
 def recognise(table: DataTable, target: str, wishes: Wishes | None = None, train: np.ndarray | None = None) -> Encoding:
     """Decide what every column is, in a table whose rows all have a target value (`complete_rows`).
 
     Medians and most frequent categories come from the rows `train`, kinds and levels from all rows.
     """
     wishes = Wishes() if wishes is None else wishes
+    train = np.arange(table.num_rows) if train is None else train
     for name in (*wishes.categorical, *wishes.reference):
         table.require_column(name, "--categorical" if name in wishes.categorical else "--reference")
     response = recognise_response(table, target, wishes)
@@ -86,16 +86,12 @@ def recognise(table: DataTable, target: str, wishes: Wishes | None = None, train
     require(
         used, f"No column is left to predict {target!r} from: {'; '.join(f'{n} is {r}' for n, r in dropped.items())}."
     )
-    rows = np.arange(table.num_rows) if train is None else train
-    features = _features(table, used, wishes, rows)
-    _require_different_names([name for f in features for name in f.outputs], table.path)
-    _require_size(sum(len(f.outputs) for f in features))
+    features = _features(table, used, wishes, train)
+    _require_names([name for f in features for name in f.outputs], table.path)
     return Encoding(features, response, tuple(dropped.items()), roles=wishes.roles, dates=wishes.dates)
 
 
-def _by_formula(
-    table: DataTable, response: Response, formula: Formula, wishes: Wishes, train: np.ndarray | None
-) -> Encoding:
+def _by_formula(table: DataTable, response: Response, formula: Formula, wishes: Wishes, train: np.ndarray) -> Encoding:
     available = [name for name in table.names if name not in wishes.roles.columns]
     dropped = {n: why for n in formula.predictors if (why := _useless(table, n, wishes.impute)) is not None}
     if dropped:
@@ -107,8 +103,7 @@ def _by_formula(
         available = [name for name in available if name not in dropped]
         formula = read_formula(formula.text, available)
     wishes = dataclasses.replace(wishes, categorical=(*wishes.categorical, *formula.categorical))
-    rows = np.arange(table.num_rows) if train is None else train
-    features = _features(table, formula.predictors, wishes, rows)
+    features = _features(table, formula.predictors, wishes, train)
     for feature in features:
         require(
             isinstance(feature, NumericColumn) or feature.name not in formula.numeric,
@@ -116,20 +111,11 @@ def _by_formula(
         )
     bare = Encoding(features, response)
     design = FormulaDesign.learn(formula, available, bare.frame(table) or {"": np.zeros(table.num_rows)})
-    factors = tuple(_factor(table, group.factor) for group in formula.groups)
-    _require_different_names(design.names, table.path)
-    _require_size(len(design.names))
+    factors = tuple(GroupFactor.learn(table, group.factor) for group in formula.groups)
+    _require_names(design.names, table.path)
     return dataclasses.replace(
         bare, dropped=tuple(dropped.items()), formula=design, factors=factors, roles=wishes.roles, dates=wishes.dates
     )
-
-
-def _factor(table: DataTable, columns: tuple[str, ...]) -> GroupFactor:
-    """Return a grouping factor with its levels in order; one level or a level for each row cannot be told from noise."""
-    levels = tuple(ordered(GroupFactor(columns, ()).labels(table)))
-    name = ":".join(columns)
-    require(len(levels) > 1, f"The grouping column {name!r} has one level only, {levels[0]!r}: there are no groups.")
-    return GroupFactor(columns, levels)
 
 
 def rare_levels(table: DataTable, encoding: Encoding, X: np.ndarray) -> list[str]:
@@ -158,21 +144,19 @@ def rare_levels(table: DataTable, encoding: Encoding, X: np.ndarray) -> list[str
     ]
 
 
-def _require_size(size: int) -> None:
-    require(
-        size <= MAX_COLUMNS,
-        f"The columns become {size} coefficients; at most {MAX_COLUMNS} are possible. Leave out columns with many "
-        "categories with `--drop`.",
-    )
-
-
-def _require_different_names(names: Sequence[str], path: str) -> None:
+def _require_names(names: Sequence[str], path: str) -> None:
+    """Raise unless the coefficients are few enough and have names of their own."""
     require(
         "intercept" not in names,
         f"A column of {path} is called 'intercept', the name of the constant. Rename it, or pass `--drop intercept`.",
     )
     twice = sorted({name for name in names if names.count(name) > 1})[:1]
     require(not twice, f"Two coefficients would be called {twice[0] if twice else ''!r}. Rename a column of {path}.")
+    require(
+        len(names) <= MAX_COLUMNS,
+        f"The columns become {len(names)} coefficients; at most {MAX_COLUMNS} are possible. Leave out columns with many "
+        "categories with `--drop`.",
+    )
 
 
 def _features(

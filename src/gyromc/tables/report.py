@@ -54,9 +54,9 @@ def render(results: Results) -> str:
     return found.get_template("fit.html.j2").render(
         results=results,
         pictures={picture.kind: picture for picture in pictures(dict(results))},
-        tables={name: list(make(results)) for name, make in TABLES.items()},
+        tables={name: make(results) for name, make in TABLES.items()},
         coefficients=coefficient_table(results, page=True),
-        parameters=list(_parameters(results, page=True)),
+        parameters=[parameter_table(results["parameters"], page=True)] if results["parameters"] else [],
         errors=error_table(results),
         error_sentence=error_sentence(results["coefficients"]),
         mark=mark,
@@ -101,26 +101,27 @@ def bounds(interval: Sequence[float] | None, digits: int = 3) -> str:
 def error_sentence(rows: Rows) -> str:
     """Return how large the errors of the computation are at most, in posterior standard deviations."""
     most = lambda error: max(error(row) / max(row["sd"], 1e-300) for row in rows)
-    sizes = {
-        "means": most(lambda row: row["std_error"]),
-        "standard deviations": most(lambda row: row["sd_error"]),
-        "interval ends": most(lambda row: max(row["interval_std_error"])),
-    }
-    if not any(sizes.values()):
+    sizes = [
+        most(lambda row: row["std_error"]),
+        most(lambda row: row["sd_error"]),
+        most(lambda row: max(row["interval_std_error"])),
+    ]
+    if not any(sizes):
         return "Means, standard deviations and interval ends are integrals: they have no Monte Carlo error."
-    parts = [f"{number(100 * size, 2)} % of a posterior standard deviation for {name}" for name, size in sizes.items()]
-    first, *others = (
-        part.replace(" of a posterior standard deviation", "") if i else part for i, part in enumerate(parts)
+    of, sd, end = (f"{number(100 * size, 2)} %" for size in sizes)
+    return (
+        f"The Monte Carlo error is at most {of} of a posterior standard deviation for means, {sd} for standard deviations and "
+        f"{end} for interval ends."
     )
-    return f"The Monte Carlo error is at most {first}, {' and '.join(others)}."
 
 
 def coefficient_table(results: Results, page: bool = False) -> Table:
     """Return the coefficients; a terminal has the clearest, with errors, those whose interval holds zero dim."""
-    every = results["coefficients"]
-    by_clarity = sorted(every, key=lambda c: abs(c["mean"]) / max(c["sd"], 1e-300), reverse=True)
-    clearest = {c["label"] for c in (every if page else by_clarity[:MOST_COEFFICIENTS])}
-    shown = [c for c in every if c["label"] in clearest]
+    every = shown = results["coefficients"]
+    if not page:
+        by_clarity = sorted(every, key=lambda c: abs(c["mean"]) / max(c["sd"], 1e-300), reverse=True)
+        clearest = {c["label"] for c in by_clarity[:MOST_COEFFICIENTS]}
+        shown = [c for c in every if c["label"] in clearest]
     notes = [error_sentence(every), results["model"]["prior"], results["model"]["noise"] or ""]
     if len(shown) < len(every):
         notes.insert(0, f"the clearest {len(shown)} of {len(every)}; all are in coefficients.csv")
@@ -156,9 +157,9 @@ def _estimates(
     return columns, rows
 
 
-def _parameters(results: Results, page: bool = False) -> Iterator[Table]:
-    if results["parameters"]:
-        yield Table(*_estimates(results["parameters"], "parameter", page=page), "Further parameters", style="simple")
+def parameter_table(rows: Rows, page: bool = False) -> Table:
+    """Return the further parameters of a family and of groups."""
+    return Table(*_estimates(rows, "parameter", page=page), "Further parameters", style="simple")
 
 
 def error_table(results: Results) -> Table | None:
@@ -205,16 +206,14 @@ def _estimate(kind: str, value: float | None, interval: Sequence[float] | None) 
     return [middle, f"[{low}, {high}]"]
 
 
-def _robust(results: Results) -> Iterator[Table]:
-    if not results.get("robust"):
-        return
-    sd = {c["name"]: number(c["sd"]) for c in results["coefficients"]}
+def _robust(robust: Results, coefficients: Rows) -> Table:
+    sd = {c["name"]: number(c["sd"]) for c in coefficients}
     rows = [
         [c["name"], sd[c["name"]], number(c["sd"]), bounds(c["interval_95"]), number(c["ratio"], 2)]
-        for c in results["robust"]["coefficients"]
+        for c in robust["coefficients"]
     ]
     columns = ["coefficient", "posterior sd", "robust sd", "robust 95\u00a0% interval", "ratio"]
-    yield Table(columns, rows, "Robust standard deviations", [results["robust"]["sentence"]], style="simple")
+    return Table(columns, rows, "Robust standard deviations", [robust["sentence"]], style="simple")
 
 
 def family_table(found: Mapping[str, Any]) -> Table:
@@ -238,23 +237,19 @@ def family_table(found: Mapping[str, Any]) -> Table:
     return Table(columns, rows, "Which family?", [note], left=(columns[0], columns[-1]), style="simple")
 
 
-def _columns(results: Results) -> Iterator[Table]:
+def _columns(results: Results) -> Table:
     model, notes = results["model"], list(results["data"]["notes"])
     if model["positive"] is not None:
         notes.append(f"probabilities are those of {model['target']} = {model['positive']}")
     columns = ["column", "kind", "what became of it"]
-    yield Table(columns, results["columns"], "Columns", notes, left=columns, style="simple")
+    return Table(columns, results["columns"], "Columns", notes, left=columns, style="simple")
 
 
-def _predictions(results: Results) -> Iterator[Table]:
-    for part in results["predictions"]:
-        rows = [
-            [_prediction(name, value) for name, value in zip(part["columns"], row, strict=True)]
-            for row in part["first"]
-        ]
-        some = f"the first {len(rows)} of {part['rows']}; all are" if part["rows"] > len(rows) else "they are"
-        names = [HEADINGS.get(name, str(name).replace("_", " ")) for name in part["columns"]]
-        yield Table(names, rows, part["title"], [f"{some} in {part['file']}"], left=(), style="simple")
+def _predictions(part: Results) -> Table:
+    rows = [list(map(_prediction, part["columns"], row)) for row in part["first"]]
+    some = f"the first {len(rows)} of {part['rows']}; all are" if part["rows"] > len(rows) else "they are"
+    names = [HEADINGS.get(name, str(name).replace("_", " ")) for name in part["columns"]]
+    return Table(names, rows, part["title"], [f"{some} in {part['file']}"], left=(), style="simple")
 
 
 def _prediction(column: str, value: Any) -> str:
@@ -266,24 +261,24 @@ def _prediction(column: str, value: Any) -> str:
     return number(value, 2 if column == "monte_carlo_error" else 3)
 
 
-def _scores(results: Results) -> Iterator[Table]:
-    held = results["held_out"]
-    if held is None:
-        return
-    rows = []
-    for s in held["scores"]:
-        value = plus_minus(s["value"], s["std_error"])
-        difference = plus_minus(s["difference"], s["difference_std_error"])
-        verdict = (s["verdict"], "green" if s["verdict"] == "better" else "yellow")
-        rows.append([s["name"], value, number(s["baseline"]), difference, verdict])
+def _scores(held: Results) -> Table:
+    rows = [
+        [
+            s["name"],
+            plus_minus(s["value"], s["std_error"]),
+            number(s["baseline"]),
+            plus_minus(s["difference"], s["difference_std_error"]),
+            (s["verdict"], "green" if s["verdict"] == "better" else "yellow"),
+        ]
+        for s in held["scores"]
+    ]
     title = f"Judged on {held['rows']} held-out rows, fitted to {held['trained_on']}"
     notes = [f"± is one standard error over rows; the baseline predicts from {held['baseline']} alone"]
-    yield Table(["score", "model", "baseline", "difference", "verdict"], rows, title, notes, style="simple")
+    return Table(["score", "model", "baseline", "difference", "verdict"], rows, title, notes, style="simple")
 
 
-def _quoted(results: Results) -> Iterator[Table]:
+def _quoted(found: Results) -> Table:
     """R², LOO, WAIC and deviance, each with its meaning."""
-    found = results["adequacy"]
     loo, waic, r, deviance = found["loo"], found["waic"], found["r_squared"], found["deviance"]
     share = found.get("loo_r_squared")
     sample = f", from {found['rows']} of the rows" if found["rows"] < found["of_rows"] else ""
@@ -298,7 +293,7 @@ def _quoted(results: Results) -> Iterator[Table]:
     ]
     rows = [row for row in rows if row[0] != "LOO R²" or share is not None]
     columns = ["quantity", "value", "what it is"]
-    yield Table(columns, rows, "What people quote", left=columns, style="simple")
+    return Table(columns, rows, "What people quote", left=columns, style="simple")
 
 
 def mark(check: Mapping[str, Any]) -> str:
@@ -313,36 +308,31 @@ def _checks(title: str, checks: Rows, notes: Sequence[str] = ()) -> Table:
     return Table(columns, rows, title, notes, left=columns, style="simple")
 
 
-def _of_computation(results: Results) -> Iterator[Table]:
-    yield _checks("Can the computation be trusted?", results["checks"])
-
-
-def _of_model(results: Results) -> Iterator[Table]:
-    found = results["adequacy"]
+def _of_model(found: Results) -> Table:
     some = found["rows"] < found["of_rows"]
     sample = f"checked on {found['rows']} of {found['of_rows']} rows, drawn at random; " if some else ""
     rule = "the p-values are corrected for the number of checks: a right model is called wrong in at most 5 % of cases"
-    yield _checks("Does the model fit?", found["checks"], [sample + rule])
+    return _checks("Does the model fit?", found["checks"], [sample + rule])
 
 
-def _optional(key: str, make: Callable[[Any], Table]) -> Callable[[Results], Iterator[Table]]:
-    """The table of a part that a fit may lack."""
-    return lambda results: (make(found) for found in [results.get(key)] if found)
+def _made(make: Callable[[Any], Table], *parts: Any) -> list[Table]:
+    """The tables of the parts that a fit has."""
+    return [make(part) for part in parts if part]
 
 
-TABLES: dict[str, Callable[[Results], Iterator[Table]]] = {
-    "families": _optional("families", family_table),
-    "columns": _columns,
-    "coefficients": lambda results: iter([coefficient_table(results)]),
-    "effects": _optional("effects", effect_table),
-    "parameters": _parameters,
-    "groups": lambda results: map(level_table, results.get("groups") or ()),
-    "robust": _robust,
-    "predictions": _predictions,
-    "scores": _scores,
-    "quoted": _quoted,
-    "computation": _of_computation,
-    "model": _of_model,
+TABLES: dict[str, Callable[[Results], list[Table]]] = {
+    "families": lambda results: _made(family_table, results.get("families")),
+    "columns": lambda results: [_columns(results)],
+    "coefficients": lambda results: [coefficient_table(results)],
+    "effects": lambda results: _made(effect_table, results.get("effects")),
+    "parameters": lambda results: _made(parameter_table, results["parameters"]),
+    "groups": lambda results: _made(level_table, *(results.get("groups") or ())),
+    "robust": lambda results: _made(lambda found: _robust(found, results["coefficients"]), results.get("robust")),
+    "predictions": lambda results: _made(_predictions, *results["predictions"]),
+    "scores": lambda results: _made(_scores, results["held_out"]),
+    "quoted": lambda results: _made(_quoted, results["adequacy"]),
+    "computation": lambda results: [_checks("Can the computation be trusted?", results["checks"])],
+    "model": lambda results: _made(_of_model, results["adequacy"]),
 }
 """Every table of a fit, in the order of the terminal."""
 SUMMARY = ("coefficients", "parameters", "groups", "scores", "quoted")

@@ -123,19 +123,6 @@ class Request:
 FLAGS = [one.name for one in fields(Request) if isinstance(one.default, bool)]
 
 
-def option_added(command: str, option: str, value: str, instead: tuple[str, ...] = ()) -> str:
-    """The command line with an option set, in place of those given; `--family` also in place of `--model`."""
-    gone = {option, *instead, *(("--model",) if option == "--family" else ())}
-    words, kept = shlex.split(command), []
-    while words:
-        word = words.pop(0)
-        if word in gone:
-            words.pop(0)
-        elif not (word.startswith("--") and word.partition("=")[0] in gone):
-            kept.append(word)
-    return shlex.join([*kept, option, value])
-
-
 def in_python(text: str) -> str:
     """Return a text with options of the command line as arguments of `gyromc.fit` (`impute=True`), command lines as calls."""
     text = re.sub(r"gyromc fit data((?: (?:'[^']*'|[^\s'\"`]+))*)", lambda match: _call(match[1]), text)
@@ -146,11 +133,7 @@ def _argument(option: str, value: str | None) -> str:
     name = option.replace("-", "_")
     if value is None:
         return f"{name}=True" if name in FLAGS else name
-    return f"{name}={value if _is_number(value) else repr(value)}"
-
-
-def _is_number(text: str) -> bool:
-    return re.fullmatch(r"-?\d+(\.\d+)?", text) is not None
+    return f"{name}={value if re.fullmatch(r'-?[0-9]+([.][0-9]+)?', value) else repr(value)}"
 
 
 def _call(options: str) -> str:

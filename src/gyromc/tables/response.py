@@ -171,15 +171,12 @@ def _class_response(target: str, model: str, distinct: list[str], positive: str 
     return Response(target, model, tuple(distinct), reason)
 
 
-AUTO = "auto"
-
-
 def families_of(table: DataTable, target: str, wishes: Wishes) -> tuple[str, ...]:
     """Return the families to compare, the simplest first; none where the user asks for one family or says nothing."""
     asked = wishes.model
-    if asked is None or (asked != AUTO and "," not in asked):
+    if asked is None or (asked != "auto" and "," not in asked):
         return ()
-    found = _natural(table, target, wishes) if asked == AUTO else _listed(table, target, asked, wishes)
+    found = _natural(table, target, wishes) if asked == "auto" else _listed(table, target, asked, wishes)
     return tuple(sorted(found, key=lambda name: FAMILIES[name].rank))
 
 
@@ -205,9 +202,9 @@ def _natural(table: DataTable, target: str, wishes: Wishes) -> tuple[str, ...]:
 
 def _listed(table: DataTable, target: str, asked: str, wishes: Wishes) -> tuple[str, ...]:
     names = [family_named(part) for part in asked.split(",") if part.strip()]
-    require(AUTO not in names, f"`--family {asked}`: {AUTO} stands alone, or list the families to compare.")
+    require("auto" not in names, f"`--family {asked}`: auto stands alone, or list the families to compare.")
     unknown = [name for name in names if name not in FAMILIES]
-    require(not unknown, f"Unknown family {shown(''.join(unknown[:1]))}: there are {', '.join(FAMILIES)}; or {AUTO}.")
+    require(not unknown, f"Unknown family {shown(''.join(unknown[:1]))}: there are {', '.join(FAMILIES)}; or auto.")
     require(len(set(names)) == len(names), f"`--family {asked}` names a family twice.")
     numeric = [name for name in names if FAMILIES[name].response is not ResponseKind.CLASSES]
     require(

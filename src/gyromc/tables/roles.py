@@ -154,10 +154,10 @@ class DateColumn:
             "weekday": days.dt.day_name().str[:3].astype("str"),
             "days": (days - pandas.Timestamp(self.first)).dt.days.astype(float),
         }
+        new = dict(zip(self.outputs, made.values(), strict=True))
         columns = {}
         for name, column in table.columns.items():
-            new = {f"{self.name}_{part}": made[part] for part in PARTS} if name == self.name else {name: column}
-            columns |= new
+            columns |= new if name == self.name else {name: column}
         return dataclasses.replace(table, columns=columns)
 
 
@@ -178,6 +178,7 @@ def _typed(column) -> bool:
 
 
 def _day(column):
+    """Texts without the time after a date."""
     return column.str.replace(r"[T ]\d{1,2}:\d{2}.*$", "", regex=True)
 
 

@@ -1,8 +1,12 @@
-"""A fitted model as one file, and predictions from it without the data that it was fitted to.
+"""A fitted model as one file, predictions from it without the data that it was fitted to, and comparisons of such models.
 
 Input: the fit of a study and its encoding. Output: a `FittedModel`, which `save` writes and `gyromc.load` reads: the encoding of
 columns (a formula's knots, means and levels included), the draws of the posterior and the table of coefficients. The rows of the
 data are not in it.
+
+Models of the same rows are compared by leave-one-out cross-validation, from log p(y_i | all other rows) of each. The standard
+error of a difference is that of paired rows, √n sd(elpd_i - elpd'_i). Stacking weights w maximise
+Σ_i log Σ_k w_k p_k(y_i | all other rows), the log score of the mixture (Yao, Vehtari, Simpson and Gelman 2018).
 """
 
 import dataclasses
@@ -17,21 +21,71 @@ from gyromc.checks import one_of, read_path, require, shown, whole
 from gyromc.extras import needs
 from gyromc.io.archive import Archive, write_archive
 from gyromc.io.codec import Codec, known_classes
+from gyromc.regression.comparing import ComparedFamily
 from gyromc.regression.draws import POSTERIOR_CLASSES, Draws, Predictions, Predictive, check_posterior
 from gyromc.regression.fit import Coefficient
 from gyromc.show.files import write_atomically
+from gyromc.show.numbers import number
 from gyromc.show.tables import Shown, Table
-from gyromc.tables.comparing import ModelComparison, compared
 from gyromc.tables.datatable import DataTable, pandas_module, read_table, table_of
 from gyromc.tables.effects import level_rows
 from gyromc.tables.encoding import CategoricalColumn, Encoding, GroupFactor, NumericColumn, Response
 from gyromc.tables.formula import FormulaDesign
 from gyromc.tables.report import render, summary_tables
 from gyromc.tables.roles import DateColumn, Roles
+from gyromc.targets.families import FAMILIES
+from gyromc.targets.likelihoods import ResponseKind
 
-__all__ = ["FittedModel", "restored_model"]
+__all__ = ["ComparedModel", "FittedModel", "ModelComparison", "compared", "restored_model", "stacked"]
 
 KIND = "fit"
+ROUNDS = 2000  # of the fixed-point iteration; its gain per round is below 1e-6 long before
+
+
+@dataclasses.dataclass(frozen=True)
+class ComparedModel(ComparedFamily):
+    """One model of a comparison.
+
+    - `name`: its formula or file; `r_squared`: of rows left out; `weight`: in the stacked mixture; all else as for a family.
+    """
+
+    name: str = ""
+    r_squared: float | None = None
+    weight: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class ModelComparison(Shown):
+    """Models compared, the best first; `print(comparison)` shows the table."""
+
+    models: tuple[ComparedModel, ...]
+    target: str
+    rows: int
+
+    def __getitem__(self, name: str) -> ComparedModel:
+        found = {one.name: one for one in self.models}
+        return found[one_of(name, found, "name")]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "target": self.target,
+            "rows": self.rows,
+            "models": [{**dataclasses.asdict(one), "verdict": one.verdict} for one in self.models],
+        }
+
+    def shown(self) -> Sequence[Table | str]:
+        rows = [
+            [one.name, one.family, *one.cells[:-1], number(one.r_squared), f"{one.weight:.2f}", one.cells[-1]]
+            for one in self.models
+        ]
+        numbers = ["elpd", "difference", "effective parameters", "LOO R²", "stacking weight"]
+        columns = ["model", "family", *numbers, "verdict"]
+        note = (
+            f"elpd: log density of {self.rows} rows of {self.target}, each left out in turn; the difference is that to the best, "
+            "± one standard error from paired rows. Clearly worse: by more than 4 and two standard errors, with all rows or "
+            "without the one that differs most. The weights make the mixture of all models that predicts best."
+        )
+        return [Table(columns, rows, "Models compared", [note], left=[*columns[:2], columns[-1]], style="simple")]
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -69,19 +123,16 @@ class FittedModel(Shown):
         """The deviations of the levels of each group, as data frames: level, effect, mean, sd, low_95, high_95."""
         found = {}
         for group in self.posterior.groups:
-            rows = [
-                {**row, "low_95": row["interval_95"][0], "high_95": row["interval_95"][1]} for row in level_rows(group)
-            ]
-            found[group.name] = pandas_module().DataFrame(rows).drop(columns=["rows", "interval_95"])
+            frame = pandas_module().DataFrame(level_rows(group))
+            frame[["low_95", "high_95"]] = frame["interval_95"].tolist()
+            found[group.name] = frame.drop(columns=["rows", "interval_95"])
         return found
 
     def parameters(self) -> dict[str, np.ndarray]:
         """Draws of coefficients, further parameters and deviations of groups, in the units of the file: chains × draws each."""
         posterior = self.posterior
-        values = posterior.coefficients()
-        labels = [one.label for one in self.coefficients]
-        every = [*np.moveaxis(values, -1, 0), *np.moveaxis(posterior.further(), -1, 0)]
-        found = dict(zip(labels, every, strict=True))
+        every = np.concatenate([posterior.coefficients(), posterior.further()], axis=-1)
+        found = dict(zip([one.label for one in self.coefficients], np.moveaxis(every, -1, 0), strict=True))
         for group in posterior.groups:
             for i, level in enumerate(group.levels):
                 for j, effect in enumerate(group.columns):
@@ -177,6 +228,65 @@ def require_draws_file(path: str | Path | None) -> None:
     """Raise unless draws can be written to a file of that name; None is fine."""
     known = path is None or str(path).endswith((".csv", ".parquet"))
     require(known, f"Draws are written as CSV or Parquet: name a file .csv or .parquet, not {path}.")
+
+
+def compared(findings: Mapping[str, Mapping[str, Any]]) -> ModelComparison:
+    """Compare models by name, from the content of their fit.json."""
+    require(len(findings) > 1, "Name two models or more, of different formulas or files.")
+    (first, reference), *others = findings.items()
+    for name, found in findings.items():
+        require("pointwise" in found["adequacy"], f"{name} was saved by an earlier gyromc: fit and save it again.")
+    for name, found in others:
+        _require_same(first, reference, name, found)
+    rows = np.array([found["adequacy"]["pointwise"]["elpd"] for found in findings.values()])
+    best = rows[int(np.argmax(rows.sum(axis=1)))]
+    count, weights = rows.shape[1], stacked(rows)
+    scale = reference["adequacy"]["of_rows"] / count
+    models = []
+    for (name, found), elpd, weight in zip(findings.items(), rows, weights, strict=True):
+        loo = found["adequacy"]["loo"]
+        one = ComparedModel(
+            found["model"]["name"],
+            **{key: loo[key] for key in ("elpd", "std_error", "p_loo")},
+            **ComparedFamily.against(elpd, best, scale),
+            heavy=loo["rows_above_0.7"],
+            name=name,
+            r_squared=found["adequacy"]["loo_r_squared"],
+            weight=float(weight),
+        )
+        models.append(one)
+    models.sort(key=lambda one: -one.difference)
+    return ModelComparison(tuple(models), reference["model"]["target"], reference["adequacy"]["of_rows"])
+
+
+def _require_same(first: str, reference: Mapping[str, Any], name: str, found: Mapping[str, Any]) -> None:
+    """Raise unless two models predict the same responses of the same rows, both with densities or both with probabilities."""
+    targets = [one["model"]["target"] for one in (reference, found)]
+    require(
+        targets[0] == targets[1],
+        f"{first} predicts {targets[0]!r} and {name} {targets[1]!r}: densities of different responses cannot be compared.",
+    )
+    points = [one["adequacy"]["pointwise"] for one in (reference, found)]
+    require(
+        all(points[0][key] == points[1][key] for key in ("rows", "observed")),
+        f"{first} ({len(points[0]['rows'])} rows) and {name} ({len(points[1]['rows'])} rows) were not fitted to the same rows. "
+        "Fit both to rows that have all columns, as with `--missing drop` and one list of columns.",
+    )
+    kinds = [FAMILIES[one["model"]["name"]].response is ResponseKind.NUMBERS for one in (reference, found)]
+    require(
+        kinds[0] == kinds[1],
+        f"{first} has a density of numbers and {name} probabilities of whole numbers: list both families in one fit, "
+        "as in `--family poisson,linear`, which compares them on one scale.",
+    )
+
+
+def stacked(elpd: np.ndarray) -> np.ndarray:
+    """Stacking weights from log densities, models × rows."""
+    p = np.exp(elpd - elpd.max(axis=0))
+    w = np.full(len(p), 1 / len(p))
+    for _ in range(ROUNDS):
+        w = w * np.mean(p / (w @ p), axis=1)
+    return w / w.sum()
 
 
 CLASSES = POSTERIOR_CLASSES | known_classes(

@@ -39,13 +39,10 @@ from gyromc.tables.saved import FittedModel, require_draws_file
 
 __all__ = ["chosen_family", "fit", "study"]
 
+LARGE = 1_000_000  # numbers of a design matrix
 PATIENCE = 1.0  # seconds that Ctrl-C may wait for the end of a stage
-OPTIONS = tuple(
-    field.name
-    for field in dataclasses.fields(Request)
-    if field.name
-    not in ("data", "target", "formula", "family", "predict", "save", "draws", "out", "explain", "prior_predictive")
-)
+OTHERS = {"data", "target", "formula", "family", "predict", "save", "draws", "out", "explain", "prior_predictive"}
+OPTIONS = tuple(field.name for field in dataclasses.fields(Request) if field.name not in OTHERS)
 
 
 def fit(
@@ -97,10 +94,10 @@ def fit(
     chosen = {name: _as_text(name, value) for name, value in given.items()}
     request = Request(data=str(data) if path else "data", formula=formula, **chosen)
     try:
-        model, _ = _computed(request, None if path else data, Watch(warn=_warn), progress)
+        model, _ = computed(request, None if path else data, Watch(warn=_warn), progress)
     except InvalidInput as error:
         raise type(error)(in_python(str(error))) from None
-    return dataclasses.replace(model, results=_in_python(json.loads(json_text(model.results))))
+    return dataclasses.replace(model, results=_in_python(model.results))
 
 
 def _in_python(value: Any) -> Any:
@@ -145,7 +142,7 @@ def study(request: Request, say: Callable[[str], object] = lambda text: None) ->
     require_draws_file(request.draws)
     watch = Watch(say, lambda message: say(f"warning: {message}"))
     with results_folder(request.directory, FILES, *inputs) as folder:
-        model, tables = _computed(request, None, watch, None)
+        model, tables = computed(request, None, watch)
         watch.stage("writing the report")
         assert model.results is not None
         results = write(model.results, tables, folder)
@@ -159,28 +156,29 @@ def study(request: Request, say: Callable[[str], object] = lambda text: None) ->
 
 @dataclasses.dataclass
 class Watch:
-    """Shows each stage and the steps made, and warns; raises `KeyboardInterrupt` between them after Ctrl-C."""
+    """Shows each stage, and warns; raises `KeyboardInterrupt` between stages after Ctrl-C.
+
+    `large`: whether a stage first gives back the memory that the last one took: for small tables that costs more than it helps.
+    """
 
     say: Callable[[str], object] = lambda text: None
     warn: Callable[[str], object] = lambda text: None
     stop: Interruption = dataclasses.field(default_factory=Interruption)
     shown: Progress = dataclasses.field(default_factory=Progress)
+    large: bool = False
 
     def stage(self, text: str) -> None:
         self.stop.check()
-        release_memory()  # what the last stage took
+        if self.large:
+            release_memory()
         self.say(text)
         self.shown.describe(text)
 
-    def advance(self, steps: int) -> None:
-        self.stop.check()
-        self.shown.advance(steps)
 
-
-def _computed(
-    request: Request, data: Any, watch: Watch, wanted: bool | None
+def computed(
+    request: Request, data: Any, watch: Watch, wanted: bool | None = None
 ) -> tuple[FittedModel, dict[str, findings.Rows]]:
-    """The fitted model, with the content of fit.json as its results, and the tables that stand beside it."""
+    """Return the fitted model, with the content of fit.json as its results, and the tables that stand beside it."""
     began, started = time.perf_counter(), datetime.datetime.now(datetime.UTC)
     regression.relative_error(request.effort)
     prepared = prepare(request, data)
@@ -189,7 +187,7 @@ def _computed(
     if not prepared.given_away["good"]:
         watch.warn(prepared.given_away["sentence"])
     with interruptible(patience=PATIENCE) as stop, progress(wanted=wanted) as shown:
-        watch.stop, watch.shown = stop, shown
+        watch.stop, watch.shown, watch.large = stop, shown, prepared.rows.X.size > LARGE
         results, tables, model = _findings(request, prepared, watch)
     results["data"]["notes"] = prepared.notes
     results["checks"].append(prepared.given_away)
@@ -201,7 +199,7 @@ def _computed(
         "files": ["fit.json", "report.html", *tables],
         "times": whole_time | results["times"],
     }
-    return dataclasses.replace(model, results=results), tables
+    return dataclasses.replace(model, results=json.loads(json_text(results))), tables
 
 
 def chosen_family(request: Request, prepared: Prepared) -> tuple[Prepared, dict[str, Any] | None]:
@@ -210,23 +208,21 @@ def chosen_family(request: Request, prepared: Prepared) -> tuple[Prepared, dict[
     if not families:
         return prepared, None
     if len(families) == 1:
-        return _with_family(prepared, families[0], f"the only natural family for {encoding.response.name!r}"), None
-    rows = prepared.rows.take(prepared.train)
-    options = {**_options(request, prepared), "priors": prepared.priors}
-    found = compare(rows.X, prepared.y[prepared.train], families, seed=request.seed, **options, **_beside(rows))
-    values = {
-        "chosen": found.chosen,
-        "reason": found.reason,
-        "rows": found.rows,
-        "of_rows": found.of_rows,
-        "candidates": [{**dataclasses.asdict(one), "clearly_worse": one.clearly_worse} for one in found.candidates],
-    }
-    return _with_family(prepared, found.chosen, f"chosen because {found.reason}"), values
-
-
-def _with_family(prepared: Prepared, family: str, reason: str) -> Prepared:
-    response = dataclasses.replace(prepared.encoding.response, model=family, reason=reason)
-    return dataclasses.replace(prepared, encoding=dataclasses.replace(prepared.encoding, response=response))
+        family, reason, values = families[0], f"the only natural family for {encoding.response.name!r}", None
+    else:
+        rows = prepared.rows.take(prepared.train)
+        given = {**_given(request, prepared, rows), "priors": prepared.priors}
+        found = compare(rows.X, prepared.y[prepared.train], families, seed=request.seed, **given)
+        family, reason = found.chosen, f"chosen because {found.reason}"
+        values = {
+            "chosen": found.chosen,
+            "reason": found.reason,
+            "rows": found.rows,
+            "of_rows": found.of_rows,
+            "candidates": [{**dataclasses.asdict(one), "clearly_worse": one.clearly_worse} for one in found.candidates],
+        }
+    response = dataclasses.replace(encoding.response, model=family, reason=reason)
+    return dataclasses.replace(prepared, encoding=dataclasses.replace(encoding, response=response)), values
 
 
 def _findings(request: Request, prepared: Prepared, watch: Watch) -> tuple[dict[str, Any], dict[str, Any], FittedModel]:
@@ -237,73 +233,68 @@ def _findings(request: Request, prepared: Prepared, watch: Watch) -> tuple[dict[
     prepared, families = chosen_family(request, prepared)
     if families is not None:
         spent["comparing"] = time.perf_counter() - began
-    table, encoding, train, test = prepared.table, prepared.encoding, prepared.train, prepared.test
-    y, held_out, judged = prepared.y, None, None
+    table, encoding, rows, y = prepared.table, prepared.encoding, prepared.rows, prepared.y
+    train, test, held_out, judged = prepared.train, prepared.test, None, None
     if test.size:
         watch.stage(f"fitting {counted(train.size, 'row')}, to judge on {test.size}")
         judged, held_out, spent["judging"] = _judged(request, prepared, watch)
     watch.stage(f"fitting {'all ' if test.size else ''}{counted(table.num_rows, 'row')}")
-    fit, spent["fitting"] = _fit(request, prepared, prepared.rows, y, watch)
-    tables: dict[str, Any] = {"coefficients.csv": findings.coefficient_table(fit)}
+    fit, spent["fitting"] = _fit(request, prepared, rows, watch)
+    results = findings.results(fit, prepared, request.prior_scale)
     robust = None
     if request.robust or request.cluster is not None:
-        robust = findings.robust_findings(fit, prepared.rows, y, request.cluster)
-        tables["coefficients.csv"] = findings.with_robust(tables["coefficients.csv"], robust)
+        robust = findings.robust_findings(fit, rows, y, request.cluster)
+    tables: dict[str, Any] = {"coefficients.csv": findings.coefficient_table(fit, robust)}
     predictions = []
     if judged is not None:
-        tables["held_out.csv"] = found = findings.predictions(
-            judged, encoding, table.take(test), prepared.rows.take(test), y[test]
-        )
+        found = findings.predictions(judged, encoding, table.take(test), rows.take(test), y[test])
+        tables["held_out.csv"] = found
         predictions.append(findings.part("held_out.csv", encoding, found, train.size, new=False))
     if prepared.new is not None:
         tables["predictions.csv"] = found = findings.predictions(fit, encoding, *prepared.new, y=None)
         predictions.insert(0, findings.part("predictions.csv", encoding, found, table.num_rows, new=True))
-    results = findings.results(fit, prepared, request.prior_scale)
-    results["groups"] = group_findings(fit, prepared.rows, y) if prepared.rows.groups else []
+    results["groups"] = group_findings(fit, rows, y) if rows.groups else []
     if results["groups"]:
         tables["groups.csv"] = group_table(results["groups"])
     results["effects"] = effect_findings(fit, prepared)
     results["prior"] = _prior_findings(request, prepared)
     watch.stage("checking the model")
-    results["adequacy"] = adequacy(fit, prepared, held_out, request.command)
-    model = FittedModel(encoding, fit.posterior, (*fit.coefficients, *fit.auxiliary), _about(request, prepared))
-    found = {"held_out": held_out, "predictions": predictions, "robust": robust, "families": families, "times": spent}
-    return {**results, **found}, tables, model
+    results["adequacy"] = adequacy(fit, prepared, held_out, request)
+    about = {
+        "file": located(request.data).name,
+        "rows": table.num_rows,
+        "formula": request.formula,
+        "target": encoding.response.name,
+        "family": encoding.response.model,
+        "command": request.command,
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+    model = FittedModel(encoding, fit.posterior, (*fit.coefficients, *fit.auxiliary), about)
+    more = {"held_out": held_out, "predictions": predictions, "robust": robust, "families": families, "times": spent}
+    return {**results, **more}, tables, model
 
 
 def _judged(request: Request, prepared: Prepared, watch: Watch) -> tuple[Any, dict[str, Any] | None, float]:
     """The fit to the rows that are not held out, what it says about the others, and its seconds; a fit that fails is left out."""
-    train, test, y = prepared.train, prepared.test, prepared.y
+    train, test, y, rows = prepared.train, prepared.test, prepared.y, prepared.rows
     # Rows without weight, not fewer rows: what is compiled for so many rows serves the fit to all of them.
-    weights = np.ones(len(y)) if prepared.rows.weights is None else prepared.rows.weights.copy()
+    weights = np.ones(len(y)) if rows.weights is None else rows.weights.copy()
     weights[test] = 0.0
     try:
-        found, seconds = _fit(request, prepared, dataclasses.replace(prepared.rows, weights=weights), y, watch)
+        found, seconds = _fit(request, prepared, dataclasses.replace(rows, weights=weights), watch)
     except (InvalidInput, DivergenceError) as error:
         prepared.notes.append(f"predictions were not judged on held-out rows: the fit to the others failed ({error})")
         watch.warn(prepared.notes[-1])
         return None, None, 0.0
-    return found, findings.held_out(found, prepared.encoding, prepared.rows.take(test), y[test], y[train]), seconds
+    return found, findings.held_out(found, prepared.encoding, rows.take(test), y[test], y[train]), seconds
 
 
-def _about(request: Request, prepared: Prepared) -> dict[str, Any]:
-    return {
-        "file": located(request.data).name,
-        "rows": prepared.table.num_rows,
-        "formula": request.formula,
-        "target": prepared.encoding.response.name,
-        "family": prepared.encoding.response.model,
-        "command": request.command,
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-    }
-
-
-def _fit(request: Request, prepared: Prepared, rows: DesignRows, y: np.ndarray, watch: Watch):
-    began = time.perf_counter()
+def _fit(request: Request, prepared: Prepared, rows: DesignRows, watch: Watch) -> tuple[Any, float]:
+    began, family = time.perf_counter(), prepared.encoding.response.model
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", GyromcWarning)
-        about = {"effort": request.effort, "seed": request.seed, **_options(request, prepared), **_beside(rows)}
-        found = regression.fit(rows.X, y, prepared.encoding.response.model, **about)
+        about = {"effort": request.effort, "seed": request.seed, **_given(request, prepared, rows)}
+        found = regression.fit(rows.X, prepared.y, family, **about)
     if found.partial:
         raise KeyboardInterrupt
     watch.stop.check()
@@ -312,8 +303,8 @@ def _fit(request: Request, prepared: Prepared, rows: DesignRows, y: np.ndarray, 
     return found, time.perf_counter() - began
 
 
-def _options(request: Request, prepared: Prepared) -> dict[str, Any]:
-    """What a regression is given beside its rows."""
+def _given(request: Request, prepared: Prepared, rows: DesignRows) -> dict[str, Any]:
+    """What a regression is given beside X and y."""
     encoding = prepared.encoding
     return {
         "prior_scale": request.prior_scale,
@@ -321,17 +312,16 @@ def _options(request: Request, prepared: Prepared) -> dict[str, Any]:
         "names": encoding.names,
         "classes": encoding.response.classes or None,
         "priors": of_family(prepared.priors, encoding.response.model),
+        "weights": rows.weights,
+        **rows.beside(),
     }
 
 
-def _beside(rows: DesignRows) -> dict[str, Any]:
-    return {"weights": rows.weights, **rows.beside()}
-
-
 def _prior_findings(request: Request, prepared: Prepared) -> dict[str, Any]:
-    """Return what the picture of the prior predictive law shows."""
-    beside = {"groups": (), "offset": None, **_options(request, prepared), **_beside(prepared.rows)}
-    return prior_findings(read(prepared.rows.X, prepared.y, prepared.encoding.response.model, **beside), request.seed)
+    """What the picture of the prior predictive law shows."""
+    rows, family = prepared.rows, prepared.encoding.response.model
+    given = {"groups": (), "offset": None, **_given(request, prepared, rows)}
+    return prior_findings(read(rows.X, prepared.y, family, **given), request.seed)
 
 
 def draw_prior(request: Request, path: Path) -> dict[str, Any]:
@@ -343,6 +333,6 @@ def draw_prior(request: Request, path: Path) -> dict[str, Any]:
     prepared = prepare(request)
     found = {"prior": _prior_findings(request, prepared), "model": {"target": prepared.encoding.response.name}}
     with needs("fit", "A figure of a fit"):
-        from gyromc.tables.figures import prior_figure
-    write_atomically(path, lambda file: prior_figure(found).savefig(file, format=path.suffix[1:], dpi=150))
+        from gyromc.tables.figures import drawn
+    write_atomically(path, lambda file: drawn("prior", found).savefig(file, format=path.suffix[1:], dpi=150))
     return found

@@ -7,7 +7,6 @@ coefficient rests on its prior.
 from collections.abc import Sequence
 
 import numpy as np
-from scipy import optimize
 
 from gyromc.regression.adequacy.checks import SETTINGS, Aspect, ModelCheck, ModelVerdict
 from gyromc.regression.draws import ResponseKind
@@ -130,6 +129,9 @@ def _program(Z: np.ndarray, y: np.ndarray, kind: ResponseKind) -> np.ndarray | N
         A = blocks[np.arange(outputs) != label[:, None]].reshape(-1, outputs * d)
     if not len(A):
         return None
+    # Where it is needed, since it takes a while to import.
+    from scipy import optimize
+
     found = optimize.linprog(
         -A.sum(axis=0) / len(A),
         A_ub=-A,

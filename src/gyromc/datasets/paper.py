@@ -1,19 +1,21 @@
-"""The Statlog heart data: 270 patients, 13 predictors, disease yes or no, as the paper's logistic experiments use them.
+"""The data of the paper's experiments, the same for the same seed.
 
-Input: the seed of a split. Output: a stratified split into 202 training and 68 test rows, standardised by the training rows,
-intercept first. The values are those of the UCI repository (`HEART.citation`), the column names and the 0/1 coding of the
-response are ours.
+The logistic ones use the Statlog heart data: 270 patients, 13 predictors, disease yes or no, in a stratified split into 202
+training and 68 test rows, standardised by the training rows, intercept first. The values are those of the UCI repository
+(`HEART.citation`), the column names and the 0/1 coding of the response are ours. The linear ones draw
+x_ij ~ Unif[-½, ½], y = xᵀβ* + N(0, 1), β* = (1, -1, ½), N = 128.
 """
 
 import dataclasses
 
 import numpy as np
 
-from gyromc.checks import require, whole
+from gyromc.checks import numbers, require, whole
 from gyromc.data.csvfile import read_numbers
 from gyromc.datasets.examples import HEART
+from gyromc.machine import require_memory
 
-__all__ = ["HeartTable", "Split", "heart", "heart_split"]
+__all__ = ["HeartTable", "Split", "heart", "heart_split", "linear_regression"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -102,3 +104,30 @@ def _shares(labels: np.ndarray, total: int) -> dict[int, int]:
     shares = np.floor(exact).astype(int)
     shares[np.argsort(shares - exact, kind="stable")[: total - shares.sum()]] += 1
     return {int(value): int(share) for value, share in zip(values, shares, strict=True)}
+
+
+def linear_regression(
+    seed: int = 0, num_data: int = 128, coefficients=(1.0, -1.0, 0.5)
+) -> tuple[np.ndarray, np.ndarray]:
+    """Draw a data set for Bayesian linear regression.
+
+    **Arguments:**
+
+    - `seed`: selects the data set.
+    - `num_data`: N.
+    - `coefficients`: β*.
+
+    **Returns:** X (N × d) and y (N).
+
+    ```python
+    from gyromc.datasets import linear_regression
+    X, y = linear_regression(seed=0)
+    assert X.shape == (128, 3) and abs(X).max() <= 0.5
+    ```
+    """
+    beta = numbers(coefficients, "coefficients")
+    require(beta.ndim == 1 and beta.size > 0, f"`coefficients` must be a vector: got shape {beta.shape}.")
+    rng, rows = np.random.default_rng(whole(seed, "seed", least=0)), whole(num_data, "num_data", least=1)
+    require_memory(8 * rows * beta.size, f"`num_data` = {rows:,} rows", "Take fewer.")
+    X = rng.uniform(-0.5, 0.5, (rows, beta.size))
+    return X, X @ beta + rng.standard_normal(len(X))
