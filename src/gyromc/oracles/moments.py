@@ -1,4 +1,4 @@
-"""Second and third moments of an oracle's noise δ = ĝ - ∇U at given points, for any target.
+"""Second moments of an oracle's noise δ = ĝ - ∇U at given points, for any target.
 
 Input: a target over vectors, an oracle prepared for it, and rows of θ. Output: arrays with one entry per row, or the mean of the
 covariance over the rows. For mini-batches they are averages over the data, at most `MOST_DATA` of them for each row. Where the
@@ -31,14 +31,7 @@ def oracle_covariances(target: Target, oracle: Oracle, rows: np.ndarray) -> np.n
     d = rows.shape[1]
     if isinstance(oracle, Exact | Gaussian):
         return np.broadcast_to(_additive(oracle, d), (len(rows), d, d))
-    return _over_data(target, oracle, rows, 2)
-
-
-def oracle_third_moments(target: Target, oracle: Oracle, rows: np.ndarray) -> np.ndarray:
-    """E[δ⊗δ⊗δ | θ] at every row: rows × d × d × d, zero for noise that is symmetric."""
-    if isinstance(oracle, Exact | Gaussian):
-        return np.broadcast_to(0.0, (len(rows), *(rows.shape[1],) * 3))
-    return _over_data(target, oracle, rows, 3)
+    return _over_data(target, oracle, rows)
 
 
 def mean_covariance(target: Target, oracle: Oracle, rows: np.ndarray) -> np.ndarray:
@@ -89,29 +82,20 @@ def _additive(oracle: Exact | Gaussian, dim: int) -> np.ndarray:
     return tau**2 * np.eye(dim)
 
 
-def _over_data(target: Target, oracle: Oracle, rows: np.ndarray, order: int) -> np.ndarray:
-    """Moments of a mean of b draws from the data: those of one draw, divided by b^(order-1).
-
-    For distinct rows the second has the exact factor (N-b)/(N-1); the third has one that is smaller, so it is an upper bound.
-    """
+def _over_data(target: Target, oracle: Oracle, rows: np.ndarray) -> np.ndarray:
+    """The covariance of a mean of b draws from the data."""
     _check(oracle)
     assert isinstance(oracle, Batch)
     assert isinstance(target, SumOverData)
     N = target.num_data
     picked = np.arange(N) if N <= MOST_DATA else np.random.default_rng(0).choice(N, MOST_DATA, replace=False)
-    scale = np.asarray(oracle.noise_factor(N) * N**order / (oracle.size ** (order - 1) * len(picked)))
-    moment = _second if order == 2 else _third
-    return over_rows(moment, rows, target, oracle, picked, scale, chunk=256)
+    scale = np.asarray(oracle.noise_factor(N) * N**2 / (oracle.size * len(picked)))
+    return over_rows(_second, rows, target, oracle, picked, scale, chunk=256)
 
 
 def _second(target, oracle, picked, scale, theta):
     terms = _deviations(target, oracle, picked, theta)
     return scale * terms.T @ terms
-
-
-def _third(target, oracle, picked, scale, theta):
-    terms = _deviations(target, oracle, picked, theta)
-    return scale * jnp.einsum("pi,pj,pk->ijk", terms, terms, terms)
 
 
 def _deviations(target, oracle, picked, theta):

@@ -16,7 +16,6 @@ from scipy import special
 
 from gyromc.errors import InvalidInput
 from gyromc.observables import Observable
-from gyromc.oracles import Gaussian
 from gyromc.plan import Plan
 from gyromc.prediction.answers import Number
 from gyromc.prediction.exact.chain import start_rows
@@ -25,7 +24,7 @@ from gyromc.prediction.following import Transient, followed
 from gyromc.prediction.poisson import basis
 from gyromc.prediction.poisson.basis import Axis, Generator, Solution, TooLarge, along, coefficients
 from gyromc.prediction.poisson.quadrature import RESOLVED, solve_line
-from gyromc.prediction.step_effects import FirstOrder, first_order, no_first_order
+from gyromc.prediction.step_effects import FirstOrder, first_order, no_first_order, noise_covariance
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,12 +151,10 @@ def solve(plan: Plan, h: Observable, digits: int = 6) -> Galerkin:
     return _finished(plan, h, chosen, levels)
 
 
-def noise_covariance(plan: Plan) -> np.ndarray:
+def _noise_of_drift(plan: Plan) -> np.ndarray:
     """What an additive oracle adds to the covariance of the drift, per η²; other oracles are left out."""
-    G, tau = (plan.dynamics.D + plan.dynamics.Q)[:, : plan.dim], 0.0
-    if isinstance(plan.oracle, Gaussian):
-        tau = float(plan.oracle.tau)
-    return tau**2 * G @ G.T
+    G = (plan.dynamics.D + plan.dynamics.Q)[:, : plan.dim]
+    return G @ noise_covariance(plan) @ G.T
 
 
 def _order(plan: Plan) -> FirstOrder | None:
@@ -168,7 +165,7 @@ def _order(plan: Plan) -> FirstOrder | None:
 def _explicit(plan: Plan, h: Observable, k: int) -> Galerkin:
     """The equation of one coordinate, by integration."""
     potential, around = basis.potentials(plan)[k], basis.guessed_scales(plan)[k]
-    D, noise, starts = float(plan.dynamics.D[k, k]), noise_covariance(plan)[k, k], start_rows(plan)[:, k]
+    D, noise, starts = float(plan.dynamics.D[k, k]), _noise_of_drift(plan)[k, k], start_rows(plan)[:, k]
     found = solve_line(functools.partial(basis.values_along, plan, h, k), potential, D, around, starts)
     slope = basis.slope_along(plan, k, found.panels.nodes.ravel()).reshape(found.panels.nodes.shape)
     with_curvature, bend = found.curvature_integral(slope)
@@ -272,7 +269,7 @@ def _finished(plan: Plan, h: Observable, chosen, levels: list[Level]) -> Galerki
         for s in (final.moving, final.still)
     ]
     errors = gaps + final.left_out + noise + RESOLVED * final.values
-    covariance, slopes, order = noise_covariance(plan), None, _order(plan)
+    covariance, slopes, order = _noise_of_drift(plan), None, _order(plan)
     separable = plan.flat_target.separable() is not None
     if separable and order is not None:
         slopes = [_bias_slope(plan, x.moving, x.axes, covariance, order) for x in (final, levels[-2])]
