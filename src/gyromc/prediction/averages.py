@@ -1,8 +1,8 @@
 """Bias and standard deviation of one chain's average at the plan's own step size, for targets that are not Gaussian.
 
-Input: V, μ(h), the first effects of the step size, the stability. Output: an `Answer` with the bias η·slope + transient/(Nη) and the
-variance V/(Nη) + s/N. What the step size adds beyond its first order is that of the nearest Gaussian. The error of the bias counts
-the second order twice as large as there (for balanced noise, which has none there: times how far the target is from a Gaussian).
+Input: V, μ(h), the first effects of the step size, the stability. Output: an `Answer` with the bias η·slope + transient/(Nη) and
+the variance V/(Nη) + s/N. What the step size adds beyond its first order is that of the nearest Gaussian. The error of the bias
+counts the second order twice as large as there; for balanced noise, which has none there, times how far the target is from one.
 """
 
 import dataclasses
