@@ -23,6 +23,9 @@ LOST = "unknown: chains from the plan's start do not come to the bulk of the tar
 ENDS = 1.5  # over rate × time: the part of both ends of a chain in the variance of its average
 OF_GAUSSIAN = ", s of the nearest Gaussian"
 SECOND_ORDER = 2.0  # the second order in η against that of a Gaussian, at most
+TRACE = (
+    1e-3  # of the error: what the estimated mean of the nearest Gaussian makes of an odd function on a symmetric target
+)
 NOT_RESOLVED = 0.5  # share of a bias, from which on an error that also exceeds the standard deviation of h refutes it
 NOTHING = 1e-9  # s against V/η: rounding
 SHORT = 5.0  # relaxation times V/(2 Var h)
@@ -144,8 +147,9 @@ class ChainAverage:
         eta, time = plan.eta, plan.num_steps * plan.eta
         bias = eta * slope.value
         second = share * abs(bias) + share**2 * self.spread * not_gaussian(plan)
-        bias += 0.0 if self.near is None else self.near.higher_bias
         error, counted = math.hypot(eta * slope.error, SECOND_ORDER * second), False
+        if self.near is not None and abs(self.near.higher_bias) > TRACE * error:
+            bias += self.near.higher_bias
         if start is not None and not math.isnan(start.value):
             counted, added = True, start.value / time
             # Where h is flat far out, its decay begins later: by one relaxation time.

@@ -221,11 +221,10 @@ def _poisson(shared: Shared, name: str, h: Observable) -> Answer | None:
     first = (
         First(found.bias_slope, found.transient, floor) if additive else First(transient=found.transient, floor=None)
     )
-    if not additive or found.transient is None:  # noise that depends on the state, or coordinates that do not separate
+    if not additive:
         with contextlib.suppress(InvalidInput):  # no sample that can be trusted
             values = plan.model.values(h, shared.pilot.theta)
-            sampled = _first(shared, h, values, found.expectation.value, shared.fitted().solve(values))
-            first = dataclasses.replace(sampled, floor=floor) if additive else sampled
+            first = _first(shared, h, values, found.expectation.value, shared.fitted().solve(values))
     answer = ChainAverage(plan, h, base, found.spread, first, shared.steady).answer()
     return answer if additive or answer.bias is not None else answer.noting(_unknown_noise(plan, name))
 
