@@ -26,7 +26,7 @@ from gyromc.prediction.exact.chain import START_DRAWS, lift, linear_chain, why_n
 from gyromc.prediction.exact.moments import MOST_FOLLOWED, Moments, exact_moments, ridge_mean, why_not_exact
 from gyromc.prediction.poisson import galerkin
 from gyromc.prediction.poisson import plug_in as plugin
-from gyromc.prediction.poisson.hermite import Polynomial
+from gyromc.prediction.poisson.plug_in import Polynomial
 from gyromc.prediction.residuals import Residuals
 from gyromc.prediction.stability import Stability
 from gyromc.prediction.step_effects import StepEffects
@@ -150,13 +150,8 @@ def _on_gaussian(shared: Shared, name: str, h: Observable) -> Answer | None:
     base = dataclasses.replace(base, **errors)
     if name in shared.exact:
         return _with_moments(base, shared.exact[name])
-    found = _with_law(
-        plan,
-        ChainAverage(
-            plan, h, base, math.sqrt(closed_forms.ridge_moments(h, *gaussian)[1]), None, shared.steady
-        ).answer(),
-        h,
-    )
+    deviation = math.sqrt(closed_forms.ridge_moments(h, *gaussian)[1])
+    found = _with_law(plan, ChainAverage(plan, h, base, deviation, None, shared.steady).answer(), h)
     if how.kind is Kind.MEHLER:
         return found
     return found.noting(f"{name}: no exact finite-step error: {why_not_exact(plan, name)}")
@@ -267,26 +262,23 @@ def _sampled(shared: Shared, name: str, h: Observable) -> Answer | None:
 
 
 def _first(shared: Shared, h: Observable, values: np.ndarray, mu: float, found: plugin.PlugIn) -> First:
-    """First effects of the step size by the plug-in, for h given at the pilot sample."""
+    """First effects of the step size by the plug-in, for h given at the pilot sample.
+
+    What two degrees less change in the bias per unit of step size is an error of it. A linear φ has no curvature, so no bias.
+    """
     plan, effects = shared.plan, shared.effects
     if why_no_moments(plan.oracle) is not None:
         return First(floor=None)
     s = effects.floor(found.poisson) if plan.scheme.is_euler else 0.0
     floor = Number(s, s**2 * plan.eta / found.variance if found.variance > 0 else 0.0)
-    if found.degree < 2:  # a linear φ has no curvature
+    if found.degree < 2:
         return First(floor=floor)
-    transient = effects.transient(found.poisson, lambda theta: plan.model.values(h, theta) - mu)
-    return First(_slope(shared, values, found), transient, floor)
-
-
-def _slope(shared: Shared, values: np.ndarray, found: plugin.PlugIn) -> Number | None:
-    """The bias per unit of step size by the plug-in, with what two degrees less change as an error; None where there is none."""
-    slope = shared.effects.slope(found.poisson) if found.degree >= 2 else None
-    if slope is None or found.degree == 2:
-        return slope
-    lower = shared.effects.slope(shared.fitted(max(2, found.degree - 2)).solve(values).poisson)
-    assert lower is not None
-    return Number(slope.value, math.hypot(slope.error, slope.value - lower.value))
+    slope = effects.slope(found.poisson)
+    if slope is not None and found.degree > 2:
+        lower = effects.slope(shared.fitted(max(2, found.degree - 2)).solve(values).poisson)
+        assert lower is not None
+        slope = Number(slope.value, math.hypot(slope.error, slope.value - lower.value))
+    return First(slope, effects.transient(found.poisson, lambda theta: plan.model.values(h, theta) - mu), floor)
 
 
 def _unknown_noise(plan: Plan, name: str) -> str:

@@ -29,7 +29,7 @@ from gyromc.prediction.answers import Number
 from gyromc.prediction.exact.chain import LinearChain, Noise, batch_noise, chain_around
 from gyromc.prediction.exact.closed_forms import fluctuation_constant, quadratic_fluctuation_constant
 from gyromc.prediction.following import SETTINGS, Transient, followed
-from gyromc.prediction.poisson.hermite import Polynomial
+from gyromc.prediction.poisson.plug_in import Polynomial
 from gyromc.schemes import Balanced, StepMatrices, step_matrices
 from gyromc.schemes.integrators import LeimkuhlerMatthews
 from gyromc.schemes.moments import gradient_moments
