@@ -11,7 +11,7 @@ import pytest
 import gyromc as gm
 from gyromc.io.planfiles import loads
 from gyromc.prediction.stability import Linearisation, stability
-from gyromc.schemes.moments import MOST_DATA, mean_covariance, oracle_covariances, oracle_third_moments
+from gyromc.schemes.moments import MOST_DATA, mean_covariance, oracle_covariances
 from support.values import logistic, regression, rotating
 
 ROWS, SIZE = 5, 2
@@ -115,18 +115,6 @@ def test_over_all_batches_mean_and_covariance_are_exact(name):
         if replace or name == "poisson":
             assert np.allclose(oracle_covariances(target, oracle, theta[None])[0], covariance, rtol=1e-8, atol=1e-18)
         assert np.abs(covariance).max() < 1e-20 if name == "linear" else np.abs(covariance).max() > 1e-6
-
-
-@pytest.mark.parametrize("name", ["poisson", "network"])
-def test_third_moments_are_those_of_all_batches(name):
-    model = MODELS[name]
-    target, theta = model.flat_target, THETA[: model.dim]
-    oracle = gm.oracles.ControlVariate(SIZE, center_of(name), order=2).prepared(model)
-    noise = over_all_batches(oracle, target, theta) - exact_gradient(target, theta)
-    third = np.einsum("si,sj,sk->ijk", noise, noise, noise) / len(noise)
-    assert np.allclose(
-        oracle_third_moments(target, oracle, theta[None])[0], third, rtol=1e-6, atol=1e-10 * np.abs(third).max()
-    )
 
 
 @pytest.mark.parametrize("curvature", ["matrix-free", "diagonal", None])

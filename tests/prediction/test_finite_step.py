@@ -1,4 +1,4 @@
-"""Bias and variance at the plan's own step size: on a grid for few coordinates, first order with an error for others."""
+"""Bias and variance at the plan's own step size: first order with an error, higher orders as on the nearest Gaussian."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,6 @@ import pytest
 import gyromc as gm
 from gyromc.approx.sample import Sample
 from gyromc.prediction.exact.moments import exact_moments
-from gyromc.prediction.grid import Grids
 from gyromc.prediction.poisson.plug_in import Fitted
 from gyromc.prediction.step_effects import StepEffects, floor_over, noise_of_drift, with_momenta
 from support.exact import line_average
@@ -35,35 +34,8 @@ def cosine(beta):
     return lambda z, rng: z - beta * np.sin(z)
 
 
-@pytest.mark.parametrize("eta", [0.4, 0.1])
-@pytest.mark.parametrize(
-    ("target", "dynamics", "u"),
-    [
-        (gm.targets.Quadratic([1.5]), gm.dynamics.overdamped(1), [1.0]),
-        (gm.targets.Quadratic([[2.0, 0.5], [0.5, 1.0]]), ROTATED, [1.0, 0.5]),
-        (gm.targets.Quadratic([1.0]), gm.dynamics.hfhr(1, 0.5, 2.0), [1.0]),
-    ],
-)
-def test_the_grid_is_exact_on_a_gaussian(target, dynamics, u, eta):
-    h, steps = gm.observables.square(u), 10**6
-    plan = gm.Plan(
-        target=target,
-        dynamics=dynamics,
-        oracle=gm.oracles.Gaussian(0.5),
-        observables={"h": h},
-        step_size=eta,
-        num_steps=steps,
-        start=np.full(len(u), 1.5),
-    )
-    found, truth = Grids(plan).chain(h, tuple(range(dynamics.size))), exact_moments(plan)["h"]
-    np.testing.assert_allclose(found.mean.value + found.transient.value / steps, truth.mean, rtol=1e-6)
-    np.testing.assert_allclose(
-        found.variance.value / steps, truth.variance, rtol=1e-3
-    )  # N is finite, the grid's N is not
-
-
 def test_the_bias_is_not_of_first_order_only():
-    """At 0.2 of the limit first order gives half of it."""
+    """At 0.2 of the limit first order gives two thirds of it."""
     h = gm.observables.square([1.0, 0.0])
     plan = gm.Plan(
         target=gm.targets.CosinePerturbed(2, 0.5), dynamics=ROTATED, observables={"h": h}, step_size=0.4, num_steps=1000
@@ -77,9 +49,9 @@ def test_the_bias_is_not_of_first_order_only():
     mean, error, deviation = simulated(force, lambda z: z[:, 0] ** 2, [0.0, 0.0], eta=0.4, steps=1000, chains=2000)
     assert abs(row.mean - mean) < 4 * error + 4 * row.bias_error
     assert error < 0.01 * row.bias
-    # Four errors of a deviation over 2000 chains, and 0.02 for terms in 1/time, which the prediction leaves out: with 20 000
-    # chains it is 0.5 ± 0.5 % too large.
-    assert abs(row.std / deviation - 1) < 4 / np.sqrt(2 * 2000) + 0.02
+    assert abs(row.mean - mean) < 4 * error + 0.05 * row.bias
+    assert abs(row.std - deviation) < 4 * deviation / np.sqrt(2 * 2000) + row.std_uncertainty
+    assert abs(row.std / deviation - 1) < 0.2
 
 
 def test_a_far_start_is_followed():
@@ -94,7 +66,8 @@ def test_a_far_start_is_followed():
     row = gm.predict(plan)["h"]
     mean, error, _ = simulated(cosine(0.5), lambda z: np.tanh(z[:, 0]), [12.0], eta=0.1, steps=1000, chains=4000)
     assert abs(row.bias - mean) < 4 * error + 4 * row.bias_error
-    assert 0 < row.bias_error < 0.1 * row.bias
+    assert abs(row.bias - mean) < 4 * error + 0.1 * row.bias
+    assert 0 < row.bias_error < 0.4 * row.bias
 
 
 def test_a_far_start_with_many_coupled_coordinates_is_followed_or_left_out():
@@ -217,7 +190,7 @@ def double_well(barrier, tilt, **settings):
 @pytest.mark.parametrize("start", [-1.0, 1.0])
 @pytest.mark.parametrize(("barrier", "tilt", "eta"), [(15.0, 0.5, 0.005), (60.0, 0.5, 0.002)])
 def test_a_bias_across_a_high_barrier_is_refused_or_its_error_covers_it(barrier, tilt, eta, start, num_steps):
-    """A chain stays in the well of its start, and a grid may hold one well only: the bias of θ is up to 1.4."""
+    """A chain stays in the well of its start: the bias of θ is up to 1.4."""
     plan, force = double_well(barrier, tilt, step_size=eta, num_steps=num_steps, start=[start])
     pred = gm.predict(plan)
     for name, values in (("x", lambda t: t), ("square", lambda t: t**2)):
@@ -233,25 +206,25 @@ def test_a_bias_across_a_high_barrier_is_refused_or_its_error_covers_it(barrier,
 
 
 def test_an_even_observable_is_known_across_a_high_barrier():
-    """One well is enough for θ², so that nothing is refused."""
+    """One well is enough for θ², so that nothing is refused, at half the largest step size."""
     plan, force = double_well(15.0, 0.0, step_size=0.005, num_steps=1000, start=[1.0])
     row = gm.predict(plan)["square"]
     mean = line_average(force, np.square, 1.0, step_size=0.005, num_steps=1000, box=(-1.9, 1.9))
-    np.testing.assert_allclose(row.mean, mean, atol=1e-7)
-    assert row.bias_error < 1e-6 < abs(row.bias)
+    assert abs(row.mean - mean) <= row.bias_error < 0.12
+    np.testing.assert_allclose(row.mean, mean, atol=4e-3)
 
 
 @pytest.mark.parametrize(("burn_in", "num_steps"), [(0, 50), (1, 50), (5, 50), (20, 50), (100, 50), (200, 1)])
-def test_burn_in_counts_on_a_grid(burn_in, num_steps):
+def test_burn_in_counts_on_a_line(burn_in, num_steps):
     """From a start four deviations away: the average begins after the burn-in, and what is left of the start counts."""
     h = {"h": gm.observables.tanh([1.0])}
     row = gm.predict(on_cosine(observables=h, num_steps=num_steps, start=[4.0], burn_in=burn_in))["h"]
     settings = {"step_size": 0.1, "num_steps": num_steps, "burn_in": burn_in, "box": (-9.0, 9.0)}
     truth = line_average(lambda t: t - 0.5 * np.sin(t), np.tanh, 4.0, **settings)
-    assert "grid" in row.bias_method
     assert row.start_counted
     assert abs(row.mean - truth) <= row.bias_error + row.expectation_error
-    assert row.bias_error < max(0.01 * abs(truth), 1e-4)
+    if burn_in in (0, 100, 200):  # between, what is left of the start is an error
+        assert row.bias_error < max(0.12 * abs(truth), 5e-3)
 
 
 @pytest.mark.parametrize("burn_in", [0, 10, 40, 200])

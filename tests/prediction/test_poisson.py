@@ -97,8 +97,8 @@ def test_bias_slope_against_the_euler_chain_itself():
     np.testing.assert_allclose(found.bias_slope.value, extrapolated, rtol=0.02)
 
 
-def test_a_target_on_the_plane_against_its_separable_self():
-    """U∘R with R a rotation is not separable, but R turns it into one that is."""
+def test_a_target_that_does_not_separate_against_its_separable_self():
+    """U∘R with R a rotation is not separable, but R turns it into one that is: the plug-in against Galerkin, within 4 errors."""
     angle = 0.6
     R = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
     J = np.array([[0.0, -0.8], [0.8, 0.0]])  # commutes with R
@@ -108,13 +108,13 @@ def test_a_target_on_the_plane_against_its_separable_self():
     turned = gm.targets.LogDensity(lambda x: -(0.5 * x @ x + 0.9 * jnp.sum(jnp.cos(R @ x))))
     for dynamics in (gm.dynamics.nonreversible(J), gm.dynamics.hfhr(2, 0.7, 1.5)):
         h, h_turned = gm.observables.tanh(a), gm.observables.tanh(R.T @ a)
-        plane = gm.Plan(target=turned, dynamics=dynamics, observables={"h": h_turned}, step_size=0.1, start=[0.5, 0.5])
-        lines = cosine(dynamics, h, dim=2, beta=0.9)
-        one, other = galerkin.solve(plane, h_turned, digits=3), galerkin.solve(lines, h, digits=4)
-        np.testing.assert_allclose(one.variance.value, other.variance.value, rtol=1e-3)
-        np.testing.assert_allclose(one.reversible_variance.value, other.reversible_variance.value, rtol=1e-3)
-        np.testing.assert_allclose(one.expectation.value, other.expectation.value, atol=1e-6)
-        np.testing.assert_allclose(one.strictness, other.strictness, rtol=1e-2)
+        plan = gm.Plan(target=turned, dynamics=dynamics, observables={"h": h_turned}, step_size=0.1, start=[0.5, 0.5])
+        one, other = gm.predict(plan)["h"], galerkin.solve(cosine(dynamics, h, dim=2, beta=0.9), h, digits=4)
+        assert one.method.startswith("plug-in")
+        assert abs(one.variance - other.variance.value) < 4 * one.variance_error < 0.4 * one.variance
+        assert abs(one.reversible_variance - other.reversible_variance.value) < 4 * one.reversible_variance_error
+        assert abs(one.expectation - other.expectation.value) < 4 * one.expectation_error
+        np.testing.assert_allclose(one.strict_reduction.integral, other.strictness, rtol=0.1)
 
 
 @pytest.mark.slow

@@ -21,7 +21,6 @@ class Kind(enum.Enum):
     EXACT = "exact finite-step"
     LAW = "finite-step law"
     GAUSSIAN_LAW = "finite-step law, Gaussian with exact second moments"
-    GRID = "the chain on a grid"
     FIRST_ORDER = "first order in η"
     SECOND_ORDER = "second order in η, not known"
     MARTINGALE = "what the martingale leaves"

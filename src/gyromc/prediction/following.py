@@ -1,9 +1,9 @@
 """Chains followed from a plan's starts until they come to the bulk of the target, with the noise of every step.
 
-Input: a plan. Output: an `Arrival`: where each followed chain enters the bulk, and what h adds up to on its way; and how many
-chains went to infinity. Far out gradients are steep, and the noise of mini-batches grows with the distance from where they are
-anchored: no expansion around the posterior holds there. So a few hundred chains make the steps of the plan, with its scheme and
-its oracle. No chain is followed from a start inside the bulk.
+Input: a plan. Output: a `Transient`, what the start adds to a sum of h, from what h adds up to until each chain enters the
+bulk and from where that is; and how many chains went to infinity. Far out gradients are steep, and the noise of mini-batches
+grows with the distance from where they are anchored: no expansion around the posterior holds there. So a few hundred chains make
+the steps of the plan, with its scheme and its oracle. No chain is followed from a start inside the bulk.
 """
 
 import dataclasses
@@ -40,12 +40,6 @@ class FollowSettings:
 SETTINGS = FollowSettings()
 
 
-def some_starts(plan: Plan) -> np.ndarray:
-    """Rows of z₀: all starts, or some spread over them."""
-    rows = start_rows(plan)
-    return rows[np.linspace(0, len(rows) - 1, min(len(rows), SETTINGS.starts)).astype(int)]
-
-
 class Transient(NamedTuple):
     """What the start adds to a sum of h - μ(h) over a chain: mean and variance over chains, with their errors."""
 
@@ -68,25 +62,14 @@ class Transient(NamedTuple):
 NOT_ARRIVED = Transient(math.nan, math.nan, math.nan, math.nan)
 
 
-class Arrival(NamedTuple):
-    """Where each followed chain enters the bulk, after how many steps, and the sum of h - μ(h) over its steps before that."""
-
-    z: np.ndarray
-    steps: np.ndarray
-    totals: np.ndarray
-
-    def transient(self, weight: float, ahead: np.ndarray) -> Transient:
-        """The sum with a weight for each step, and what is added from the bulk on, one number for each chain."""
-        return Transient.of(weight * self.totals + ahead, drawn=bool(np.any(self.steps)))
-
-
 class Followed:
     """The chains of one plan, computed in parts of `at_once` steps when they are asked for."""
 
     def __init__(self, plan: Plan):
         self.plan, self._parts, self._here = plan, [], None
-        rows = some_starts(plan)
-        self.starts = np.tile(rows, (-(-SETTINGS.chains // len(rows)), 1))
+        rows = start_rows(plan)
+        self.different = rows[np.linspace(0, len(rows) - 1, min(len(rows), SETTINGS.starts)).astype(int)]
+        self.starts = np.tile(self.different, (-(-SETTINGS.chains // len(self.different)), 1))
 
     @property
     def lost(self) -> int:
@@ -127,23 +110,19 @@ class Followed:
         return jax.jit(lambda y, keys, etas: jax.lax.scan(step, y, (keys, etas)))
 
     def transient(self, inside: Callable, values: Callable, ahead: Callable) -> Transient:
-        """Σ η(h(z_k) - μ(h)) of chains: h - μ(h) by `values` until they are inside, by `ahead` what follows."""
-        found = self.arrive(inside, values)
-        return NOT_ARRIVED if found is None else found.transient(self.plan.eta, ahead(found.z))
+        """Σ η(h(z_k) - μ(h)) of chains after burn-in: h - μ(h) by `values` until they are inside, by `ahead` what follows.
 
-    def arrive(self, inside: Callable, values: Callable) -> Arrival | None:
-        """Follow every chain until it is inside, summing after burn-in; None where one is not in time, or went to infinity."""
-        plan, starts = self.plan, some_starts(self.plan)
-        if np.all(inside(starts)):
-            return Arrival(starts, np.zeros(len(starts), int), np.zeros(len(starts)))
-        chains = len(self.starts)
-        z, steps, totals = self.starts.copy(), np.zeros(chains, int), np.zeros(chains)
-        away = np.ones(chains, bool)
+        `NOT_ARRIVED` where a chain is not inside in time, or went to infinity.
+        """
+        if np.all(inside(self.different)):
+            return Transient.of(ahead(self.different), drawn=False)
+        plan, chains = self.plan, len(self.starts)
+        z, totals, away = self.starts.copy(), np.zeros(chains), np.ones(chains, bool)
         most = min(SETTINGS.most_steps, plan.num_steps + plan.burn_in)
         for number in range(-(-most // SETTINGS.at_once)):
             states = self.part(number)
             if not np.all(np.isfinite(states[:, away])):
-                return None
+                break
             flat = states.reshape(-1, states.shape[2])
             out = ~np.maximum.accumulate(inside(flat).reshape(states.shape[:2]), axis=0) & away
             k = number * SETTINGS.at_once + np.arange(len(states))[:, None]
@@ -152,13 +131,14 @@ class Followed:
                 h = np.zeros(counted.shape)
                 h[counted] = values(flat[counted.ravel()])
                 totals += h.sum(axis=0)
-            steps += out.sum(axis=0)
             arrived = away & ~out[-1]
             z[arrived] = states[out.sum(axis=0)[arrived], arrived]
             away &= out[-1]
+            if np.any(out & (k >= most - 1)):
+                break
             if not np.any(away):
-                return Arrival(z, steps, totals) if steps.max() < most else None
-        return None
+                return Transient.of(plan.eta * totals + ahead(z))
+        return NOT_ARRIVED
 
 
 @functools.lru_cache(maxsize=4)

@@ -19,21 +19,20 @@ from gyromc.observables import Observable, Ridge
 from gyromc.oracles import Exact, Gaussian
 from gyromc.plan import Plan
 from gyromc.prediction.answers import Answer, Kind, Method, Number, Reduction, reduction
+from gyromc.prediction.averages import OF_GAUSSIAN, ChainAverage, First, of_root
 from gyromc.prediction.exact import closed_forms
 from gyromc.prediction.exact.chain import START_DRAWS, lift, linear_chain, why_not_linear
 from gyromc.prediction.exact.moments import MOST_FOLLOWED, Moments, exact_moments, ridge_mean, why_not_exact
-from gyromc.prediction.finite_step import OF_GAUSSIAN, Asked, First, Residuals, averaged, leading, of_root
-from gyromc.prediction.grid import Grids, why_not_grid
 from gyromc.prediction.poisson import galerkin
 from gyromc.prediction.poisson import plug_in as plugin
-from gyromc.prediction.poisson.hermite import Polynomial
+from gyromc.prediction.poisson.plug_in import Polynomial
+from gyromc.prediction.residuals import Residuals
 from gyromc.prediction.stability import Stability
-from gyromc.prediction.step_effects import StepEffects, gaussian_variance
+from gyromc.prediction.step_effects import StepEffects
 from gyromc.schemes.moments import why_no_moments
 
 ALONE = 0.1  # share of one draw in the error of a mean
 COMPARABLE = 0.5  # an error of this share of a number: the number is not known
-SHORT = 5.0  # relaxation times V/(2 Var h)
 EXPLAINED = 0.5  # share of the variance of h that its linearisation at the mode must explain
 NOT_RESOLVED = Method(Kind.UNKNOWN, "unknown: the error of V is comparable with V")
 
@@ -52,11 +51,6 @@ class Shared:
     def effects(self) -> StepEffects:
         """First effects of the step size, from the pilot sample."""
         return StepEffects(self.plan, self.pilot)
-
-    @functools.cached_property
-    def grids(self) -> Grids:
-        """The chain on grids."""
-        return Grids(self.plan)
 
     def fitted(self, degree: int | None = None) -> plugin.Fitted:
         """The plug-in's averages over the pilot sample; degree: the highest that the sample allows."""
@@ -156,7 +150,8 @@ def _on_gaussian(shared: Shared, name: str, h: Observable) -> Answer | None:
     base = dataclasses.replace(base, **errors)
     if name in shared.exact:
         return _with_moments(base, shared.exact[name])
-    found = _with_law(plan, _asymptotic(shared, base, h, math.sqrt(closed_forms.ridge_moments(h, *gaussian)[1])), h)
+    deviation = math.sqrt(closed_forms.ridge_moments(h, *gaussian)[1])
+    found = _with_law(plan, ChainAverage(plan, h, base, deviation, None, shared.steady).answer(), h)
     if how.kind is Kind.MEHLER:
         return found
     return found.noting(f"{name}: no exact finite-step error: {why_not_exact(plan, name)}")
@@ -216,19 +211,17 @@ def _poisson(shared: Shared, name: str, h: Observable) -> Answer | None:
     )
     if math.isnan(V.value):
         return dataclasses.replace(base, method=NOT_RESOLVED, strict_reduction=None)
-    if isinstance(plan.oracle, Exact | Gaussian):
-        floor = Number(found.floor, found.floor**2 * plan.eta / V.value if V.value > 0 else 0.0)
-        return _asymptotic(shared, base, h, found.spread, First(found.bias_slope, found.transient, floor))
-    first = First(transient=found.transient, floor=None)
-    # Coordinates that fit a grid need no sample.
-    if why_not_grid(plan, galerkin.active(plan, plan.model.coordinates_of(h))) is not None:
+    additive = isinstance(plan.oracle, Exact | Gaussian)
+    floor = Number(found.floor, found.floor**2 * plan.eta / V.value if V.value > 0 else 0.0)
+    first = (
+        First(found.bias_slope, found.transient, floor) if additive else First(transient=found.transient, floor=None)
+    )
+    if not additive:
         with contextlib.suppress(InvalidInput):  # no sample that can be trusted
             values = plan.model.values(h, shared.pilot.theta)
             first = _first(shared, h, values, found.expectation.value, shared.fitted().solve(values))
-    answer = _asymptotic(shared, base, h, found.spread, first)
-    if answer.bias is not None:
-        return answer
-    return answer.noting(_unknown_noise(plan, name))
+    answer = ChainAverage(plan, h, base, found.spread, first, shared.steady).answer()
+    return answer if additive or answer.bias is not None else answer.noting(_unknown_noise(plan, name))
 
 
 def _sampled(shared: Shared, name: str, h: Observable) -> Answer | None:
@@ -264,31 +257,28 @@ def _sampled(shared: Shared, name: str, h: Observable) -> Answer | None:
         notes=(f"{name}: plug-in of degree {found.degree} ({found.functions} functions) on {sample.source}",),
     )
     spread_h = math.sqrt(sample.mean((values - mu) ** 2)[0])
-    answer = _asymptotic(shared, base, h, spread_h, _first(shared, h, values, mu, found))
+    answer = ChainAverage(plan, h, base, spread_h, _first(shared, h, values, mu, found), shared.steady).answer()
     return answer if why_no_moments(plan.oracle) is None else answer.noting(_unknown_noise(plan, name))
 
 
 def _first(shared: Shared, h: Observable, values: np.ndarray, mu: float, found: plugin.PlugIn) -> First:
-    """First effects of the step size by the plug-in, for h given at the pilot sample."""
+    """First effects of the step size by the plug-in, for h given at the pilot sample.
+
+    What two degrees less change in the bias per unit of step size is an error of it. A linear φ has no curvature, so no bias.
+    """
     plan, effects = shared.plan, shared.effects
     if why_no_moments(plan.oracle) is not None:
         return First(floor=None)
     s = effects.floor(found.poisson) if plan.scheme.is_euler else 0.0
     floor = Number(s, s**2 * plan.eta / found.variance if found.variance > 0 else 0.0)
-    if found.degree < 2:  # a linear φ has no curvature
+    if found.degree < 2:
         return First(floor=floor)
-    transient = effects.transient(found.poisson, lambda theta: plan.model.values(h, theta) - mu)
-    return First(_slope(shared, values, found), transient, floor)
-
-
-def _slope(shared: Shared, values: np.ndarray, found: plugin.PlugIn) -> Number | None:
-    """The bias per unit of step size by the plug-in, with what two degrees less change as an error; None where there is none."""
-    slope = shared.effects.slope(found.poisson) if found.degree >= 2 else None
-    if slope is None or found.degree == 2:
-        return slope
-    lower = shared.effects.slope(shared.fitted(max(2, found.degree - 2)).solve(values).poisson)
-    assert lower is not None
-    return Number(slope.value, math.hypot(slope.error, slope.value - lower.value))
+    slope = effects.slope(found.poisson)
+    if slope is not None and found.degree > 2:
+        lower = effects.slope(shared.fitted(max(2, found.degree - 2)).solve(values).poisson)
+        assert lower is not None
+        slope = Number(slope.value, math.hypot(slope.error, slope.value - lower.value))
+    return First(slope, effects.transient(found.poisson, lambda theta: plan.model.values(h, theta) - mu), floor)
 
 
 def _unknown_noise(plan: Plan, name: str) -> str:
@@ -302,7 +292,8 @@ def _laplace(shared: Shared, name: str, h: Observable) -> Answer | None:
     _require_linear(shared.plan, h)
     V, V0, integral = laplace_constants(shared.plan, h)
     strict = reduction(integral, shared.plan.dynamics.Q, V, V0)
-    return _asymptotic(shared, Answer(V, V0, Method(Kind.LAPLACE), strict_reduction=strict), h)
+    base = Answer(V, V0, Method(Kind.LAPLACE), strict_reduction=strict)
+    return ChainAverage(shared.plan, h, base, steady=shared.steady).answer()
 
 
 def _require_linear(plan: Plan, h: Observable, draws: int = 400) -> None:
@@ -323,44 +314,6 @@ def laplace_constants(plan: Plan, h: Observable) -> tuple[float, float, float]:
     u = lift(plan.model.value_gradients(h, center.mean[None])[0], len(D))
     V, V0 = (closed_forms.fluctuation_constant(D, q, P, u) for q in (Q, np.zeros_like(Q)))
     return V, V0, closed_forms.strictness_integral(D, Q, P, None, u)
-
-
-def _asymptotic(
-    shared: Shared, base: Answer, h: Observable, spread: float = math.nan, first: First | None = None
-) -> Answer:
-    """The answer with the moments of one chain's average; without `first`, the leading variance alone."""
-    plan = shared.plan
-    if plan.scheduled:
-        return base.noting("the step size is a schedule: V is known, the error of the average is not computed")
-    known = First() if first is None else first
-    if not plan.scheme.is_euler or not isinstance(plan.oracle, Exact):
-        known = dataclasses.replace(known, floor=_floor(plan, h, base.variance, known.floor))
-    chosen = galerkin.active(plan, plan.model.coordinates_of(h))
-    asked = Asked(plan, h, base, spread, chosen, shared.steady)
-    known_mean = first is not None and base.expectation is not None
-    found = averaged(asked, known, shared.grids) if known_mean else leading(asked, known)
-    length = plan.num_steps * plan.eta * 2 * spread**2 / base.variance if base.variance > 0 else math.inf
-    short = f"a chain lasts {length:.2g} relaxation times of an observable: too few for V/(Nη)"
-    return found.noting(*([short] if length < SHORT else []))
-
-
-def _floor(plan: Plan, h: Observable, V: float, first: Number | None) -> Number | None:
-    """s in N·Var = V/η + s: as on the nearest Gaussian, where all orders in η and in the noise are known.
-
-    None where it is not known. `first`: s of first order in the noise, over the target itself; it is used where there is no
-    Gaussian, and by how much it differs is an error. So is the share of s by which V differs from that of the Gaussian.
-    """
-    euler = plan.scheme.is_euler
-    if first is None or not plan.scheme.linear:
-        return None
-    try:
-        found = gaussian_variance(plan, h)
-    except InvalidInput:  # no Gaussian, or a step size beyond its limit
-        found = None
-    if found is None:
-        return first if euler else None
-    s, other = found.floor(V, plan.eta), abs(V / found.V - 1) if found.V > 0 else 1.0
-    return Number(s, abs(s) * min(1.0, other) + (abs(s - first.value) if euler and first.value else 0.0))
 
 
 def sampled_integral(draws: tuple[np.ndarray, np.ndarray], Q: np.ndarray, poisson: Polynomial) -> tuple[float, float]:

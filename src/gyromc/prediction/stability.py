@@ -14,7 +14,7 @@ import enum
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -100,8 +100,7 @@ def _secants(target: Target, center: GaussianApproximation, s: np.ndarray) -> li
 
 
 SMALL = 6  # parameters: the map is formed as a matrix
-SAME = 1e-8  # relative change of the power iteration at which it stops
-MOST_TURNS = 100
+SAME = 1e-10  # relative error of the largest eigenvalue, where the map is not formed
 DEFECTIVE = 1e6  # condition number of the eigenvectors of M, above which they are not used
 LONGER = 1.25  # factor between step sizes that are tried on the way to the limit
 MOST_TRIED = 120
@@ -124,7 +123,6 @@ class Steps:
     dynamics: Dynamics
     P: np.ndarray
     noise: Noise | None = None
-    _last: dict = dataclasses.field(default_factory=dict)  # of the step size looked at last
 
     @property
     def euler(self) -> bool:
@@ -141,29 +139,17 @@ class Steps:
         """The eigenvalues of A."""
         return np.linalg.eigvals(self.A)
 
-    def _matrices(self, step_size: float) -> tuple[np.ndarray, np.ndarray]:
-        """M and B."""
-        if self.euler:
-            return np.eye(len(self.A)) - step_size * self.A, -step_size * (self.dynamics.D + self.dynamics.Q)
-        if self._last.get("at") != step_size:
-            step = step_matrices(self.scheme, self.dynamics, step_size)
-            self._last.update(at=step_size, matrices=(step.transition(self.P), step.B), eigen=None)
-        return self._last["matrices"]
-
-    def _eigen(self, step_size: float) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        """Eigenvalues and eigenvectors of M, and the inverse of these: None where M has no basis of them, or nearly so."""
-        M, _ = self._matrices(step_size)
-        if self._last.get("eigen") is None:
-            values, vectors = np.linalg.eig(self.A if self.euler else M)
-            inverse = None if np.linalg.cond(vectors) > DEFECTIVE else np.linalg.inv(vectors)
-            self._last["eigen"] = values, vectors, inverse
-        values, vectors, inverse = self._last["eigen"]
-        return 1 - step_size * values if self.euler else values, vectors, inverse
+    @functools.cached_property
+    def _frame(self) -> tuple[np.ndarray, np.ndarray]:
+        """Eigenvalues and eigenvectors of A."""
+        return np.linalg.eig(self.A)
 
     def _of_mean(self, step_size: float) -> float:
         """ρ(M)²."""
-        values = 1 - step_size * self.rates if self.euler else np.linalg.eigvals(self._matrices(step_size)[0])
-        return float(np.max(np.abs(values)) ** 2)
+        if self.euler:
+            return float(np.max(np.abs(1 - step_size * self.rates)) ** 2)
+        M = step_matrices(self.scheme, self.dynamics, step_size).transition(self.P)
+        return float(np.max(np.abs(np.linalg.eigvals(M))) ** 2)
 
     def radius(self, step_size: float) -> float:
         """The factor by which second moments change per step: stable below 1."""
@@ -178,64 +164,66 @@ class Steps:
             most *= 2
         return _root(lambda r: 1 / self._gain(step_size, r) - 1, least, most)
 
+    @functools.cached_property
     def limit(self) -> float:
-        """The largest step size at which second moments stay bounded; 0 where A does not contract."""
-        mean = self._limit_of_mean()
-        if self.noise is None or mean == 0 or self._gain(mean * (1 - 1e-9), 1.0) <= 1:
-            return mean
-        low = mean / 2
-        while self._gain(low, 1.0) > 1:
-            low /= 2
-        return _root(lambda eta: 1 / self._gain(eta, 1.0) - 1, low, min(2 * low, mean * (1 - 1e-9)))
+        """The largest step size at which second moments stay bounded; 0 where A does not contract.
 
-    def _limit_of_mean(self) -> float:
-        """The step size up to which ρ(M) < 1: for others than Euler tried in growing steps from his, then by bisection."""
+        Tried in growing steps from Euler's for exact gradients, then by bisection.
+        """
         low = limit_of_mean(self.rates)
-        if self.euler or low == 0:
+        if low == 0 or (self.euler and self.noise is None):
             return low
         for _ in range(MOST_TRIED):
-            if self._of_mean(low) < 1:
+            if self._excess(low) < 0:
                 break
             low /= 2
         for _ in range(MOST_TRIED):
-            if self._of_mean(LONGER * low) >= 1:
-                return _root(lambda eta: np.log(self._of_mean(eta)), low, LONGER * low)
+            if self._excess(LONGER * low) >= 0:
+                return _root(self._excess, low, LONGER * low)
             low *= LONGER
-        return float("inf")
+        return math.inf
+
+    def _excess(self, step_size: float) -> float:
+        """Negative where second moments stay bounded."""
+        mean = self._of_mean(step_size)
+        if self.noise is None or mean >= 1:
+            return math.log(max(mean, 1e-300)) if self.noise is None else 1.0
+        return 1 - 1 / max(self._gain(step_size, 1.0), 1e-300)
 
     def _gain(self, step_size: float, r: float) -> float:
         """The radius of (r - Φ₀)⁻¹Φ₁."""
         assert self.noise is not None
-        d = len(self.noise.constant)
-        apply = functools.partial(self._apply, step_size, r)
+        d, apply = len(self.noise.constant), self._map(step_size, r)
         if d <= SMALL:
             columns = [apply(E).ravel() for E in np.eye(d * d).reshape(-1, d, d)]
             return float(np.max(np.abs(np.linalg.eigvals(np.array(columns)))))
-        Y, before = self._last.get("Y", np.eye(d)), 0.0  # where the last power iteration ended
-        for _ in range(MOST_TURNS):
-            Y = apply(Y)
-            size = float(np.linalg.norm(Y))
-            if size == 0:
-                return 0.0
-            Y /= size
-            if abs(size - before) <= SAME * size:
-                self._last["Y"] = Y
-                return size
-            before = size
         flat = lambda y: apply(y.reshape(d, d)).ravel()
         map_: Any = sparse.LinearOperator((d * d, d * d), matvec=flat, dtype=float)  # type: ignore[call-issue]  # incomplete stubs
-        return float(np.abs(sparse.eigs(map_, 1, v0=Y.ravel(), return_eigenvectors=False)[0]))
+        start = np.eye(d).ravel()  # positive, as the eigenvector is
+        return float(np.abs(sparse.eigs(map_, 1, v0=start, tol=SAME, return_eigenvectors=False)[0]))
 
-    def _apply(self, step_size: float, r: float, Y: np.ndarray) -> np.ndarray:
-        assert self.noise is not None
-        (M, B), (m, V, inverse) = self._matrices(step_size), self._eigen(step_size)
-        spread = B[:, : len(Y)]  # B_θ
-        added = spread @ self.noise.growth((Y + Y.T) / 2) @ spread.T  # T1
-        if inverse is None:
-            solved = linalg.solve_discrete_lyapunov(M / np.sqrt(r), added / r, method="bilinear")
-            return solved[: len(Y), : len(Y)]
-        inner = (inverse @ added @ inverse.conj().T) / (r - m[:, None] * m.conj())
-        return (V @ inner @ V.conj().T).real[: len(Y), : len(Y)]
+    def _map(self, step_size: float, r: float) -> Callable[[np.ndarray], np.ndarray]:
+        """(r - Φ₀)⁻¹Φ₁ on second moments of θ, in a basis of eigenvectors of M where it has one."""
+        noise = self.noise
+        assert noise is not None
+        if self.euler:
+            M, B = np.eye(len(self.A)) - step_size * self.A, -step_size * (self.dynamics.D + self.dynamics.Q)
+            m, V = 1 - step_size * self._frame[0], self._frame[1]
+        else:
+            step = step_matrices(self.scheme, self.dynamics, step_size)
+            M, B = step.transition(self.P), step.B
+            m, V = np.linalg.eig(M)
+        inverse = None if np.linalg.cond(V) > DEFECTIVE else np.linalg.inv(V)
+
+        def apply(Y: np.ndarray) -> np.ndarray:
+            d = len(Y)
+            added = B[:, :d] @ noise.growth((Y + Y.T) / 2) @ B[:, :d].T  # T1
+            if inverse is None:
+                return linalg.solve_discrete_lyapunov(M / np.sqrt(r), added / r, method="bilinear")[:d, :d]
+            inner = (inverse @ added @ inverse.conj().T) / (r - m[:, None] * m.conj())
+            return (V[:d] @ inner @ V[:d].conj().T).real
+
+        return apply
 
 
 def _root(excess: Callable[[float], float], low: float, high: float) -> float:
@@ -342,22 +330,17 @@ def stability(plan: Plan) -> Stability | None:
         noise = noise_limit(plan)
     except InvalidInput:  # S cannot be had
         noise = math.inf
-    limit = min(known.limit, noise)
+    limit = min(known.steps.limit, noise)
     drawable = eta <= noise * (1 + SETTINGS.rounding)
     return Stability(known.steps.radius(eta), limit, known.how, rate, known.superlinear, noise, drawable)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Linear:
-    """A linear chain, where it comes from, and its limit."""
+class _Linear(NamedTuple):
+    """A linear chain, and where it comes from."""
 
     steps: Steps
     how: Linearisation
     superlinear: bool
-
-    @functools.cached_property
-    def limit(self) -> float:
-        return self.steps.limit()
 
 
 def _largest_step(plan: Plan) -> float:
@@ -402,7 +385,7 @@ def _linearised(plan: Plan) -> _Linear | None:
     others = [_chain(plan, K, where, None, faster) for K in hessians]
     without_noise = lambda other: limit_of_mean(other.steps.rates)  # of Euler: quick to compute
     found = min((other for other in others if without_noise(other) > 0), key=without_noise, default=mode)
-    return found if found.limit < SETTINGS.smaller * mode.limit else mode
+    return found if found.steps.limit < SETTINGS.smaller * mode.steps.limit else mode
 
 
 def _chain(

@@ -28,7 +28,7 @@ from gyromc.prediction.answers import Number
 from gyromc.prediction.exact.chain import LinearChain, Noise, batch_noise, chain_around
 from gyromc.prediction.exact.closed_forms import fluctuation_constant, quadratic_fluctuation_constant
 from gyromc.prediction.following import SETTINGS, Transient, followed
-from gyromc.prediction.poisson.hermite import Polynomial
+from gyromc.prediction.poisson.plug_in import Polynomial
 from gyromc.schemes import Balanced, StepMatrices, step_matrices
 from gyromc.schemes.integrators import LeimkuhlerMatthews
 from gyromc.schemes.moments import gradient_moments, oracle_covariances
@@ -60,6 +60,11 @@ def noise_limit(plan: Plan) -> float:
         return math.inf
     top = float(linalg.eigh(brought(plan), plan.dynamics.D, eigvals_only=True)[-1])
     return 2 / top if top > 0 else math.inf
+
+
+def noise_covariance(plan: Plan) -> np.ndarray:
+    """Σ of an additive oracle; 0 for others."""
+    return (float(plan.oracle.tau) ** 2 if isinstance(plan.oracle, Gaussian) else 0.0) * np.eye(plan.dim)
 
 
 class FirstOrder(NamedTuple):
@@ -102,8 +107,8 @@ def no_first_order(plan: Plan) -> bool:
     found = first_order(plan)
     if found is None or found.drift or not isinstance(plan.oracle, Exact | Gaussian):
         return False
-    G, tau = (plan.dynamics.D + plan.dynamics.Q)[:, : plan.dim], getattr(plan.oracle, "tau", 0.0)
-    noise = float(tau) ** 2 * G @ G.T
+    G = (plan.dynamics.D + plan.dynamics.Q)[:, : plan.dim]
+    noise = G @ noise_covariance(plan) @ G.T
     return bool(np.max(np.abs(noise - found.less)) <= NOTHING * max(np.max(np.abs(noise)), NOTHING))
 
 
@@ -124,7 +129,8 @@ def _stationary(plan: Plan) -> tuple[LinearChain, np.ndarray]:
 
     The noise of mini-batches grows with the state, so their covariance is the one that the chain has under its own law.
     """
-    fit, noise, d = plan.model.gaussian_fit, gradient_moments(plan).noise, plan.dim
+    fit, d, additive = plan.model.gaussian_fit, plan.dim, isinstance(plan.oracle, Exact | Gaussian)
+    noise = noise_covariance(plan) if additive else gradient_moments(plan).noise
     chain = chain_around(plan, fit.precision, fit.mean, Noise(noise), np.zeros((1, plan.state_size)))
     C, grows = doubled_sum(chain.M, chain.W), batch_noise(plan, fit.mean)
     if grows is None:
@@ -138,11 +144,12 @@ def _stationary(plan: Plan) -> tuple[LinearChain, np.ndarray]:
     raise InvalidInput("the noise of mini-batches leaves the chain no stationary covariance at this step size")
 
 
-class Leading(NamedTuple):
-    """N·Var of an average on the Gaussian nearest to the target, at the plan's own step size, and V there."""
+class OnGaussian(NamedTuple):
+    """N·Var and V of an average on the Gaussian nearest to the target, and its bias beyond the first order in η."""
 
     variance: float
     V: float
+    higher_bias: float
 
     def floor(self, V: float, step_size: float) -> float:
         """s with N·Var = V/η + s: as on the Gaussian, or in proportion where V is so much smaller that nothing would be left."""
@@ -150,11 +157,11 @@ class Leading(NamedTuple):
         return s if V / step_size + s > 0 else (self.variance * step_size / self.V - 1) * V / step_size
 
 
-def gaussian_variance(plan: Plan, h: Observable) -> Leading | None:
-    """N·Var and V for h projected on linear and quadratic functions; None where matrices would be too large or ∇h is not finite.
+def on_nearest_gaussian(plan: Plan, h: Observable) -> OnGaussian | None:
+    """For h projected on linear and quadratic functions; None where matrices would be too large or ∇h is not finite.
 
     With C the stationary covariance and Φ = Σ_k (M^k)ᵀHM^k, N·Var = 2uᵀ(I-M)⁻¹Cu - uᵀCu for uᵀy and 4 tr(ΦCHC) - 2 tr(HCHC) for
-    yᵀHy. For balanced noise and uᵀy that is V/η - Var(h).
+    yᵀHy. For balanced noise and uᵀy that is V/η - Var(h). C = P⁻¹ + ηE + … with AE + EAᵀ = AP⁻¹Aᵀ + GΣGᵀ - less.
     """
     if plan.dim > MOST_DENSE:
         return None
@@ -166,14 +173,18 @@ def gaussian_variance(plan: Plan, h: Observable) -> Leading | None:
     D, Q, P, n = plan.dynamics.D, plan.dynamics.Q, augment(fit.precision, plan.augmented), plan.dynamics.size
     u = np.concatenate([slope, np.zeros(m - plan.dim)])
     variance = float(2 * u @ np.linalg.solve(np.eye(m) - chain.M, C @ u) - u @ C @ u)
-    V = fluctuation_constant(D, Q, P, u[:n])
+    V, higher = fluctuation_constant(D, Q, P, u[:n]), 0.0
     if form is not None:
-        H = np.zeros((m, m))
-        H[: plan.dim, : plan.dim] = form
+        H = np.pad(form, (0, m - plan.dim))
         HC = H @ C
         variance += float(4 * np.sum((doubled_sum(chain.M.T, H) @ C) * HC.T) - 2 * np.sum(HC * HC.T))
         V += quadratic_fluctuation_constant(D, Q, P, H[:n, :n])
-    return Leading(variance, V)
+        if (order := first_order(plan)) is not None:
+            A, G, of_target = (D + Q) @ P, (D + Q)[:, : plan.dim], np.linalg.inv(P)
+            added = G @ chain.noise.constant @ G.T - order.less + (A @ of_target @ A.T if order.drift else 0.0)
+            first = plan.eta * linalg.solve_continuous_lyapunov(A, added)
+            higher = float(np.sum(H[:n, :n] * (C[:n, :n] - of_target - first)))
+    return OnGaussian(variance, V, higher)
 
 
 DRAWS = 4000

@@ -58,12 +58,7 @@ def why_no_moments(oracle: Oracle) -> str | None:
 
 def oracle_covariances(target: Target, oracle: Oracle, rows: np.ndarray) -> np.ndarray:
     """Σ(θ) = E[δδᵀ | θ] at every row: rows × d × d; `target` over vectors, `oracle` prepared for it."""
-    return _over_data(target, oracle, rows, 2, np.zeros(len(rows)))
-
-
-def oracle_third_moments(target: Target, oracle: Oracle, rows: np.ndarray) -> np.ndarray:
-    """E[δ⊗δ⊗δ | θ] at every row: rows × d × d × d, zero for noise that is symmetric."""
-    return _over_data(target, oracle, rows, 3, np.zeros(len(rows)))
+    return _over_data(target, oracle, rows, np.zeros(len(rows)))
 
 
 def mean_covariance(target: Target, oracle: Oracle, rows: np.ndarray) -> np.ndarray:
@@ -77,31 +72,25 @@ def mean_covariance(target: Target, oracle: Oracle, rows: np.ndarray) -> np.ndar
     shifts = np.random.default_rng(0).integers(0, 2**31, len(used))
     at_once = max(1, MOST_NUMBERS // d**2)
     parts = [slice(i, i + at_once) for i in range(0, len(used), at_once)]
-    sums = [_over_data(target, oracle, used[part], 2, shifts[part]).sum(axis=0) for part in parts]
+    sums = [_over_data(target, oracle, used[part], shifts[part]).sum(axis=0) for part in parts]
     return np.sum(sums, axis=0) / len(used)
 
 
-def _over_data(target: Target, oracle: Oracle, rows: np.ndarray, order: int, shifts: np.ndarray) -> np.ndarray:
-    """Moments of a mean of b draws from the data: those of one draw, divided by b^(order-1).
-
-    For distinct rows the second has the exact factor (N-b)/(N-1); the third has one that is smaller, so it is an upper bound.
-    Of many data a random subset is used, shifted by a number for each row of θ.
-    """
+def _over_data(target: Target, oracle: Oracle, rows: np.ndarray, shifts: np.ndarray) -> np.ndarray:
+    """Covariances of a mean of b draws from the data; of many data a random subset is used, another one for each shift."""
     d = np.shape(rows)[1]
     if isinstance(oracle, Exact | Gaussian):
-        tau = float(oracle.tau) if isinstance(oracle, Gaussian) and order == 2 else 0.0
-        one = tau**2 * np.eye(d) if order == 2 else np.zeros((d, d, d))
-        return np.broadcast_to(one, (len(rows), *one.shape))
+        tau = float(oracle.tau) if isinstance(oracle, Gaussian) else 0.0
+        return np.broadcast_to(tau**2 * np.eye(d), (len(rows), d, d))
     reason = why_no_moments(oracle)
     require(reason is None, f"The second moments of the gradients are not known: {reason}. Use it without `refresh`.")
     assert isinstance(oracle, Batch)
     assert isinstance(target, SumOverData)
     N = target.num_data
     picked = np.arange(N) if N <= MOST_DATA else np.random.default_rng(0).choice(N, MOST_DATA, replace=False)
-    scale = oracle.noise_factor(N) * N**order / (oracle.size ** (order - 1) * len(picked))
+    scale = oracle.noise_factor(N) * N**2 / (oracle.size * len(picked))
     chunk = max(1, min(256, MOST_NUMBERS // (len(picked) * d)))
-    moment = _second if order == 2 else _third
-    return scale * over_rows(moment, np.column_stack([rows, shifts]), target, oracle, picked, chunk=chunk)
+    return scale * over_rows(_second, np.column_stack([rows, shifts]), target, oracle, picked, chunk=chunk)
 
 
 def _deviations(target, oracle, picked, row):
@@ -114,11 +103,6 @@ def _deviations(target, oracle, picked, row):
 def _second(*pieces):
     terms = _deviations(*pieces)
     return terms.T @ terms
-
-
-def _third(*pieces):
-    terms = _deviations(*pieces)
-    return jnp.einsum("pi,pj,pk->ijk", terms, terms, terms)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -60,7 +60,7 @@ class SolverSettings:
     longest: float = 5.0
     warm_share: float = 0.45
     few_gradients: float = 30_000
-    few: ChainSettings = ChainSettings(chains=16, steps=12, start_width=1.0)
+    few: ChainSettings = dataclasses.field(default_factory=lambda: ChainSettings(chains=16, steps=12, start_width=1.0))
     few_warm_share: float = 0.25
     mixed: float = 1.02
     unmixed: float = 1.1

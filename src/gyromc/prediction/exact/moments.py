@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gyromc.errors import InvalidInput
-from gyromc.martingale import martingale, symmetric_root
+from gyromc.martingale import Martingale, martingale, symmetric_root
 from gyromc.observables import Observable, Ridge
 from gyromc.plan import Plan
 from gyromc.prediction.exact.chain import LinearChain, lift, linear_chain, power, why_not_linear
@@ -47,38 +47,6 @@ class Symmetric:
         return linear[self.rows] @ self.full
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Increment:
-    """ψ of one observable."""
-
-    linear: np.ndarray  # c: n numbers
-    weight: np.ndarray  # λ
-    direction: np.ndarray  # p: terms × m
-    offset: np.ndarray  # o, for the centred state
-    noise: np.ndarray  # q: terms × n
-
-    def forms(self, M: np.ndarray, entering: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """L and R with ψ = (Lŷ)ᵀw + wᵀRw - tr R given y, ŷ = (y, 1), for y⁺ = My + Ew, w = (ξ, …) standard normal."""
-        drawn = np.zeros((len(self.weight), entering.shape[1]))
-        drawn[:, : self.noise.shape[1]] = self.noise
-        ahead = np.column_stack([self.direction @ M, -self.offset])
-        L = 2 * (drawn.T * self.weight) @ ahead
-        L[: len(self.linear), -1] += self.linear
-        R = (drawn.T * self.weight) @ (2 * self.direction @ entering - drawn)  # T9
-        return L, (R + R.T) / 2
-
-
-def increments(plan: Plan, chain: LinearChain) -> dict[str, Increment]:
-    """ψ of every observable of a plan with a martingale, by name."""
-    found, center = martingale(plan), lift(chain.mean, chain.size)
-    parts = {}
-    for j, name in enumerate(plan.observables):
-        own = found.owner == j
-        p = found.direction[own]
-        parts[name] = Increment(found.linear[j], found.weight[own], p, found.offset[own] - p @ center, found.noise[own])
-    return parts
-
-
 MOST_LIFTED = 24
 
 
@@ -89,22 +57,21 @@ def linear_averages(
 
     The sums s⁺ = s + uᵀy - cᵀξ are further numbers of a linear chain, so that they need no formulas of their own.
     """
-    longer = _with_sums(chain, U, c)
-    m, before = chain.size, np.linalg.matrix_power(chain.M, burn_in)
-    if not chain.additive:
-        ahead = np.linalg.matrix_power(longer.M, num_steps)[m:, :m] @ before
-        means = chain.starts @ ahead.T / num_steps
-        places = np.append(np.arange(m), m + len(U))
-        start = np.zeros((m + len(U) + 1,) * 2)
-        start[np.ix_(places, places)] = second_moments(chain, burn_in)
-        squares = np.diag(second_moments(longer, num_steps, start))[m:-1]
-        return means, squares / num_steps**2 - means.mean(axis=0) ** 2
-    centred = chain.starts - np.mean(chain.starts, axis=0)
-    covariance = before @ (centred.T @ centred / len(centred)) @ before.T + after_steps(chain.M, chain.W, burn_in)[1]
-    F, W = after_steps(longer.M, longer.W, num_steps)
-    A = F[m:, :m]
-    spread = np.einsum("ki,ij,kj->k", A, covariance, A) + np.diag(W)[m:]  # T1: S_N
-    return chain.starts @ (A @ before).T / num_steps, spread / num_steps**2
+    longer, m = _with_sums(chain, U, c), chain.size
+    ahead = np.linalg.matrix_power(longer.M, num_steps)[m:, :m] @ np.linalg.matrix_power(chain.M, burn_in)
+    means = chain.starts @ ahead.T / num_steps  # T1: S_N
+    # Additive noise does not depend on where the chain is: around the mean start no digits cancel.
+    center = np.mean(chain.starts, axis=0) if chain.additive else np.zeros(m)
+    start, places = np.zeros((m + len(U) + 1,) * 2), np.append(np.arange(m), m + len(U))
+    start[np.ix_(places, places)] = second_moments(chain, burn_in, _squares(chain.starts - center))
+    squares = np.diag(second_moments(longer, num_steps, start))[m:-1]
+    return means, squares / num_steps**2 - (0.0 if chain.additive else means.mean(axis=0) ** 2)
+
+
+def _squares(rows: np.ndarray) -> np.ndarray:
+    """E[ŷŷᵀ] over rows of y, ŷ = (y, 1)."""
+    longer = np.column_stack([rows, np.ones(len(rows))])
+    return longer.T @ longer / len(rows)
 
 
 def _with_sums(chain: LinearChain, U: np.ndarray, c: np.ndarray) -> LinearChain:
@@ -124,10 +91,12 @@ def _with_sums(chain: LinearChain, U: np.ndarray, c: np.ndarray) -> LinearChain:
 
 def second_moments(chain: LinearChain, num_steps: int, start: np.ndarray | None = None) -> np.ndarray:
     """E[ŷŷᵀ] after `num_steps` steps, ŷ = (y, 1), from `start` or from the chain's own starts."""
+    start = _squares(chain.starts) if start is None else start
+    if chain.additive:
+        F, W = np.eye(chain.size + 1), np.zeros_like(start)
+        F[:-1, :-1], W[:-1, :-1] = after_steps(chain.M, chain.W, num_steps)
+        return F @ start @ F.T + W * start[-1, -1]
     short = Symmetric(chain.size + 1)
-    if start is None:
-        rows = np.concatenate([chain.starts, np.ones((len(chain.starts), 1))], axis=1)
-        start = rows.T @ rows / len(rows)
     Phi, Y = _phi(chain), short.vector(start)
     while num_steps:
         Y = Phi @ Y if num_steps & 1 else Y
@@ -163,9 +132,9 @@ class _QuadraticSteps(NamedTuple):
 
 
 def square_moments(
-    chain: LinearChain, u: np.ndarray, shift: float, num_steps: int, burn_in: int, less: Increment | None = None
+    chain: LinearChain, u: np.ndarray, shift: float, num_steps: int, burn_in: int, less: "Less | None" = None
 ) -> tuple[np.ndarray, float]:
-    """The mean of the average of (uᵀz + shift)² from each start, and its variance; `less`: a martingale to subtract."""
+    """The mean of the average of (uᵀz + shift)² from each start, and its variance; `less`: increments to subtract."""
     direction = np.append(lift(u, chain.size), shift)
     size, short = chain.size + 1, Symmetric(chain.size + 1)
     one = _one_step(chain, short.vector(np.outer(direction, direction)))
@@ -193,10 +162,28 @@ def _one_step(chain: LinearChain, h: np.ndarray) -> _QuadraticSteps:
     return _QuadraticSteps(M, W, L, np.zeros_like(L), h, np.zeros_like(h))
 
 
-def _less(chain: LinearChain, one: _QuadraticSteps, increment: Increment) -> _QuadraticSteps:
+class Less(NamedTuple):
+    """The increments of one observable of a plan."""
+
+    found: Martingale
+    number: int
+
+    def forms(self, chain: LinearChain, entering: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """L and R with ψ = (Lŷ)ᵀw + wᵀRw - tr R given y, ŷ = (y, 1), for y⁺ = My + Ew, w = (ξ, …) standard normal."""
+        own, linear = self.found.owner == self.number, self.found.linear[self.number]
+        p, weight = self.found.direction[own], self.found.weight[own]
+        offset = self.found.offset[own] - p @ lift(chain.mean, chain.size)
+        drawn = np.pad(self.found.noise[own], ((0, 0), (0, entering.shape[1] - len(linear))))
+        L = 2 * (drawn.T * weight) @ np.column_stack([p @ chain.M, -offset])
+        L[: len(linear), -1] += linear
+        R = (drawn.T * weight) @ (2 * p @ entering - drawn)  # T9
+        return L, (R + R.T) / 2
+
+
+def _less(chain: LinearChain, one: _QuadraticSteps, less: Less) -> _QuadraticSteps:
     """One step whose sum is h less ψ = (Lẑ)ᵀw + wᵀRw - tr R: E[ψ | z] = 0, so that E[S | z] stays."""
     entering = np.concatenate([chain.C, chain.spread @ symmetric_root(chain.noise.constant)], axis=1)
-    L, R = increment.forms(chain.M, entering)
+    L, R = less.forms(chain, entering)
     E = np.concatenate([entering, np.zeros((1, entering.shape[1]))])
     N, short = L.T @ E.T, Symmetric(len(one.M))
     K = -(np.kron(N, one.M.T) + np.kron(one.M.T, N)) - 2 * _constants(E @ R @ E.T)  # T9: Cov(-ψ, g(last) | z)
@@ -316,13 +303,13 @@ def exact_moments(plan: Plan) -> dict[str, Moments]:
     ridges = {name: h for name, h in plan.observables.items() if isinstance(h, Ridge)}
     known = {name: h for name, h in ridges.items() if _why_not(chain, h) is None}
     with np.errstate(over="ignore", invalid="ignore"):
-        found = _averages(plan, chain, known, {})
+        found = _averages(plan, chain, known, None)
     # A martingale can be computed for a stable chain only.
     stable = np.all(np.isfinite(chain.M)) and np.max(np.abs(np.linalg.eigvals(chain.M))) < 1
     corrected = {}
     if known and plan.martingale and stable:
         with contextlib.suppress(InvalidInput):  # more parameters than a martingale takes
-            corrected = _averages(plan, chain, known, increments(plan, chain))
+            corrected = _averages(plan, chain, known, martingale(plan))
     moments = {}
     for name, (by_start, variance) in found.items():
         mean, less = float(np.mean(by_start)), corrected.get(name)
@@ -335,23 +322,23 @@ def exact_moments(plan: Plan) -> dict[str, Moments]:
 
 
 def _averages(
-    plan: Plan, chain: LinearChain, known: dict[str, Ridge], less: dict[str, Increment]
+    plan: Plan, chain: LinearChain, known: dict[str, Ridge], less: Martingale | None
 ) -> dict[str, tuple[np.ndarray, float]]:
     """By observable the mean of an average from each start, and its variance; `less`: martingales to subtract."""
     found, steps = {}, (plan.num_steps, plan.burn_in)
+    number = {name: j for j, name in enumerate(plan.observables)}
     shifts = {name: float(h.direction @ chain.mean) for name, h in known.items()}
-    squares = {name: h for name, h in known.items() if h.is_square}
-    linear = [name for name in known if name not in squares]
+    linear = [name for name, h in known.items() if not h.is_square]
     # Noise that depends on the state: one sum at a time, or the second moments would be many.
     for names in [linear] if chain.additive and linear else [[name] for name in linear]:
         U = np.stack([lift(known[name].direction, chain.size) for name in names])
-        zero = np.zeros(chain.C.shape[1])
-        means, variances = linear_averages(
-            chain, U, np.stack([less[k].linear if less else zero for k in names]), *steps
-        )
+        c = np.zeros((len(names), chain.C.shape[1])) if less is None else less.linear[[number[name] for name in names]]
+        means, variances = linear_averages(chain, U, c, *steps)
         found |= {name: (shifts[name] + means[:, j], float(variances[j])) for j, name in enumerate(names)}
-    for name, h in squares.items():
-        found[name] = square_moments(chain, h.direction, shifts[name], *steps, less.get(name))
+    for name, h in known.items():
+        if h.is_square:
+            own = None if less is None else Less(less, number[name])
+            found[name] = square_moments(chain, h.direction, shifts[name], *steps, own)
     return {name: found[name] for name in known}
 
 

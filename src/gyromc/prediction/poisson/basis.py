@@ -1,8 +1,8 @@
 """Polynomials orthonormal under the target's own law, with exact derivative matrices (T2), and observables on their grids.
 
-Input: a plan and the coordinates that matter. Output: an `Axis` for each, or one for a target of two parameters that does not
-separate: nodes that resolve the law, weights, polynomials and the matrices of ∂ in the basis; and values of h on the product of
-the nodes. Nodes are equispaced: the trapezoidal rule converges very fast for smooth decaying densities.
+Input: a plan whose target separates, and the coordinates that matter. Output: an `Axis` for each: nodes that resolve its law,
+weights, polynomials and the matrix of ∂ in the basis; and values of h on the product of the nodes. Nodes are equispaced: the
+trapezoidal rule converges very fast for smooth decaying densities.
 
 `Generator` takes axes, D and Q, and returns for the coefficients of h a `Solution` of the Poisson equation 𝒜φ = h - μ(h) with
 V(h) = 2⟨ĥ, (-𝒜)⁻¹ĥ⟩ (E6). In an orthonormal basis closed under ∂ the generator (E2) is exactly -𝒜 = Σ (D-Q)_ij ∂ᵢᵀ∂ⱼ. Its part
@@ -20,13 +20,11 @@ from scipy.sparse import linalg as sparse
 from gyromc.errors import InvalidInput
 from gyromc.observables import Observable
 from gyromc.plan import Plan
-from gyromc.prediction.poisson.hermite import derivative_matrices, hermite, multi_indices
 
 SPACING = 0.2  # nodes, in standard deviations
 FINEST = 0.02
 NODES_PER_DEGREE = 4
 SETTLED = 1e-11
-WORST_CONDITION = 1e10  # of the change to an orthonormal basis
 Curve = Callable[[np.ndarray], np.ndarray]
 NEGLIGIBLE = 45.0  # e⁻⁴⁵ of the density's maximum, polynomials counted
 
@@ -37,14 +35,13 @@ class TooLarge(InvalidInput):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Axis:
-    """A factor of the target's law with a basis of L²: one coordinate of z, or two that do not separate."""
+    """One coordinate of z, with a basis of L² of its law."""
 
-    coordinates: tuple[int, ...]
-    nodes: np.ndarray  # m × k points
+    coordinate: int
+    nodes: np.ndarray  # m points
     weights: np.ndarray  # m, summing to one
     values: np.ndarray  # m × n: the orthonormal basis at the nodes, the constant first
-    derivatives: np.ndarray  # k × n × n: ∂_i of basis function j has coefficients [i, :, j]
-    steps: np.ndarray  # k × k: from a node to its neighbours
+    derivative: np.ndarray  # n × n: ∂ of basis function j has coefficients [:, j]
     energy: Curve  # of the law, at points
     basis: Curve  # the functions at points, like `values`
 
@@ -52,10 +49,10 @@ class Axis:
         """Coefficients of a function given at the nodes."""
         return self.values.T @ (self.weights * values)
 
-    def shifted(self, shares: np.ndarray, count: int = 1) -> "Axis":
-        """The same basis on nodes shifted by shares of the steps; `count` of them for each, on a line."""
-        inner = (np.arange(count)[:, None] + shares) / count @ self.steps
-        nodes = (self.nodes[:, None] + inner).reshape(-1, self.nodes.shape[1])
+    def shifted(self, share: float, count: int = 1) -> "Axis":
+        """The same basis on nodes shifted by a share of the step between them; `count` of them for each."""
+        inner = (np.arange(count) + share) / count * (self.nodes[1] - self.nodes[0])
+        nodes = (self.nodes[:, None] + inner).ravel()
         return dataclasses.replace(self, nodes=nodes, weights=_normalised(self.energy(nodes)), values=self.basis(nodes))
 
 
@@ -71,16 +68,8 @@ def line(
     stiffness = values.T @ (values * (weights * slope(t))[:, None])
     derivative = np.triu(stiffness, 1)  # T2: ⟨p_m, p_n′⟩ = ⟨p_m, v′p_n⟩ for m < n, else 0
     table = values.T @ (values * (weights * (t - mean) / sd)[:, None])
-    return Axis(
-        (coordinate,),
-        t[:, None],
-        weights,
-        values,
-        derivative[None],
-        steps=np.array([[t[1] - t[0]]]),
-        energy=lambda points: potential(points[:, 0]),
-        basis=lambda points: _recursion(table, (points[:, 0] - mean) / sd),
-    )
+    basis = lambda points: _recursion(table, (points - mean) / sd)
+    return Axis(coordinate, t, weights, values, derivative, potential, basis)
 
 
 def _resolved(potential: Curve, low: float, high: float, step: float, finest: float) -> tuple[np.ndarray, np.ndarray]:
@@ -149,38 +138,12 @@ def _orthonormal(x: np.ndarray, weights: np.ndarray, degree: int) -> np.ndarray:
     return basis
 
 
-def plane(coordinates: tuple[int, int], nodes: np.ndarray, energy: Curve, degree: int, steps: np.ndarray) -> Axis:
-    """The basis of total degree up to `degree` for a law on the plane, on nodes (m × 2) of a grid with the given steps.
-
-    Products of Hermite polynomials of the standardised point, orthogonalised; their derivatives are known exactly.
-    """
-    weights = _normalised(energy(nodes))
-    center = weights @ nodes
-    scatter = (nodes - center).T @ ((nodes - center) * weights[:, None])
-    white = np.linalg.inv(np.linalg.cholesky(scatter))
-    powers = multi_indices(2, degree)
-    raw = hermite((nodes - center) @ white.T, powers)
-    R = np.linalg.qr(np.sqrt(weights)[:, None] * raw, mode="r")
-    if np.linalg.cond(R) > WORST_CONDITION:
-        raise TooLarge(f"Polynomials of degree {degree} cannot be told apart on this target.")
-    signs, inverse = np.sign(np.diag(R)), np.linalg.inv(R)
-    inverse, R = inverse * signs, signs[:, None] * R
-    in_white = np.stack([R @ (step @ inverse) for step in derivative_matrices(powers)])
-    derivatives = np.einsum("wi,wmn->imn", white, in_white)  # chain rule: x = white (z - center)
-    basis = lambda points: hermite((points - center) @ white.T, powers) @ inverse
-    return Axis(coordinates, nodes, weights, raw @ inverse, derivatives, steps, energy, basis)
-
-
 MOST_NODES = 12_000_000
-MOST_PLANE_NODES = 40_000
-MOST_SIDE = 1000
 MOST_NUMBERS = 4_000_000
 
 
 def axes_of(plan: Plan, chosen, degree: int, spacing: float) -> list[Axis]:
     """The axes of the parameters among the chosen coordinates."""
-    if plan.flat_target.separable() is None and plan.dim == 2:
-        return [_plane_axis(plan, degree, spacing)]
     energies, guesses = potentials(plan), guessed_scales(plan)
     slopes = [functools.partial(slope_along, plan, i) for i in range(plan.dim)]
     return [line(i, energies[i], slopes[i], degree, guesses[i], spacing) for i in chosen if i < plan.dim]
@@ -232,42 +195,6 @@ def _blocks(plan: Plan, t: np.ndarray) -> list[np.ndarray]:
     return np.array_split(t, 1 + len(t) * plan.dim // MOST_NUMBERS)
 
 
-def _plane_axis(plan: Plan, degree: int, spacing: float) -> Axis:
-    """The basis of a target of two parameters, on a grid in the coordinates of its Laplace approximation."""
-    center = plan.model.laplace
-    root = np.linalg.inv(np.linalg.cholesky(center.precision)).T
-    energy_of = lambda x: plan.flat_target.potentials(center.mean + x @ root.T)
-    for reach in 2.0 ** np.arange(3, 8):
-        coarse = 65 if reach < 16 else 257
-        energy = energy_of(_square(reach, coarse)).reshape(coarse, coarse)
-        edge = np.concatenate([energy[0], energy[-1], energy[:, 0], energy[:, -1]])
-        if np.min(edge) - np.min(energy) > 45 + degree * np.log(reach):
-            break
-    else:
-        raise InvalidInput("The target's tails are too heavy for polynomials, or exp(-U) has no finite integral.")
-    for refinement in range(6):
-        count = int(2 * reach / spacing * 1.6**refinement) + 1
-        if count > MOST_SIDE:
-            break
-        x, step = _square(reach, count), 2 * reach / (count - 1)
-        energy = energy_of(x)
-        near = energy - np.min(energy) < 45 + degree * np.log(reach)
-        masses = [
-            np.sum(np.exp(np.minimum(np.min(energy) - part, 700.0))) for part in (energy, energy_of(x[near] + step / 2))
-        ]
-        if near.sum() > 4 * (degree + 1) ** 2 and abs(masses[0] - masses[1]) < 1e-9 * masses[0]:
-            return plane((0, 1), center.mean + x[near] @ root.T, plan.flat_target.potentials, degree, step * root.T)
-        if near.sum() > MOST_PLANE_NODES:
-            break
-    raise TooLarge("The target is far narrower than its curvature at the mode says: no grid resolves it.")
-
-
-def _square(reach: float, count: int) -> np.ndarray:
-    """A grid of count × count points on [-reach, reach]², one row each."""
-    side = np.linspace(-reach, reach, count)
-    return np.stack(np.meshgrid(side, side, indexing="ij"), axis=-1).reshape(-1, 2)
-
-
 def on_grid(plan: Plan, h: Observable, axes: list[Axis], most: int = MOST_NODES) -> np.ndarray:
     """h on the product of the nodes of the axes it reads."""
     counts = [len(axis.weights) for axis in axes]
@@ -276,7 +203,7 @@ def on_grid(plan: Plan, h: Observable, axes: list[Axis], most: int = MOST_NODES)
     rows = np.zeros((int(np.prod(counts)), plan.dim))
     grid = np.meshgrid(*map(np.arange, counts), indexing="ij", copy=False)
     for axis, index in zip(axes, grid, strict=True):
-        rows[:, list(axis.coordinates)] = axis.nodes[index.ravel()]
+        rows[:, axis.coordinate] = axis.nodes[index.ravel()]
     values = plan.model.values(h, rows).reshape(counts)
     if not np.all(np.isfinite(values)):
         raise InvalidInput("The observable is NaN or infinite where the target has mass.")
@@ -306,8 +233,8 @@ class Solution:
         return float(sum(covariance[i, j] * value for (i, j), value in inner.items()))  # T1
 
     def at(self, points: np.ndarray) -> np.ndarray:
-        """φ at rows of z, for axes on the line."""
-        bases = [axis.basis(points[:, list(axis.coordinates)]) for axis in self.generator.axes]
+        """φ at rows of z."""
+        bases = [axis.basis(points[:, axis.coordinate]) for axis in self.generator.axes]
         rows = []
         for row in range(len(points)):
             value = self.coefficients
@@ -336,14 +263,12 @@ class Generator:
         self.axes, self.D, self.Q = tuple(axes), D, Q
         self.frames, self.spectra, self.partials = [], [], {}
         for number, axis in enumerate(self.axes):
-            own = list(axis.coordinates)
-            within = np.einsum("ij,imk,jml->kl", D[np.ix_(own, own)], axis.derivatives, axis.derivatives, optimize=True)
-            spectrum, frame = np.linalg.eigh((within + within.T) / 2)
+            i, partial = axis.coordinate, axis.derivative
+            spectrum, frame = np.linalg.eigh(D[i, i] * partial.T @ partial)
             frame[:, 0], spectrum[0] = np.eye(len(spectrum))[0], 0.0  # the constant, exactly
             self.frames.append(frame)
             self.spectra.append(spectrum)
-            for i, partial in zip(own, axis.derivatives, strict=True):
-                self.partials[i] = (number, frame.T @ partial @ frame)
+            self.partials[i] = (number, frame.T @ partial @ frame)
         self.shape = tuple(len(s) for s in self.spectra)
         total = functools.reduce(np.add.outer, self.spectra)
         total.flat[0] = np.inf  # constants: 𝒜1 = 0, and φ has mean zero
@@ -376,7 +301,7 @@ class Generator:
 
         The basis of degree n holds the slowest functions; eigenvalues up to n/2 of it are taken to have converged.
         """
-        own = [i for axis in self.axes for i in axis.coordinates]
+        own = [axis.coordinate for axis in self.axes]
         scale = np.sqrt(np.diag(self.D)[own])
         coupling = np.linalg.eigvalsh(self.D[np.ix_(own, own)] / np.outer(scale, scale))[0]  # D ⪰ coupling·diag D
         return float(coupling * min(np.sort(self.spectra[number])[degree // 2] for number in numbers))
@@ -385,8 +310,7 @@ class Generator:
         """φ with 𝒜φ = h - μ(h), from h's coefficients in the polynomial basis."""
         right = self.root * self.turned(h)
         right.flat[0] = 0.0
-        home = np.array([self.partials[i][0] if i in self.partials else -1 - i for i in range(len(self.D))])
-        C = np.where(home[:, None] == home, -self.Q, self.D - self.Q)  # what is not in the preconditioner
+        C = self.D - self.Q - np.diag(np.diag(self.D))  # what is not in the preconditioner
         if not np.any(C):
             return Solution(float(2 * np.sum(right * right)), -self.root * right, self)  # E6, T2
         one_plus_B, transposed = (functools.partial(self._coupled, matrix) for matrix in (C, C.T))

@@ -1,6 +1,6 @@
 """V(h), V_0(h), μ(h) and the first effects of the step size, from the Poisson equation, with errors.
 
-Input: a plan whose target is separable (and whose dynamics couple few coordinates with those of h) or has at most two parameters.
+Input: a plan whose target is separable or has one parameter, and whose dynamics couple few coordinates with those of h.
 Output: a `Galerkin` value. One coordinate without rotation is integrated. Otherwise h is expanded in polynomials, and the
 error adds up what another grid, a lower degree and fewer functions of the momentum change; what the variance of h that no
 polynomial of the basis holds can add to V; and the spread between randomly shifted grids, which shows kinks, jumps and
@@ -16,7 +16,6 @@ from scipy import special
 
 from gyromc.errors import InvalidInput
 from gyromc.observables import Observable
-from gyromc.oracles import Gaussian
 from gyromc.plan import Plan
 from gyromc.prediction.answers import Number
 from gyromc.prediction.exact.chain import start_rows
@@ -25,7 +24,7 @@ from gyromc.prediction.following import Transient, followed
 from gyromc.prediction.poisson import basis
 from gyromc.prediction.poisson.basis import Axis, Generator, Solution, TooLarge, along, coefficients
 from gyromc.prediction.poisson.quadrature import RESOLVED, solve_line
-from gyromc.prediction.step_effects import FirstOrder, first_order, no_first_order
+from gyromc.prediction.step_effects import FirstOrder, first_order, no_first_order, noise_covariance
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,8 +37,6 @@ class GalerkinSettings:
     """Of a tensor basis."""
     most_work: int = 4_000_000
     """Products in one application of the generator, beyond the second degree."""
-    most_on_plane: int = 260
-    """Functions of two coordinates that do not separate."""
     final_nodes: int = 6_000_000
     """Of all shifted grids together, where h reads so few coordinates that each grid is small."""
     momentum_degree: int = 9
@@ -69,8 +66,10 @@ class Galerkin:
     reversible_variance: Number  # V_0
     expectation: Number  # μ(h)
     strictness: float  # ∫ |⟨Q∇H, ∇φ₀⟩|² dμ
-    bias_slope: Number | None  # bias of the stationary average per unit of step size; None where it is not computed
-    transient: Transient | None  # -φ(z₀): divided by Nη, what the start adds to an average
+    bias_slope: (
+        Number | None
+    )  # bias of the stationary average per unit of step size; None where there is no first order
+    transient: Transient  # -φ(z₀): divided by Nη, what the start adds to an average
     floor: float  # s in N·Var = V/η + s + …
     spread: float  # the standard deviation of h
     how: str  # what was solved, for tables
@@ -83,8 +82,8 @@ class Galerkin:
 
 def why_not_galerkin(plan: Plan, h: Observable) -> str | None:
     """Why the Poisson equation is not solved for this observable, or None."""
-    if plan.flat_target.separable() is None and plan.dim > 2:
-        return f"{type(plan.target).__name__} is not separable and has more than two parameters"
+    if plan.flat_target.separable() is None and plan.dim > 1:
+        return f"{type(plan.target).__name__} is not separable"
     depends = plan.model.coordinates_of(h)
     if not depends:
         return "the observable is constant"
@@ -95,10 +94,8 @@ def why_not_galerkin(plan: Plan, h: Observable) -> str | None:
 
 
 def active(plan: Plan, depends: tuple[int, ...]) -> tuple[int, ...]:
-    """The coordinates of z coupled to those of h through D and Q; all of θ if the target does not separate."""
+    """The coordinates of z coupled to those of h through D and Q."""
     linked = (plan.dynamics.D != 0) | (plan.dynamics.Q != 0)
-    if plan.flat_target.separable() is None:
-        linked[: plan.dim, : plan.dim] = True
     reached = set(depends)
     while True:
         more = {int(j) for i in reached for j in np.flatnonzero(linked[i])} | reached
@@ -109,10 +106,7 @@ def active(plan: Plan, depends: tuple[int, ...]) -> tuple[int, ...]:
 
 def _sizes(plan: Plan, coordinates: tuple[int, ...], degree: int) -> list[int]:
     """The number of basis functions on each axis."""
-    momentum = [min(degree, SETTINGS.momentum_degree) + 1 for i in coordinates if i >= plan.dim]
-    if plan.flat_target.separable() is None and plan.dim == 2:
-        return [(degree + 1) * (degree + 2) // 2, *momentum]
-    return [degree + 1] * sum(i < plan.dim for i in coordinates) + momentum
+    return [1 + (degree if i < plan.dim else min(degree, SETTINGS.momentum_degree)) for i in coordinates]
 
 
 def solve(plan: Plan, h: Observable, digits: int = 6) -> Galerkin:
@@ -152,12 +146,10 @@ def solve(plan: Plan, h: Observable, digits: int = 6) -> Galerkin:
     return _finished(plan, h, chosen, levels)
 
 
-def noise_covariance(plan: Plan) -> np.ndarray:
+def _noise_of_drift(plan: Plan) -> np.ndarray:
     """What an additive oracle adds to the covariance of the drift, per η²; other oracles are left out."""
-    G, tau = (plan.dynamics.D + plan.dynamics.Q)[:, : plan.dim], 0.0
-    if isinstance(plan.oracle, Gaussian):
-        tau = float(plan.oracle.tau)
-    return tau**2 * G @ G.T
+    G = (plan.dynamics.D + plan.dynamics.Q)[:, : plan.dim]
+    return G @ noise_covariance(plan) @ G.T
 
 
 def _order(plan: Plan) -> FirstOrder | None:
@@ -168,7 +160,7 @@ def _order(plan: Plan) -> FirstOrder | None:
 def _explicit(plan: Plan, h: Observable, k: int) -> Galerkin:
     """The equation of one coordinate, by integration."""
     potential, around = basis.potentials(plan)[k], basis.guessed_scales(plan)[k]
-    D, noise, starts = float(plan.dynamics.D[k, k]), noise_covariance(plan)[k, k], start_rows(plan)[:, k]
+    D, noise, starts = float(plan.dynamics.D[k, k]), _noise_of_drift(plan)[k, k], start_rows(plan)[:, k]
     found = solve_line(functools.partial(basis.values_along, plan, h, k), potential, D, around, starts)
     slope = basis.slope_along(plan, k, found.panels.nodes.ravel()).reshape(found.panels.nodes.shape)
     with_curvature, bend = found.curvature_integral(slope)
@@ -215,14 +207,10 @@ def _gaps(levels: list[Level]) -> np.ndarray:
 def _level(plan: Plan, h: Observable, depends, chosen, degree: int, spacing: float, most: int) -> Level:
     sizes = _sizes(plan, chosen, degree)
     work = math.prod(sizes) * sum(sizes)  # of one application of the generator, about
-    if (
-        math.prod(sizes) > SETTINGS.most_coefficients
-        or max(sizes) > SETTINGS.most_on_plane
-        or (degree > SETTINGS.degrees[1] and work > SETTINGS.most_work)
-    ):
+    if math.prod(sizes) > SETTINGS.most_coefficients or (degree > SETTINGS.degrees[1] and work > SETTINGS.most_work):
         raise TooLarge(f"{' × '.join(map(str, sizes))} functions are too many for a tensor basis.")
     axes = basis.axes_of(plan, chosen, degree, spacing if len(depends) < 4 else 2 * spacing)
-    used = [axis for axis in axes if set(axis.coordinates) & set(depends)]
+    used = [axis for axis in axes if axis.coordinate in depends]
     values = basis.on_grid(plan, h, used, most)
     center = _mean(used, values)
     c, second = coefficients(used, values - center), _mean(used, (values - center) ** 2)
@@ -272,9 +260,8 @@ def _finished(plan: Plan, h: Observable, chosen, levels: list[Level]) -> Galerki
         for s in (final.moving, final.still)
     ]
     errors = gaps + final.left_out + noise + RESOLVED * final.values
-    covariance, slopes, order = noise_covariance(plan), None, _order(plan)
-    separable = plan.flat_target.separable() is not None
-    if separable and order is not None:
+    covariance, slopes, order = _noise_of_drift(plan), None, _order(plan)
+    if order is not None:
         slopes = [_bias_slope(plan, x.moving, x.axes, covariance, order) for x in (final, levels[-2])]
     mu_error = spread(parts[(..., *(0,) * c.ndim)]) + RESOLVED * math.sqrt(seconds.mean())
     return Galerkin(
@@ -283,7 +270,7 @@ def _finished(plan: Plan, h: Observable, chosen, levels: list[Level]) -> Galerki
         expectation=Number(final.expectation, mu_error),
         strictness=final.still.strictness(plan.dynamics.Q),
         bias_slope=None if slopes is None else Number(slopes[0], abs(slopes[0] - slopes[1])),
-        transient=_transient(plan, h, final) if separable else None,
+        transient=_transient(plan, h, final),
         floor=final.moving.floor(covariance),
         spread=math.sqrt(seconds.mean()),
         how=f"galerkin (degree {last.degree}",
@@ -296,7 +283,7 @@ def _with_momentum(plan: Plan, chosen, last: Level, c: np.ndarray, missing: floa
     With little friction φ is rough in the momentum. Then functions are added, a few degrees at a time, as far as the size bears;
     what is left is the sum of the changes that would follow if each were the same part of the one before.
     """
-    positions = [axis for axis in last.axes if axis.coordinates[0] < plan.dim]
+    positions = [axis for axis in last.axes if axis.coordinate < plan.dim]
 
     def solved(degree: int) -> Level:
         axes = positions + basis.momentum_axes(plan, chosen, degree)
@@ -324,9 +311,9 @@ def _with_momentum(plan: Plan, chosen, last: Level, c: np.ndarray, missing: floa
 
 def _transient(plan: Plan, h: Observable, level: Level) -> Transient:
     """Σ_k η(h(z_k) - μ(h)) from the plan's starts: followed until they are where polynomials hold."""
-    places = [axis.coordinates[0] for axis in level.axes]
-    centers = np.array([axis.weights @ axis.nodes[:, 0] for axis in level.axes])
-    scales = np.sqrt([axis.weights @ (axis.nodes[:, 0] - m) ** 2 for axis, m in zip(level.axes, centers, strict=True)])
+    places = [axis.coordinate for axis in level.axes]
+    centers = np.array([axis.weights @ axis.nodes for axis in level.axes])
+    scales = np.sqrt([axis.weights @ (axis.nodes - m) ** 2 for axis, m in zip(level.axes, centers, strict=True)])
 
     def inside(z):
         return np.all(np.abs(z[:, places] - centers) <= FOLLOW.near * scales, axis=1)
@@ -340,15 +327,12 @@ def _transient(plan: Plan, h: Observable, level: Level) -> Transient:
 def _shifted_expansions(plan: Plan, h: Observable, used: list[Axis], center: float) -> tuple[np.ndarray, np.ndarray]:
     """Coefficients of h - center and its second moment, once for every grid with its own random shift."""
     size = math.prod(len(axis.weights) for axis in used)
-    on_lines = all(len(axis.coordinates) == 1 for axis in used)
-    # The basis of a plane takes long.
-    grids = int(np.clip(basis.MOST_NODES // size, 3, SETTINGS.grids)) if on_lines else SETTINGS.grids // 2
-    denser = int(np.clip((SETTINGS.final_nodes / (grids * size)) ** (1 / len(used)), 1, 32)) if on_lines else 1
+    grids = int(np.clip(basis.MOST_NODES // size, 3, SETTINGS.grids))
+    denser = int(np.clip((SETTINGS.final_nodes / (grids * size)) ** (1 / len(used)), 1, 32))
     rng, parts, seconds = np.random.default_rng(0), [], []
-    strata = [(rng.permutation(grids) + rng.random(grids)) / grids for axis in used for _ in axis.coordinates]
+    strata = [(rng.permutation(grids) + rng.random(grids)) / grids for _ in used]
     for shifts in zip(*strata, strict=True):  # along every coordinate the shifts cover a step evenly
-        left = iter(shifts)
-        axes = [axis.shifted(np.array([next(left) for _ in axis.coordinates]), denser) for axis in used]
+        axes = [axis.shifted(share, denser) for axis, share in zip(used, shifts, strict=True)]
         values = basis.on_grid(plan, h, axes) - center
         parts.append(coefficients(axes, values))
         seconds.append(_mean(axes, values**2))
@@ -363,12 +347,11 @@ def _bias_slope(plan: Plan, solution: Solution, axes: list[Axis], noise: np.ndar
     noise = noise - order.less
     D, Q = plan.dynamics.D, plan.dynamics.Q
     G, generator = D + Q, solution.generator
-    place = {axis.coordinates[0]: number for number, axis in enumerate(axes)}
+    place = {axis.coordinate: number for number, axis in enumerate(axes)}
     slope, curvature = {}, {}
     for k, number in place.items():
         axis = axes[number]
-        t = axis.nodes[:, 0]
-        momentum = k >= plan.dim
+        t, momentum = axis.nodes, k >= plan.dim
         slope[number] = axis.expand(t if momentum else basis.slope_along(plan, k, t))
         points = np.repeat(t[:, None], plan.dim, axis=1)
         curvature[number] = axis.expand(np.ones_like(t) if momentum else plan.flat_target.hessians(points)[:, k, k])
