@@ -7,6 +7,7 @@ left; φ here is linear plus quadratic, from a Gaussian approximation of the tar
 noise and from what is not Gaussian. After Belomestny, Moulines and Samsonov (2019).
 """
 
+import dataclasses
 import warnings
 
 import equinox as eqx
@@ -23,13 +24,29 @@ from gyromc.plan import Plan
 __all__ = ["HELPS", "Martingale", "martingale"]
 
 HELPS = 0.8  # a martingale is subtracted where that makes the variance smaller than this share
-MOST_PARAMETERS = 1000
-POINTS = 256  # at which the gradients of a general observable are averaged
-NODES = 64  # of Gauss-Hermite quadrature
-LEFT_OUT = 1e-5  # share of a quadratic φ that may be left out
-MOST_TERMS = 12  # of one observable
-MOST_CURVED = 60  # parameters, for the mean Hessian of a general observable
-SETTLED = 1e-14
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """The numbers of this module."""
+
+    parameters: int = 1000
+    """The most, since it factors full matrices (convention)."""
+    points: int = 256
+    """At which the gradients of a general observable are averaged (convention)."""
+    nodes: int = 64
+    """Of Gauss-Hermite quadrature: exact for polynomials of degree 127."""
+    left_out: float = 1e-5
+    """Share of a quadratic φ that may be left out (convention)."""
+    terms: int = 12
+    """The most of one observable: each costs two products per step (convention)."""
+    curved: int = 60
+    """The most parameters for the mean Hessian of a general observable, estimated from `points` gradients (convention)."""
+    settled: float = 1e-14
+    """The relative size of the last term of a sum: a few units in the last place."""
+
+
+SETTINGS = Settings()
 
 
 class Martingale(eqx.Module):
@@ -70,8 +87,8 @@ def martingale(plan: Plan) -> Martingale:
     ```
     """
     require(
-        plan.dim <= MOST_PARAMETERS,
-        f"`martingale=True` uses full matrices, for at most {MOST_PARAMETERS} parameters: this plan has {plan.dim}.",
+        plan.dim <= SETTINGS.parameters,
+        f"`martingale=True` uses full matrices, for at most {SETTINGS.parameters} parameters: this plan has {plan.dim}.",
     )
     known = plan.model.computed.find("martingale", (*plan.step_pieces, *plan.observables.values()))
     if known is not None:  # of a saved run
@@ -132,7 +149,7 @@ def _terms(M: np.ndarray, C: np.ndarray, forms: dict[int, np.ndarray]) -> tuple[
         sizes, basis = np.linalg.eigh(root @ Phi @ root)
         order = np.argsort(-np.abs(sizes))
         share = np.cumsum(sizes[order] ** 2) / max(np.sum(sizes**2), 1e-300)
-        kept = order[: min(MOST_TERMS, 1 + int(np.searchsorted(share, 1 - LEFT_OUT)))]
+        kept = order[: min(SETTINGS.terms, 1 + int(np.searchsorted(share, 1 - SETTINGS.left_out)))]
         # root Φ root = Σ s bbᵀ on the range of the covariance; Φ there is Σ s (root⁺b)(root⁺b)ᵀ
         directions.append((inverse @ basis[:, kept]).T)
         weight.append(sizes[kept])
@@ -155,7 +172,7 @@ def doubled_sum(M: np.ndarray, W: np.ndarray) -> np.ndarray:
             total = total + added
         if not np.all(np.isfinite(total)):
             break
-        if np.max(np.abs(added)) <= SETTLED * max(np.max(np.abs(total)), 1e-300):
+        if np.max(np.abs(added)) <= SETTINGS.settled * max(np.max(np.abs(total)), 1e-300):
             return total
         M = M @ M
     radius = np.max(np.abs(np.linalg.eigvals(one_step))) if np.all(np.isfinite(one_step)) else np.inf
@@ -177,19 +194,19 @@ def projection(plan: Plan, h: Observable, fit: GaussianApproximation) -> tuple[n
         sigma = float(np.sqrt(a @ np.linalg.solve(fit.precision, a)))
         if sigma == 0:
             return np.zeros_like(a), None
-        x, w = np.polynomial.hermite_e.hermegauss(NODES)
+        x, w = np.polynomial.hermite_e.hermegauss(SETTINGS.nodes)
         values = np.asarray(h.rho(float(a @ fit.mean) + sigma * x), float)
         w = w / w.sum()
         first, second = float(w @ (values * x)) / sigma, float(w @ (values * (x**2 - 1))) / (2 * sigma**2)
         flat = abs(second) * sigma <= 1e-12 * abs(first)
         return first * a, None if flat else second * np.outer(a, a)
-    half = np.random.default_rng(0).standard_normal((POINTS // 2, plan.dim))
+    half = np.random.default_rng(0).standard_normal((SETTINGS.points // 2, plan.dim))
     root = np.linalg.cholesky(np.linalg.inv(fit.precision))
     rows = fit.mean + np.concatenate([half, -half]) @ root.T
     slopes = plan.model.value_gradients(h, rows)
     if not np.all(np.isfinite(slopes)):
         return None
-    if plan.dim > MOST_CURVED:
+    if plan.dim > SETTINGS.curved:
         return slopes.mean(axis=0), None
     away = (rows - fit.mean) @ fit.precision
     form = (away.T @ (slopes - slopes.mean(axis=0))) / len(rows) / 2  # Stein: E[∇²h] = E[P(θ-m)∇hᵀ]

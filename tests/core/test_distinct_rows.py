@@ -198,7 +198,7 @@ def test_all_rows_move_chains_as_the_exact_gradient_does():
             observables={"u": gm.observables.linear(np.ones(d))},
         )  # fmt: skip
         session = lanes.Session(plan, lanes.initial_state(plan), 1e8, None, 0)
-        session.program.entry[session.program.column >= 2 * d * gradients.WIDTH] = 0.0  # no Langevin noise
+        session.program.step.entry[session.program.step.column >= 2 * d * gradients.WIDTH] = 0.0  # no Langevin noise
         session.advance(3)
         z = plan.starts.theta
         for _ in range(3):

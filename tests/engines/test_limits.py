@@ -86,11 +86,12 @@ def test_a_second_process_loads_the_loop_over_mapped_rows(tmp_path):
         assert done.stdout.strip() == expected
 
 
-NOTHING = lanes.LoopParts("nothing", "LANES", "known_slope", "multiply_rows", "no_increments", "look")
-MAPPED = lanes.LoopParts("mapped_batch", "p.row_width", "known_slope", "multiply_pairs", "add_increments", "look_later")
+NOTHING = lanes.LoopParts("nothing", "LANES", "known_slope", "no_increments")
+MAPPED = lanes.LoopParts("mapped_batch", "p.row_width", "known_slope", "add_increments")
+USERS = lanes.LoopParts("scalar", "LANES", "users_slope", "no_increments")
 
 
-@pytest.mark.parametrize("parts", [NOTHING, MAPPED])
+@pytest.mark.parametrize("parts", [NOTHING, MAPPED, USERS])
 def test_what_a_stored_loop_depends_on_is_the_same_in_every_process(parts):
     """Numba looks a stored function up by its variables: numbers are equal everywhere, compiled functions are not."""
     loop = lanes.compiled_loop(parts, "float32").py_func

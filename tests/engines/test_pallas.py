@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import gyromc as gm
-from gyromc.engines import pallas, scan
-from gyromc.engines.pallas import kernel, unrolled
+from gyromc.engines import pallas, scan, unrolled
+from gyromc.engines.pallas import kernel
 from gyromc.engines.pallas import threads as philox
 from gyromc.engines.pallas.recipe import make_recipe
 from gyromc.engines.pallas.threads import Layout, Lowering, choose_lowering

@@ -300,7 +300,7 @@ def test_control_variates_are_the_oracle(name):
 @pytest.mark.parametrize("order", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_control_variate_without_one_of_its_parts_is_seen(order, monkeypatch):
     center = np.linspace(-1, 1, 3)  # where ∇L is not small
-    plan, right = anchored(O.ControlVariate(8, center=center, order=order)), rows._anchored
+    plan, right = anchored(O.ControlVariate(8, center=center, order=order)), rows._centered
     expected = stepped(plan)
 
     def without_anchor(plan):
@@ -316,7 +316,7 @@ def test_a_control_variate_without_one_of_its_parts_is_seen(order, monkeypatch):
         return anchor._replace(curvature=0 * anchor.curvature), add, columns
 
     for wrong in (without_anchor, without_slopes, without_curvature)[: 1 + order]:
-        monkeypatch.setattr(rows, "_anchored", wrong)
+        monkeypatch.setattr(rows, "_centered", wrong)
         assert np.abs(advanced(plan).z - expected).max() > 0.03
 
 

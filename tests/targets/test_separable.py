@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 import gyromc as gm
-from gyromc.engines import lanes, pallas
+from gyromc.engines import lanes, pallas, unrolled
 from gyromc.engines.lanes import gradients
-from gyromc.engines.pallas import unrolled
 from support.values import skew, spd
 from support.zscores import score
 
@@ -126,7 +125,7 @@ def tilted_wells():
 
 
 def test_a_branch_is_named_and_the_jax_form_serves_instead():
-    with pytest.raises(gm.InvalidInput, match="a Numba function with `gt` that vectors do not have: write it without"):
+    with pytest.raises(gm.InvalidInput, match="a Numba function with a branch that vectors do not have: write it without"):
         gm.run(make(gm.targets.Separable(jnp.abs, np.ones(3), slope=branching)), "lanes")
     erf = gm.targets.Separable(lambda t: t * jax.lax.erf(t), precision=np.ones(3))
     run = gm.run(make(erf))

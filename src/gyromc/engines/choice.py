@@ -6,15 +6,14 @@ engine is imported when a plan needs it.
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
 from gyromc.checks import one_of
 from gyromc.engines import suitability
-from gyromc.engines.base import Engine, Session
+from gyromc.engines.base import Engine
 from gyromc.errors import InvalidInput, MissingExtra
 from gyromc.extras import needs
 from gyromc.plan import Plan
-from gyromc.results import EngineState
 
 
 class _OnDemand:
@@ -37,19 +36,14 @@ class _OnDemand:
             text = str(missing)
             return f"it would be faster, but {text[0].lower()}{text[1:]}"
 
-    def initial_state(self, plan: Plan) -> EngineState:
-        return self.load().initial_state(plan)
-
-    def open_session(
-        self, plan: Plan, state: EngineState, sane_range: float, thin: int | None, slots: int, mesh: Any = None
-    ) -> Session:
-        return self.load().open_session(plan, state, sane_range, thin, slots, mesh)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.load(), name)
 
 
 ENGINES: dict[str, Engine] = {
-    "pallas": _OnDemand("gyromc.engines.pallas", suitability.pallas),
-    "lanes": _OnDemand("gyromc.engines.lanes", suitability.lanes),
-    "scan": _OnDemand("gyromc.engines.scan", suitability.scan),
+    "pallas": cast(Engine, _OnDemand("gyromc.engines.pallas", suitability.pallas)),
+    "lanes": cast(Engine, _OnDemand("gyromc.engines.lanes", suitability.lanes)),
+    "scan": cast(Engine, _OnDemand("gyromc.engines.scan", suitability.scan)),
 }
 """The engines by name, the fastest first."""
 

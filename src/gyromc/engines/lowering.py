@@ -4,8 +4,7 @@ Input: a plan with a scheme that is linear in its noise. Output: `LinearStep`, t
 
     y⁺ = (z, 0) + kept·y + scale·G·ĝ + noise·ξ + oracle·ζ,   y = (z, the scheme's memory), ĝ = (∇̂U, r),
 
-and for every row of a generalized linear model its slope, curvature and linear predictor at the centre of a control variate.
-Everything is computed in float64.
+and `Center`, what a control variate adds once per step and what every row's part is less. Everything is computed in float64.
 """
 
 from typing import NamedTuple
@@ -64,34 +63,30 @@ def _root(covariance: np.ndarray) -> np.ndarray:
         return symmetric_root(covariance)
 
 
-class Anchor(NamedTuple):
-    """What a control variate adds to a step's gradient besides its rows and the prior: gradient + K(θ - center)."""
+class Center(NamedTuple):
+    """A control variate that uses the whole of K: it adds gradient + K(θ - point) to a step's gradient, besides prior and rows.
 
-    center: np.ndarray
+    A row (x, y) with t = xᵀθ is multiplied by slope(t, y) - slope, at order 2 less change · (t - predictor) as well (T8).
+    """
+
+    point: np.ndarray
     gradient: np.ndarray
     curvature: np.ndarray | None  # K; None at order 1
+    slope: np.ndarray  # of every row at the point
+    change: np.ndarray  # the derivative of the slope
+    predictor: np.ndarray  # xᵀ point
 
 
-def anchor_of(oracle: ControlVariate) -> Anchor:
-    """The anchor of a prepared control variate that uses the whole of K, in float64."""
+def center_of(oracle: ControlVariate, target: GeneralizedLinear | None = None) -> Center:
+    """A prepared control variate; without a target, for rows that are not in memory, there is nothing of the rows."""
     K = oracle.operator.dense() if oracle.order == 2 and oracle.operator is not None else None
-    return Anchor(np.asarray(oracle.center, float), np.asarray(oracle.anchor, float), K)
-
-
-class AtCenter(NamedTuple):
-    """Of every row x of a model, at the centre c of a control variate."""
-
-    slope: np.ndarray
-    curvature: np.ndarray  # the derivative of the slope
-    predictor: np.ndarray  # xᵀc
-
-
-def at_center(target: GeneralizedLinear, center: np.ndarray) -> AtCenter:
-    """Slope, curvature and linear predictor of every row at a point."""
-    X, y = (np.asarray(part, float) for part in target.design)
-    t = X @ center
-    with jax.enable_x64(True):
-        wide = doubled(target)
-        of_predictor = lambda t: wide.slope(t, jnp.asarray(y))
-        slope, change = jax.jvp(of_predictor, (jnp.asarray(t),), (jnp.ones(len(t)),))
-        return AtCenter(np.asarray(slope), np.asarray(change), t)
+    point = np.asarray(oracle.center, float)
+    X, y = (np.zeros((0, len(point))), np.zeros(0)) if target is None else target.design
+    t = np.asarray(X, float) @ point
+    slope = change = t
+    if target is not None:
+        with jax.enable_x64(True):
+            wide = doubled(target)
+            of_predictor = lambda t: wide.slope(t, jnp.asarray(np.asarray(y, float)))
+            slope, change = jax.jvp(of_predictor, (jnp.asarray(t),), (jnp.ones(len(t)),))
+    return Center(point, np.asarray(oracle.anchor, float), K, np.asarray(slope), np.asarray(change), t)

@@ -71,7 +71,7 @@ def scan(plan: Plan, mesh: Any = None) -> str | None:
 def lanes(plan: Plan, mesh: Any = None) -> str | None:
     """Why engine `lanes` cannot run the plan."""
     target, oracle = plan.flat_target, plan.oracle
-    if reason := _only_chains(mesh) or _in_coordinates(plan):
+    if reason := _only_scan(plan, mesh):
         return reason
     if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
         return "NUMBA_DISABLE_JIT is set, and without Numba's compiler its loop would be interpreted"
@@ -127,7 +127,7 @@ def interpreting() -> bool:
 def pallas(plan: Plan, mesh: Any = None) -> str | None:
     """Why engine `pallas` cannot run the plan, by what can be found without tracing a function."""
     steps, n = plan.num_steps + plan.burn_in, plan.dynamics.size
-    if reason := why_no_jax() or _only_chains(mesh) or _in_coordinates(plan) or _no_gpu():
+    if reason := why_no_jax() or _only_scan(plan, mesh) or _no_gpu():
         return reason
     reasons = {
         f"it works in float32 and the plan asks for {plan.dtype}": plan.dtype != "float32",
@@ -143,14 +143,12 @@ def pallas(plan: Plan, mesh: Any = None) -> str | None:
     return next((reason for reason, holds in reasons.items() if holds), None)
 
 
-def _only_chains(mesh: Any) -> str | None:
-    """Why an engine cannot run on a mesh that shares more than the chains."""
+def _only_scan(plan: Plan, mesh: Any) -> str | None:
+    """Why the plan or the mesh needs `scan`: the mesh shares more than the chains, or these move in other coordinates."""
+    if plan.coordinates is not None:
+        return "only `scan` moves chains in other coordinates"
     wanted = " and ".join(f"`{axis}`" for axis in shares(mesh))
     return f"only `scan` shares the axis {wanted} of a mesh" if wanted else None
-
-
-def _in_coordinates(plan: Plan) -> str | None:
-    return None if plan.coordinates is None else "only `scan` moves chains in other coordinates"
 
 
 def _no_gpu() -> str | None:

@@ -2,8 +2,8 @@
 
 `Session` takes a plan and the state of its chains and moves them by a number of steps. Threads share blocks of 64 chains; every
 chain has its own stream of random numbers, so the result is the same for any number of threads, blocks and chunks. `program`
-turns a plan into arrays, `kernel` is the loop, `gradients` computes what depends on the target; `functions` and `vectors` are the
-parts they are made of.
+turns a plan into arrays, `kernel` is the loop, `gradients` computes what depends on the target, `users` compiles the slope of a
+user's own model; `functions` and `vectors` are the parts they are made of.
 
 `loop_of` compiles the loop with Numba, for one part of `gradients` and without what a plan does not use. Loops are loaded from a
 folder that only this user can write where an earlier process stored them. `STAMP` changes with every file of this package, so
@@ -25,13 +25,16 @@ from numba import njit
 
 from gyromc.checks import cause
 from gyromc.engines import base as protocol
+from gyromc.engines import suitability
 from gyromc.engines.base import initial_state as shared_state
 from gyromc.engines.lanes import functions, gradients, kernel, program
 from gyromc.engines.lanes.gradients import Part, mapped_source, steps_between_releases
 from gyromc.engines.lanes.kernel import Chains, Program, Task
-from gyromc.engines.lanes.program import aligned, why_not
+from gyromc.engines.lanes.program import aligned
+from gyromc.engines.lanes.users import VectorFunction, written
 from gyromc.engines.lanes.vectors import LANES, WIDTH
 from gyromc.engines.meshes import sliced
+from gyromc.engines.unrolled import Unsupported
 from gyromc.errors import GyromcWarning
 from gyromc.machine import num_threads
 from gyromc.plan import Plan
@@ -39,7 +42,7 @@ from gyromc.results import EngineState
 from gyromc.show.files import private_folder
 
 SETTINGS: Any = numba.config  # type: ignore[attr-defined]  # Numba adds its settings at run time
-OPTIONS: Any = {"error_model": "numpy", "nogil": True, "_nrt": False}  # of the compiled loops
+OPTIONS: Any = {"nogil": True, **functions.COMPILED}  # of the compiled loops
 
 
 def _stamp() -> int:
@@ -107,10 +110,10 @@ def _not_stored(fault: str) -> None:
 
 
 LOOP = """
-def made(stamp, users):
+def made(stamp):
     def loop(p, c, task, workspace):
         _ = stamp
-        advance(p, c, task, workspace, {gradient}, {width}, {slope}, {multiply}, {increments}, {observing})
+        advance(p, c, task, workspace, {gradient}, {width}, {slope}, {increments})
 
     return loop
 """
@@ -122,47 +125,37 @@ class LoopParts(NamedTuple):
     gradient: str
     width: str
     slope: str
-    multiply: str
     increments: str
-    observing: str
 
 
 def loop_of(plan: Plan, p: Program) -> Any:
     """The loop for a program; what it does not use is not compiled."""
-    part, pairs = Part(p.part), bool(np.any(p.step.pair) or np.any(p.observed.pair))
+    part = Part(p.part)
     parts = LoopParts(
         gradient=part.name.lower(),
         width="p.row_width" if part >= Part.BATCH and p.row_width > LANES else "LANES",
-        slope={gradients.USERS: "users", gradients.SINE: "sin"}.get(p.slope_code, "known_slope"),
-        multiply="multiply_pairs" if pairs else "multiply_rows",
+        slope={gradients.USERS: "users_slope", gradients.SINE: "sine_slope"}.get(p.slope_code, "known_slope"),
         increments="add_increments" if plan.martingale else "no_increments",
-        observing="look_later" if p.window > 0 else "look",
     )
     # Mapped rows can have a type of their own.
-    names = list(
-        dict.fromkeys(str(np.dtype(kind)) for kind in (plan.dtype, p.mapped.rows.dtype, p.mapped.responses.dtype))
-    )
-    users = program.user_function(plan.flat_target) if parts.slope == "users" else None
-    return compiled_loop(parts, "_".join(names), users)
+    names = dict.fromkeys(str(np.dtype(kind)) for kind in (plan.dtype, p.mapped.rows.dtype, p.mapped.responses.dtype))
+    return compiled_loop(parts, "_".join(names))
 
 
-@functools.lru_cache(maxsize=64)  # a loop takes 2.5 MB
-def compiled_loop(parts: LoopParts, precision: str, users: Any = None) -> Any:
-    """`advance` with the given parts, compiled once; stored on disk unless it has a scalar function of the user's.
+@functools.cache
+def compiled_loop(parts: LoopParts, precision: str) -> Any:
+    """`advance` with the given parts, compiled once and stored on disk.
 
     Numba looks a stored loop up by the variables of the function. They must be numbers: a compiled function among them is another
     one in every process. `stamp`, which changes with any file of this package, is one: Numba would check this file alone.
     """
-    slope = users
-    if users is not None and parts.gradient != "scalar":
-        slope = functions.inlined(lambda code, t, y: users(t, y))
     scope: dict[str, Any] = {**vars(functions), **vars(gradients), **vars(kernel), **globals()}
     exec(compile(LOOP.format(**parts._asdict()), __file__, "exec"), scope)
-    loop = scope["made"](STAMP, slope)
+    loop = scope["made"](STAMP)
     # A name, and so a file, for each: two processes that add to one file can mix up its entries, and those of another version
     # may refer to classes that this one does not have.
     loop.__qualname__ = "_".join(("loop", *parts, precision, f"{STAMP:x}")).replace(".", "_")
-    return stored(loop) if users is None else njit(**OPTIONS)(loop)
+    return stored(loop)
 
 
 __all__ = ["Session", "initial_state", "num_threads", "open_session", "why_not"]
@@ -179,6 +172,18 @@ def initial_state(plan: Plan) -> EngineState:
     return dataclasses.replace(state, high=high, low=low, failed_at=failed_at, generator=generator)
 
 
+def why_not(plan: Plan, mesh: Any = None) -> str | None:
+    """Why this engine cannot run the plan: its first piece that does not fit, or an operation that cannot be compiled."""
+    reason = suitability.lanes(plan, mesh)
+    slope = program.user_slope(plan.flat_target) if reason is None else None
+    try:
+        if slope is not None:
+            written(*slope, str(plan.dtype))
+    except Unsupported as error:
+        return f"the slope of {type(plan.flat_target).__name__} uses {error}"
+    return reason
+
+
 def open_session(
     plan: Plan, state: EngineState, sane_range: float, thin: int | None, slots: int, mesh: Any = None
 ) -> protocol.Session:
@@ -193,6 +198,11 @@ class LanesSession:
         self.plan, self.step = plan, state.step
         self.blocks = -(-plan.num_chains // WIDTH)
         self.program = program.compile_program(plan, sane_range, thin)
+        slope = program.user_slope(plan.flat_target)
+        if slope is not None:
+            # Kept here, since its machine code is released with it.
+            self.users = VectorFunction(*slope, str(plan.dtype))
+            self.program = self.program._replace(users=self.users.address)
         self.loop = loop_of(plan, self.program)
         self.threads = min(num_threads(), self.blocks)
         self.until_release = steps_between_releases(plan) if self.program.part == Part.MAPPED_BATCH else None
@@ -225,7 +235,7 @@ class LanesSession:
     def _workspace(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Buffers for one thread: floats; offsets of rows (padded with the empty row) and marks; sizes."""
         p, dtype = self.program, np.dtype(self.plan.dtype)
-        rows = 2 * p.m + p.d + p.draws + 1 + len(p.observed.shift) + p.window * p.d
+        rows = 2 * p.m + p.d + p.draws + 1 + len(p.observed.shift)
         floats = rows * WIDTH + LANES * (2 * p.row_width + p.padded_batch)
         offsets = np.full(LANES * max(1, p.padded_batch), p.num_rows * p.row_width, np.uint32)
         if p.part == Part.MAPPED_BATCH:

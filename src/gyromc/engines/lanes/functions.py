@@ -53,8 +53,8 @@ from gyromc.engines.lanes.vectors import (
     widened,
 )
 
-OPTIONS: Any = {"forceinline": True, "error_model": "numpy", "_nrt": False}
-inlined: Any = njit(**OPTIONS)
+COMPILED: Any = {"error_model": "numpy", "_nrt": False}
+inlined: Any = njit(forceinline=True, **COMPILED)
 
 
 def polynomial(function: Callable, low: float, high: float, degrees: tuple[int, int]):

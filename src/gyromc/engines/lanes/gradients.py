@@ -20,12 +20,13 @@ from numba import njit
 
 from gyromc.data import Mapped
 from gyromc.engines.lanes import functions
-from gyromc.engines.lanes.functions import exp, next_index
+from gyromc.engines.lanes.functions import exp, next_index, sin
 from gyromc.engines.lanes.vectors import (
     LANES,
     WIDTH,
     add_rows,
     add_weighted_rows,
+    called,
     column_of_rows,
     copy_lanes,
     dot_rows,
@@ -62,18 +63,29 @@ class Part(enum.IntEnum):
 SIGNED_LOGISTIC, AFFINE, USERS, POISSON, SINE, SOFTMAX = range(6)  # SOFTMAX + q: a softmax of q linear predictors
 MOST_COMPARED = LIMITS.lanes_compared
 
-OPTIONS: Any = {"inline": "always", "forceinline": True, "error_model": "numpy", "_nrt": False}
-kernel: Any = njit(**OPTIONS)
+kernel: Any = njit(inline="always", forceinline=True, **functions.COMPILED)
 
 
-@functions.inlined
-def known_slope(code, t, y):
+@kernel
+def known_slope(p, t, y):
     """∂ loss/∂t. Rows of a logistic model are multiplied by ±1, after which σ(t) - y is -1/(1 + eᵗ) for both classes."""
-    if code == SIGNED_LOGISTIC:
+    if p.slope_code == SIGNED_LOGISTIC:
         return -1.0 / (exp(t) + 1.0)
-    if code == POISSON:
+    if p.slope_code == POISSON:
         return exp(t) - y
     return t - y
+
+
+@kernel
+def sine_slope(p, t, y):
+    """The slope of -cos t."""
+    return sin(t)
+
+
+@kernel
+def users_slope(p, t, y):
+    """The slope of a user's own model, φ′(t) or ∂ loss/∂t."""
+    return called(p.users, t, y)
 
 
 @kernel
@@ -106,7 +118,7 @@ def nothing(p, generator, source, at, w, scratch, offsets, width, slope):
 def scalar(p, generator, source, at, w, scratch, offsets, width, slope):
     """s_i = slope(θ_i)."""
     for i in range(p.d):
-        store(source, at + i * WIDTH + w, slope(load(source, i * WIDTH + w)))
+        store(source, at + i * WIDTH + w, slope(p, load(source, i * WIDTH + w), zeros_like(source)))
 
 
 @kernel
@@ -118,7 +130,7 @@ def full_sum(p, generator, source, at, w, scratch, offsets, width, slope):
         t = zeros_like(source)
         for i in range(p.d):
             t = fma(load(source, i * WIDTH + w), number(p.table, row * p.row_width + i), t)
-        g = slope(p.slope_code, t, zeros_like(source) + number(p.table, row * p.row_width + p.d))
+        g = slope(p, t, zeros_like(source) + number(p.table, row * p.row_width + p.d))
         for i in range(p.d):
             total = load(source, at + i * WIDTH + w)
             store(source, at + i * WIDTH + w, fma(g, number(p.table, row * p.row_width + i), total))
@@ -182,9 +194,9 @@ def slopes(p, scratch, weights, offsets, slope):
             y = t
             if p.uses_response:
                 y = column_of_rows(p.table, offsets, j * LANES + c, p.d)
-            g = slope(p.slope_code, t, y)
-            if p.uses_centre:
-                g = g - column_of_rows(p.table, offsets, j * LANES + c, p.d + 1)
+            g = slope(p, t, y)
+            if p.centre_column > 0:
+                g = g - column_of_rows(p.table, offsets, j * LANES + c, p.centre_column)
             if p.curvature_column > 0:
                 g = g - t * column_of_rows(p.table, offsets, j * LANES + c, p.curvature_column)  # T8
             store(scratch, place, g)
@@ -435,10 +447,10 @@ def weights_of_rows(p, table, offsets, at, y, scratch, theta, weights, width, sl
     if p.slope_code == SIGNED_LOGISTIC:
         sign = y * 2.0 - 1.0
     t = dot_rows(table, offsets, at, scratch, theta, width) * sign
-    g = slope(p.slope_code, t, y)
-    if p.uses_centre:
+    g = slope(p, t, y)
+    if p.centre_column > 0:
         tc = dot_rows(table, offsets, at, p.mapped.centre, 0, width) * sign
-        gc = slope(p.slope_code, tc, y)
+        gc = slope(p, tc, y)
         g = g - gc
         if p.curvature_column > 0:
             g = g - curvature(p.slope_code, gc, y) * (t - tc)  # T8

@@ -41,7 +41,6 @@ class Sparse(NamedTuple):
     """A matrix by rows of nonzero entries, and what is added to its product."""
 
     start: np.ndarray  # int64: where rows begin
-    pair: np.ndarray  # int64: 1 for a row that is computed with the next, whose columns are the same
     column: np.ndarray  # int64: offset of the source's row
     entry: np.ndarray
     shift: np.ndarray
@@ -69,7 +68,6 @@ class Program(NamedTuple):
     step: Sparse  # [B E L]
     observed: Sparse  # the observables' directions and the rows of `increments`, with no shift
     profile: np.ndarray  # int64: index into PROFILES
-    window: int  # steps whose θ is kept until their observables are added together; 0: none
     columns: int  # sums of a chain: the observables', then those of their increments, if any
     terms: IncrementTerms
     weight: float
@@ -80,9 +78,10 @@ class Program(NamedTuple):
     magnitude_bits: int
     part: int
     slope_code: int
+    users: int  # where the machine code of a user's slope is; 0: none
     uses_response: bool
-    uses_centre: bool
-    curvature_column: int  # of a row, for control variates of second order; 0: none
+    centre_column: int  # of a row, for control variates; 0: none
+    curvature_column: int  # for those of second order; 0: none
     table: np.ndarray
     num_rows: int
     row_width: int
@@ -142,46 +141,18 @@ def state_size(p, source, w):
 
 
 @kernel
-def one_row(source, M, i, out):
-    """shift + Σ_j M_ij source_j for row i of a sparse matrix M and a block of chains."""
-    total = zero_block(source) + number(M.shift, i)
-    for e in range(number(M.start, i), number(M.start, i + 1)):
-        total = fma(load_block(source, number(M.column, e)), number(M.entry, e), total)
-    store(out, i * WIDTH, total)
-
-
-@kernel
-def two_rows(source, M, i, out):
-    """The same for rows i and i + 1, with entries in the same columns: the source is read once for both."""
-    first, last = number(M.start, i), number(M.start, i + 1)
-    one, other = zero_block(source) + number(M.shift, i), zero_block(source) + number(M.shift, i + 1)
-    count = last - first
-    for e in range(first, last):
-        x = load_block(source, number(M.column, e))
-        one = fma(x, number(M.entry, e), one)
-        other = fma(x, number(M.entry, e + count), other)
-    store(out, i * WIDTH, one)
-    store(out, (i + 1) * WIDTH, other)
-
-
-@kernel
-def multiply_rows(source, M, out):
+def multiply(source, M, out):
     """out = shift + M source for a sparse matrix M and a block of chains."""
     for i in range(M.shift.size):
-        one_row(source, M, i, out)
-
-
-@kernel
-def multiply_pairs(source, M, out):
-    """The same; `M.pair` marks a row computed with the next."""
-    i = 0
-    while i < M.shift.size:
-        if number(M.pair, i) > 0:
-            two_rows(source, M, i, out)
-            i += 2
-        else:
-            one_row(source, M, i, out)
-            i += 1
+        first, last = number(M.start, i), number(M.start, i + 1)
+        # Two sums, so that an addition need not wait for the one before.
+        even, odd = zero_block(source) + number(M.shift, i), zero_block(source)
+        for e in range(first, last - 1, 2):
+            even = fma(load_block(source, number(M.column, e)), number(M.entry, e), even)
+            odd = fma(load_block(source, number(M.column, e + 1)), number(M.entry, e + 1), odd)
+        if (last - first) % 2 == 1:
+            even = fma(load_block(source, number(M.column, last - 1)), number(M.entry, last - 1), even)
+        store(out, i * WIDTH, even + odd)
 
 
 @kernel
@@ -218,39 +189,7 @@ def no_increments(p, products, sums, at):
 
 
 @kernel
-def add_probabilities(p, q, history, begin, end, sums, at):
-    """Add weight · h(z) of a logistic observable at the kept steps begin … end - 1; its sums stay in registers meanwhile."""
-    directions = p.observed
-    first, last = number(directions.start, q), number(directions.start, q + 1)
-    total = load_block(sums, at)
-    for j in range(begin, end):
-        t = zero_block(history)
-        for e in range(first, last):
-            place = j * p.d * WIDTH + number(directions.column, e)
-            t = fma(load_block(history, place), number(directions.entry, e), t)
-        total = fma(widened(logistic(t)), p.weight, total)  # E4
-    store(sums, at, total)
-
-
-@kernel
-def look_later(p, c, block, k, first, last, source, products, history, sizes, multiply, increments):
-    """Keep θ of step k; add the observables of the kept steps to the sums once there are `p.window`, or k is the last.
-
-    For logistic observables alone, whose values are finite whatever θ is. The sums of many do not fit the nearest cache: they are
-    read and written once for all steps kept, and every sum is added to in the same order as step by step.
-    """
-    slot, size = (k - first) % p.window, p.d * WIDTH
-    if k < last:
-        for i in range(0, size, LANES):
-            store(history, slot * size + i, load(source, i))
-        if slot == p.window - 1 or k == last - 1:
-            begin = max(0, p.burn_in - (k - slot))  # the first of the kept steps that counts
-            for q in range(p.profile.size):
-                add_probabilities(p, q, history, begin, slot + 1, c.sums, (block * p.columns + q) * WIDTH)
-
-
-@kernel
-def look(p, c, block, k, first, last, source, products, history, sizes, multiply, increments):
+def look(p, c, block, k, first, last, source, products, sizes, increments):
     """End step k - 1 with its increments, and add the observables at step k, if it is not the last, to the sums."""
     at = block * p.columns * WIDTH
     multiply(source, p.observed, products)
@@ -288,7 +227,7 @@ def draw_normals(p, generator, source, first, spare, step):
 
 
 @kernel
-def move(p, source, moved, multiply):
+def move(p, source, moved):
     """z ← z + shift + [B E L] (y, s, ξ); the memory ← shift + [B E L] (y, s, ξ)."""
     multiply(source, p.step, moved)
     for at in range(0, p.n * WIDTH, LANES):
@@ -298,7 +237,7 @@ def move(p, source, moved, multiply):
 
 
 @kernel
-def step_block(p, c, block, step, floats, generator, spare, offsets, sizes, gradient, width, slope, multiply):
+def step_block(p, c, block, step, floats, generator, spare, offsets, sizes, gradient, width, slope):
     """One step of the chains of a block; y is the first rows of `source`, `sizes` are those of the observables."""
     source, moved, scratch = floats
     failed_at = block * WIDTH
@@ -312,23 +251,21 @@ def step_block(p, c, block, step, floats, generator, spare, offsets, sizes, grad
     draw_normals(p, generator, source, (p.m + p.d) * WIDTH, spare, step)
     for w in range(0, WIDTH, LANES):
         gradient(p, generator, source, p.m * WIDTH, w, scratch, offsets, width, slope)
-    move(p, source, moved, multiply)
+    move(p, source, moved)
 
 
 @kernel
-def advance(p, c, task, workspace, gradient, width, slope, multiply, increments, observing):
+def advance(p, c, task, workspace, gradient, width, slope, increments):
     """Move the chains of some blocks by some steps, as given by `Task`.
 
-    `workspace` holds the buffers of one thread; `gradient` is one of `gradients`, called with `width` and `slope`; `multiply`,
-    `increments` and `observing` are those of `_shared`.
+    `workspace` holds the buffers of one thread; `gradient` is one of `gradients`, called with `width` and `slope`.
     """
     first_block, last_block, num_blocks, step, num_steps, first_slot = task
     floats, words, sizes = workspace
     m, d, rows, last = p.m, p.d, p.observed.shift.size, step + num_steps
     source, floats = floats[: (m + d + p.draws + 1) * WIDTH], floats[(m + d + p.draws + 1) * WIDTH :]
     moved, floats = floats[: m * WIDTH], floats[m * WIDTH :]
-    products, floats = floats[: rows * WIDTH], floats[rows * WIDTH :]
-    history, scratch = floats[: p.window * d * WIDTH], floats[p.window * d * WIDTH :]
+    products, scratch = floats[: rows * WIDTH], floats[rows * WIDTH :]
     for block in range(first_block, last_block):
         z = c.z[block * m * WIDTH : (block + 1) * m * WIDTH]
         generator = c.generator[block * 4 * WIDTH : (block + 1) * 4 * WIDTH]
@@ -336,7 +273,7 @@ def advance(p, c, task, workspace, gradient, width, slope, multiply, increments,
         for i in range(0, m * WIDTH, LANES):
             store(source, i, load(z, i))
         for k in range(step, last + 1):  # the last turn only ends the step before: code written once compiles faster
-            observing(p, c, block, k, step, last, source, products, history, sizes, multiply, increments)
+            look(p, c, block, k, step, last, source, products, sizes, increments)
             if k == last:
                 break
             since = k - p.burn_in
@@ -345,6 +282,6 @@ def advance(p, c, task, workspace, gradient, width, slope, multiply, increments,
                 for i in range(0, d * WIDTH, LANES):
                     store(c.kept, kept_at + i, load(source, i))
             buffers = source, moved, scratch
-            step_block(p, c, block, k, buffers, generator, spare, words, sizes, gradient, width, slope, multiply)
+            step_block(p, c, block, k, buffers, generator, spare, words, sizes, gradient, width, slope)
         for i in range(0, m * WIDTH, LANES):
             store(z, i, load(source, i))

@@ -321,6 +321,19 @@ def number(typingctx, array, index):
     )
 
 
+@intrinsic
+def called(typingctx, address, t, y):
+    """The vector that a function makes of two, given its address; they are passed as pointers, and it replaces the first."""
+
+    def codegen(context, builder, sig, args):
+        places = [cgutils.alloca_once_value(builder, x) for x in args[1:]]
+        kind = ir.FunctionType(ir.VoidType(), [place.type for place in places])
+        builder.call(builder.inttoptr(args[0], kind.as_pointer()), places)
+        return builder.load(places[0])
+
+    return signature(t, types.int64, t, y), codegen
+
+
 def _int64(value: int) -> ir.Constant:
     return ir.Constant(ir.IntType(64), value)
 

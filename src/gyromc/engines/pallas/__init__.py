@@ -25,8 +25,8 @@ from gyromc.engines.meshes import sliced
 from gyromc.engines.pallas.kernel import NEVER, Arrays, Inputs, compiled
 from gyromc.engines.pallas.recipe import Recipe, check, make_recipe
 from gyromc.engines.pallas.threads import Layout, Lowering, choose_lowering, instructions, why_no_lowering
-from gyromc.engines.pallas.unrolled import Unsupported
 from gyromc.engines.suitability import interpreting
+from gyromc.engines.unrolled import Unsupported
 from gyromc.observables import Ridge
 from gyromc.oracles import Batch
 from gyromc.plan import Plan
@@ -167,7 +167,9 @@ class PallasSession:
         host, R = jax.device_get(self.arrays), self.plan.num_chains
         high, low = (_gather(sums, self.recipe, R) for sums in (host.high, host.low))
         clock = self._time(), 0.0
-        failed_at = _failures(host.failed_at, self.recipe.team, R)
+        # The first step at which any thread of a chain's team failed.
+        first = host.failed_at.reshape(-1, self.recipe.team)[:R].min(axis=1)
+        failed_at = np.where(first == NEVER, -1, first).astype(np.int32)
         return EngineState(self.step, np.ascontiguousarray(host.y[:, :R].T), high, low, clock, failed_at)
 
 
@@ -182,12 +184,6 @@ def _to_device(state: EngineState, recipe: Recipe, total: int) -> Arrays:
     y = np.pad(state.z.T, [(0, 0), (0, total - R)]).astype(np.float32)
     high, low = (_scatter(sums, recipe, total) for sums in (state.high, state.low))
     return jax.device_put(Arrays(y, high, low, np.repeat(failed_at, recipe.team)[None]))
-
-
-def _failures(failed_at: np.ndarray, team: int, num_chains: int) -> np.ndarray:
-    """The step at which each chain failed in any thread of its team, or -1."""
-    first = failed_at.reshape(-1, team)[:num_chains].min(axis=1)
-    return np.where(first == NEVER, -1, first).astype(np.int32)
 
 
 def _places(recipe: Recipe) -> np.ndarray:

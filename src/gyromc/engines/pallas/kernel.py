@@ -16,9 +16,9 @@ from jax.experimental import pallas as pl
 
 from gyromc.checks import require
 from gyromc.engines.base import two_sum
-from gyromc.engines.pallas.recipe import Recipe, Row, Rows
+from gyromc.engines.pallas.recipe import Recipe, Row, Rows, dot
 from gyromc.engines.pallas.threads import NOISE, ORACLE, ROWS, Layout, Team, instructions, row_numbers
-from gyromc.engines.pallas.unrolled import entries
+from gyromc.engines.unrolled import entries
 from gyromc.observables import PROFILES
 
 NEVER = 2**31 - 1
@@ -160,7 +160,7 @@ class _Block:
         """Add one table's observables, one per thread."""
         here = table * self.recipe.team + self.team.thread
         value = PROFILES[profile](
-            _dot([self.team.machine.read(self.inputs.directions, j, here) for j in range(len(theta))], theta)
+            dot([self.team.machine.read(self.inputs.directions, j, here) for j in range(len(theta))], theta)
         )
         self.add_to(k, table, value)  # E4
         return self.look(k, jnp.abs(value) >= 0, [value], failed_at)
@@ -222,13 +222,13 @@ class _Block:
         numbers = lambda start, count: [
             self.team.machine.read(self.inputs.increments, start + i, here) for i in range(count)
         ]
-        value = _dot(numbers(0, n), xi)
+        value = dot(numbers(0, n), xi)
 
         def one(t, value):
             start = n + 1 + t * (2 + m + n)
             weight, offset = numbers(start, 2)
-            drawn = _dot(numbers(start + 2 + m, n), xi)
-            return value + weight * drawn * (_dot(numbers(start + 2, m), y) - offset - drawn)  # T9
+            drawn = dot(numbers(start + 2 + m, n), xi)
+            return value + weight * drawn * (dot(numbers(start + 2, m), y) - offset - drawn)  # T9
 
         if terms:
             value = value - numbers(n, 1)[0]
@@ -237,10 +237,6 @@ class _Block:
         for t in range(terms):
             value = one(t, value)
         return value
-
-
-def _dot(a, b):
-    return functools.reduce(lambda x, y: x + y, [x * y for x, y in zip(a, b, strict=True)])
 
 
 UNROLLED_ROUNDS = 4

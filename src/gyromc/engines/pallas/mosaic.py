@@ -15,7 +15,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import arith, llvm, math, memref
 
 from gyromc.engines.pallas.instructions import Instructions, approximate_pair, broadcast, exchange
-from gyromc.engines.pallas.unrolled import Unsupported, replacing
+from gyromc.engines.unrolled import Unsupported, replacing
 
 THREADS = 128
 TILE = (THREADS,)

@@ -3,22 +3,22 @@
 `make_recipe` takes a plan and returns a `Recipe` (all that is fixed when the kernel is compiled) and the arrays the kernel reads.
 Numbers that change from run to run without changing the arithmetic (η, seed, data, directions) are arrays, so that plans that
 differ only in them share one compiled kernel. For a target that is a sum over data, `read_data` returns `Rows` (which rows a step
-reads and what each adds to the gradient), the data as columns, and for a control variate the `Anchor`, which is added once per
-step.
+reads and what each adds to the gradient), the data as columns, and for a control variate the `Center`.
 """
 
 import dataclasses
+import functools
 import hashlib
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gyromc.engines.lowering import Anchor, anchor_of, at_center, linear_step
-from gyromc.engines.pallas.unrolled import Unsupported, entries, unroll
+from gyromc.engines.lowering import Center, center_of, linear_step
+from gyromc.engines.unrolled import Unsupported, entries, unroll
 from gyromc.flat import FlatSum, ravel
 from gyromc.martingale import Martingale, martingale
 from gyromc.observables import PROFILES, Ridge
@@ -43,20 +43,12 @@ class Rows:
     add: Callable = dataclasses.field(compare=False)  # (theta, columns, weight) → weight · ∇ℓ as a list of tiles
 
 
-class Data(NamedTuple):
-    """The rows of a plan; `rows` is None for a target without data, `anchor` without a control variate."""
-
-    rows: Rows | None
-    columns: np.ndarray
-    anchor: Anchor | None
-
-
-def read_data(plan: Plan) -> Data:
-    """How the step reads the target's data; `Unsupported` where the kernel cannot."""
+def read_data(plan: Plan) -> tuple[Rows | None, np.ndarray, Center | None]:
+    """The rows of a plan, their columns and its control variate, or None; `Unsupported` where the kernel cannot read them."""
     target, oracle = plan.flat_target, plan.oracle
     if not isinstance(target, SumOverData):
-        return Data(None, np.zeros((1, 1), np.float32), None)
-    N, batch, replace, anchor = target.num_data, None, True, None
+        return None, np.zeros((1, 1), np.float32), None
+    N, batch, replace, center = target.num_data, None, True, None
     if isinstance(oracle, Batch) and (oracle.replace or oracle.size < N):
         batch, replace = oracle.size, oracle.replace
         if not replace and batch > MOST_DISTINCT:
@@ -64,7 +56,7 @@ def read_data(plan: Plan) -> Data:
                 f"mini-batches of {batch} distinct rows (at most {MOST_DISTINCT}; any number with `replace=True`)"
             )
     if batch is not None and isinstance(oracle, ControlVariate):  # all rows together are the exact gradient
-        anchor, add, columns = _anchored(plan)
+        center, add, columns = _centered(plan)
     elif isinstance(target, GeneralizedLinear):
         add, columns = _linear_row(target), np.concatenate([target.X.T, target.y[None]])
     else:
@@ -75,7 +67,7 @@ def read_data(plan: Plan) -> Data:
     if len(columns) > MOST_COLUMNS:
         raise Unsupported(f"data with {len(columns)} numbers per row (at most {MOST_COLUMNS})")
     columns = np.ascontiguousarray(columns, np.float32)
-    return Data(Rows(N, batch, replace, len(columns), 1.0 if batch is None else N / batch, add), columns, anchor)
+    return Rows(N, batch, replace, len(columns), 1.0 if batch is None else N / batch, add), columns, center
 
 
 def _linear_row(target: GeneralizedLinear) -> Callable:
@@ -84,21 +76,19 @@ def _linear_row(target: GeneralizedLinear) -> Callable:
 
     def add(theta, columns, weight):
         *x, y = columns
-        s = slope(entries([_dot(x, theta)], ()), entries([y], ()))[()] * weight
+        s = slope(entries([dot(x, theta)], ()), entries([y], ()))[()] * weight
         return [s * a for a in x]
 
     return add
 
 
-def _dot(x, theta):
-    return sum(a * b for a, b in zip(x[1:], theta[1:], strict=True)) + x[0] * theta[0]
+def dot(a, b):
+    """The sum of products of tiles."""
+    return functools.reduce(lambda x, y: x + y, [x * y for x, y in zip(a, b, strict=True)])
 
 
-def _anchored(plan: Plan) -> tuple[Anchor, Callable, np.ndarray]:
-    """A control variate of a generalized linear model: its anchor, `Rows.add`, and the data with each row's part at the center.
-
-    A row x adds x times slope(xᵀθ) - slope(xᵀc), at order 2 less slope'(xᵀc) xᵀ(θ-c) as well.
-    """
+def _centered(plan: Plan) -> tuple[Center, Callable, np.ndarray]:
+    """A control variate of a generalized linear model, `Rows.add`, and the data with each row's part at the center."""
     target, oracle = plan.flat_target, plan.prepared_oracle
     if not isinstance(target, GeneralizedLinear):
         raise Unsupported(f"control variates of a {type(target).__name__} (only of generalized linear models)")
@@ -106,20 +96,20 @@ def _anchored(plan: Plan) -> tuple[Anchor, Callable, np.ndarray]:
     second = oracle.order == 2
     if second and (not oracle.complete or oracle.operator is None):
         raise Unsupported("control variates of order 2 with a diagonal or matrix-free `curvature`")
-    anchor = anchor_of(oracle)
-    found = at_center(target, anchor.center)
-    columns = np.stack([*target.X.T, target.y, *(found if second else found[:1])])
+    center = center_of(oracle, target)
+    parts = [center.slope, center.change, center.predictor] if second else [center.slope]
+    columns = np.stack([*target.X.T, target.y, *parts])
     slope, d = unroll(target.slope, _SCALAR, _SCALAR), plan.dim
 
     def add(theta, columns, weight):
         x, y, rest = columns[:d], columns[d], columns[d + 1 :]
-        t = _dot(x, theta)
+        t = dot(x, theta)
         s = slope(entries([t], ()), entries([y], ()))[()] - rest[0]
         if second:
             s = s - rest[1] * (t - rest[2])  # the same t in both: its rounding cancels
         return [s * weight * a for a in x]
 
-    return anchor, add, columns
+    return center, add, columns
 
 
 def _traced_row(target: FiniteSum, unravel: Callable, theta_shape) -> tuple[Callable, np.ndarray]:
@@ -215,10 +205,11 @@ def _ranges(kinds: list) -> list:
 
 def make_recipe(plan: Plan, team: int) -> tuple[Recipe, dict[str, np.ndarray]]:
     """The recipe for a plan with `team` threads per chain, and the arrays the kernel reads."""
-    step, data = linear_step(plan), read_data(plan)
+    step = linear_step(plan)
+    rows, columns, center = read_data(plan)
     matrices = [step.scale * step.G, step.noise, step.kept] + ([] if step.oracle is None else [step.oracle])
     coefficients, (drift, noise, kept, *oracle) = _compress(*matrices)
-    anchor, center, coefficients = _anchor(data.anchor, coefficients)
+    anchor, center, coefficients = _center(center, coefficients)
     target = _single_precision(plan.flat_target)
     slots, directions = _slots(plan, team)
     corrections, increments = _increments(plan, martingale(plan), team) if plan.martingale else ((), _NOTHING)
@@ -241,13 +232,13 @@ def make_recipe(plan: Plan, team: int) -> tuple[Recipe, dict[str, np.ndarray]]:
         oracle=oracle[0] if oracle else None,
         anchor=anchor,
         center=center,
-        rows=data.rows,
+        rows=rows,
         slots=slots,
         num_in_memory=in_memory,
         fingerprint=_fingerprint(plan),
-        smooth=unroll(target.gradient if data.rows is None else target.prior_gradient, _vector(plan)),
+        smooth=unroll(target.gradient if rows is None else target.prior_gradient, _vector(plan)),
     )
-    arrays = {"coefficients": coefficients, "columns": data.columns, "directions": directions, "increments": increments}
+    arrays = {"coefficients": coefficients, "columns": columns, "directions": directions, "increments": increments}
     return recipe, arrays
 
 
@@ -265,20 +256,20 @@ def check(recipe: Recipe) -> None:
     jax.eval_shape(everything, *[jax.ShapeDtypeStruct((2,), jnp.float32)] * (recipe.dim + columns))
 
 
-def _anchor(anchor: Anchor | None, known: np.ndarray) -> tuple[Matrix | None, Matrix | None, np.ndarray]:
+def _center(found: Center | None, known: np.ndarray) -> tuple[Matrix | None, Matrix | None, np.ndarray]:
     """[K, g] and c of a control variate, and the known coefficients with theirs behind them.
 
     Each entry has a coefficient of its own: these are data, and other data must not lead to another kernel.
     """
-    if anchor is None:
+    if found is None:
         return None, None, known
-    d = len(anchor.center)
-    K = np.zeros((d, 0)) if anchor.curvature is None else anchor.curvature
+    d = len(found.point)
+    K = np.zeros((d, 0)) if found.curvature is None else found.curvature
     columns = [*range(K.shape[1]), d]  # of (θ - c, 1)
     first = len(known) + np.arange(d) * len(columns)
     rows = tuple(tuple((i, int(n) + j, 1) for j, i in enumerate(columns)) for n in first)
     center = tuple(((0, len(known) + d * len(columns) + i, 1),) for i in range(d))
-    parts = known, np.column_stack([K, anchor.gradient]).ravel(), anchor.center
+    parts = known, np.column_stack([K, found.gradient]).ravel(), found.point
     return rows, center, np.concatenate(parts).astype(np.float32)
 
 
@@ -292,22 +283,19 @@ def _compress(*matrices: np.ndarray) -> tuple[np.ndarray, list[Matrix]]:
     sparse = []
     for matrix in matrices:
         where = np.nonzero(np.abs(matrix) > 1e-14 * np.abs(matrix).max(initial=0.0))
-        number, distinct = _distinct(np.abs(matrix[where]))
+        sizes = np.abs(matrix[where])
+        order = np.argsort(sizes, kind="stable")
+        group = np.empty(sizes.size, int)
+        # Values that differ by more than rounding.
+        group[order] = np.cumsum(np.diff(sizes[order], prepend=0) > 1e-10 * sizes[order])
+        _, first, inverse = np.unique(group, return_index=True, return_inverse=True)
+        number = np.argsort(np.argsort(first))[inverse]
         rows: list[list] = [[] for _ in matrix]
         for k, i, n in zip(*where, len(values) + number, strict=True):
             rows[k].append((int(i), int(n), int(np.sign(matrix[k, i]))))
         sparse.append(tuple(map(tuple, rows)))
-        values += list(distinct)
+        values += list(sizes[np.sort(first)])
     return np.array(values, np.float32), sparse
-
-
-def _distinct(sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """A number for each value, in the order of appearance, and the distinct values; these differ by more than rounding."""
-    order = np.argsort(sizes, kind="stable")
-    group = np.empty(sizes.size, int)
-    group[order] = np.cumsum(np.diff(sizes[order], prepend=0) > 1e-10 * sizes[order])
-    _, first, inverse = np.unique(group, return_index=True, return_inverse=True)
-    return np.argsort(np.argsort(first))[inverse], sizes[np.sort(first)]
 
 
 def _vector(plan: Plan) -> jax.ShapeDtypeStruct:

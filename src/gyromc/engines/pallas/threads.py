@@ -125,14 +125,12 @@ def normals(words, machine: Instructions = PLAIN):
     A compiled kernel uses the special-function unit: a normal is then off by less than 10⁻⁵, except where the radius is under
     0.02 (2 in 10⁴ of them), where it is off by less than 6 · 10⁻⁴. Users' functions are compiled to full float32.
     """
-    pairs = [_pair(a, b, machine) for a, b in zip(words[::2], words[1::2], strict=True)]
-    return tuple(x for pair in pairs for x in pair)
-
-
-def _pair(a, b, machine: Instructions):
-    u = a.astype(jnp.float32) * np.float32(2.0**-32) + np.float32(2.0**-33)
-    angle = jax.lax.bitcast_convert_type(b, jnp.int32).astype(jnp.float32) * np.float32(np.pi * 2.0**-31)
-    return machine.pair(u, angle)
+    drawn: list = []
+    for a, b in zip(words[::2], words[1::2], strict=True):
+        u = a.astype(jnp.float32) * np.float32(2.0**-32) + np.float32(2.0**-33)
+        angle = jax.lax.bitcast_convert_type(b, jnp.int32).astype(jnp.float32) * np.float32(np.pi * 2.0**-31)
+        drawn += machine.pair(u, angle)
+    return tuple(drawn)
 
 
 def row_numbers(word, num_rows: int):

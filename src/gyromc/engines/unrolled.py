@@ -1,9 +1,11 @@
-"""A user's JAX function as straight-line arithmetic on tiles, for use inside a kernel.
+"""A user's JAX function as straight-line arithmetic on tiles, for use inside a kernel of the fused engines.
 
 `unroll` takes a function of small arrays, for one chain, and returns the same function of arrays of *tiles*, one tile (a block
 of chains) per entry. A GPU kernel holds only tiles whose sizes are powers of two, so a vector of d = 3 parameters becomes three
 tiles, a matrix product becomes sums of products of tiles, and indexing happens while tracing. Constant entries stay numbers:
 products with zero and one are dropped.
+
+A tile is a JAX array in `pallas`; in `lanes`, which passes its own `operation`, it is a vector of the code that is written.
 """
 
 import contextlib
@@ -55,12 +57,15 @@ _REDUCTIONS = {
 }
 
 
-def unroll(function: Callable, *shapes) -> Callable:
-    """`function` of arrays of the given shapes, for one chain, as a function of object arrays of tiles or numbers."""
+def unroll(function: Callable, *shapes, operation: Callable[[Any], Callable] | None = None) -> Callable:
+    """`function` of arrays of the given shapes, for one chain, as a function of object arrays of tiles or numbers.
+
+    `operation` returns, for an equation between single entries, the function of tiles and numbers that it stands for.
+    """
     closed = jax.make_jaxpr(function)(*shapes)
 
     def unrolled(*args):
-        [result] = _Interpreter().run(closed.jaxpr, closed.consts, args)
+        [result] = _Interpreter(operation or _operation).run(closed.jaxpr, closed.consts, args)
         return result
 
     return unrolled
@@ -71,7 +76,7 @@ def _is(x, number: float) -> bool:
 
 
 def _constant(x) -> bool:
-    return not isinstance(x, jax.Array)
+    return isinstance(x, np.generic | float | int)
 
 
 def entries(items, shape: tuple[int, ...]) -> np.ndarray:
@@ -130,8 +135,8 @@ def _evaluate(eqn, arrays) -> list[np.ndarray]:
 class _Interpreter:
     """Evaluates a jaxpr entry by entry, counting operations."""
 
-    def __init__(self):
-        self.operations = 0
+    def __init__(self, operation: Callable[[Any], Callable]):
+        self.operation, self.operations = operation, 0
 
     def run(self, jaxpr, consts, args) -> list[np.ndarray]:
         values: dict[Any, np.ndarray] = dict(zip(jaxpr.constvars, map(_entries, consts), strict=True))
@@ -166,7 +171,7 @@ class _Interpreter:
             raise Unsupported(f"more than {MOST_OPERATIONS} operations per step when unrolled")
 
     def elementwise(self, eqn, args) -> np.ndarray:
-        operate = _OPERATORS.get(eqn.primitive.name) or _binding(eqn)
+        operate = self.operation(eqn)
         shape = eqn.outvars[0].aval.shape
         self.count(math.prod(shape))
         columns = [np.broadcast_to(arg, shape).reshape(-1) for arg in args]
@@ -228,8 +233,10 @@ def replacing(functions: Mapping[str, Callable]):
         _REPLACED.reset(token)
 
 
-def _binding(eqn) -> Callable:
+def _operation(eqn) -> Callable:
     """The primitive as a function of tiles; numbers among its arguments are converted to tiles."""
+    if eqn.primitive.name in _OPERATORS:
+        return _OPERATORS[eqn.primitive.name]
     function = _REPLACED.get().get(eqn.primitive.name, eqn.primitive.bind)
 
     def operate(*args):

@@ -1,0 +1,228 @@
+"""A user's scalar function as machine code for vectors: the slopes of custom losses and of potentials.
+
+`VectorFunction` takes a function of one or two numbers, written with `jax.numpy` or for Numba, and a precision. It writes the
+operations of its jaxpr as LLVM instructions on sixteen numbers; `address` is where the loop calls them. So a subclass of
+`GeneralizedLinear` is written once, in JAX, for every engine, and a new function takes milliseconds, not a loop of its own. Its
+code is released with the object. `Unsupported` is raised for an operation that vectors do not have.
+"""
+
+import functools
+import types
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import llvmlite.binding as llvm
+import numba
+import numpy as np
+from llvmlite import ir
+from numba.core import cgutils
+from numba.core.dispatcher import Dispatcher
+from numba.core.typing.templates import signature
+
+from gyromc.checks import cause
+from gyromc.engines.lanes import functions
+from gyromc.engines.lanes.vectors import LANES, VECTORS, call_intrinsic, llvm_type
+from gyromc.engines.unrolled import Unsupported, entries, unroll
+
+INSTRUCTIONS = {
+    **{"add": "fadd", "add_any": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv", "neg": "fneg"},
+    **{"and": "and_", "or": "or_", "not": "not_"},
+}
+COMPARISONS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "=="}
+INTRINSICS = {"max": "maxnum", "min": "minnum", "abs": "fabs", "sqrt": "sqrt"}
+CALLED = ("exp", "log", "sin", "cos", "tanh", "logistic")
+"""Operations of a jaxpr: as methods of llvmlite's builder, as intrinsics of LLVM, and as functions of `functions`."""
+FORMULAS: dict[str, Callable] = {
+    "log1p": lambda x: jnp.log(x + 1),
+    "expm1": lambda x: jnp.exp(x) - 1,
+    "rsqrt": lambda x: 1 / jnp.sqrt(x),
+    "cosh": lambda x: (jnp.exp(x) + jnp.exp(-x)) * 0.5,
+    "sinh": lambda x: (jnp.exp(x) - jnp.exp(-x)) * 0.5,
+    "sign": lambda x: jnp.where(x > 0, 1, jnp.where(x < 0, -1, 0)).astype(x.dtype),
+    "square": lambda x: x * x,
+}
+"""Operations as others."""
+OF_TRUTH = ("and", "or", "not", "select_n", "convert_element_type", "stop_gradient", "copy")
+"""Operations that take what a comparison returns."""
+MAX_POWER = 16
+
+
+class VectorFunction:
+    """A function of one or two numbers, compiled for vectors of a precision."""
+
+    def __init__(self, function: Callable, num_arguments: int, kind: str):
+        text, *libraries = written(function, num_arguments, kind)
+        module = llvm.parse_assembly(text)
+        for library in libraries:
+            module.link_in(llvm.parse_assembly(library))
+        for linked in module.functions:
+            if not linked.is_declaration and linked.name != "users":
+                linked.linkage = "internal"
+                linked.add_function_attribute("alwaysinline")
+        passes = llvm.create_new_module_pass_manager()
+        passes.add_global_dead_code_eliminate_pass()
+        passes.add_always_inliner_pass()
+        passes.add_sroa_pass()
+        passes.add_simplify_cfg_pass()
+        passes.run(module, _pass_builder())
+        # An engine of its own: what Numba's engine has compiled stays in memory until the process ends.
+        self.engine = llvm.create_mcjit_compiler(module, _machine())
+        self.engine.finalize_object()
+        self.address = self.engine.get_function_address("users")
+
+
+def _machine() -> llvm.TargetMachine:
+    """The processor that this process runs on."""
+    cpu, features = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
+    target = llvm.Target.from_triple(llvm.get_process_triple())
+    return target.create_target_machine(cpu=cpu, features=features, opt=3, jit=True)
+
+
+@functools.cache
+def _pass_builder() -> Any:
+    """One for all functions: its memory is never given back."""
+    return llvm.create_pass_builder(_machine(), llvm.create_pipeline_tuning_options())
+
+
+def written(function: Callable, num_arguments: int, kind: str) -> list[str]:
+    """The LLVM text of a function `users` of two pointers to vectors, which replaces the first by the function's values.
+
+    The texts after it are of the functions that it calls.
+    """
+    vector = llvm_type(VECTORS[kind])
+    module = ir.Module()
+    module.triple = llvm.get_process_triple()
+    pointer = vector.as_pointer()
+    place = ir.Function(module, ir.FunctionType(ir.VoidType(), [pointer, pointer]), "users")
+    builder = ir.IRBuilder(place.append_basic_block())
+    vectors = [_aligned(builder.load(argument), kind) for argument in place.args[:num_arguments]]
+    writer = _Writer(builder, kind)
+    with jax.enable_x64(kind == "float64"):
+        scalar = jax.ShapeDtypeStruct((), np.dtype(kind))
+        unrolled = unroll(_in_jax(function), *[scalar] * num_arguments, operation=writer.operation)
+        result = unrolled(*(entries([x], ()) for x in vectors))[()]
+    _aligned(builder.store(writer.vector(result), place.args[0]), kind)
+    builder.ret_void()
+    return [str(module), *(text for _, text in writer.libraries.values())]
+
+
+def _aligned(instruction, kind: str):
+    """The same load or store, of a vector that may lie wherever a number may."""
+    instruction.align = VECTORS[kind].bits // 8
+    return instruction
+
+
+class _Writer:
+    """Writes operations on vectors; numbers among their arguments are copied to all lanes."""
+
+    def __init__(self, builder: ir.IRBuilder, kind: str):
+        self.builder, self.kind = builder, kind
+        self.libraries: dict[str, tuple[str, str]] = {}
+
+    def vector(self, x):
+        if isinstance(x, ir.Value):
+            return x
+        if np.asarray(x).dtype == bool:
+            return ir.Constant(ir.VectorType(ir.IntType(1), LANES), [int(x)] * LANES)
+        return ir.Constant(llvm_type(VECTORS[self.kind]), [float(x)] * LANES)
+
+    def operation(self, equation) -> Callable:
+        """The function of vectors that an equation of a jaxpr stands for."""
+        return lambda *args: self.write(equation.primitive.name, equation, *map(self.vector, args))
+
+    def write(self, name: str, equation, *args):
+        builder = self.builder
+        if name not in OF_TRUTH and any(x.type.element == ir.IntType(1) for x in args):
+            raise Unsupported(f"the operation `{name}` of truth values")
+        if name in INSTRUCTIONS:
+            return getattr(builder, INSTRUCTIONS[name])(*args)
+        if name in COMPARISONS:
+            return builder.fcmp_ordered(COMPARISONS[name], *args)
+        if name == "ne":
+            return builder.fcmp_unordered("!=", *args)
+        if name in INTRINSICS:
+            return call_intrinsic(builder, INTRINSICS[name], args[0].type, *args)
+        if name in CALLED:
+            return self.called(name, *args)
+        if name in FORMULAS:
+            scalar = jax.ShapeDtypeStruct((), np.dtype(self.kind))
+            return self.vector(unroll(FORMULAS[name], scalar, operation=self.operation)(entries(args, ()))[()])
+        if name == "integer_pow" and 1 <= abs(equation.params["y"]) <= MAX_POWER:
+            power = functools.reduce(builder.fmul, args * abs(equation.params["y"]))
+            return power if equation.params["y"] > 0 else builder.fdiv(self.vector(1.0), power)
+        if name == "select_n" and len(args) == 3:
+            return builder.select(args[0], args[2], args[1])
+        if name in ("stop_gradient", "copy"):
+            return args[0]
+        if name == "convert_element_type" and jnp.issubdtype(equation.params["new_dtype"], jnp.floating):
+            truth = args[0].type.element == ir.IntType(1)
+            return builder.uitofp(args[0], llvm_type(VECTORS[self.kind])) if truth else args[0]
+        raise Unsupported(f"the operation `{name}`")
+
+    def called(self, name: str, x):
+        """A function of `functions`, to be linked from what Numba makes of it: it stores its result and returns a status."""
+        builder = self.builder
+        symbol, _ = self.libraries[name] = _library(name, self.kind)
+        place, none = builder.alloca(x.type), ir.Constant(ir.IntType(8).as_pointer(), None)
+        kind = ir.FunctionType(ir.IntType(32), [place.type, none.type, x.type])
+        builder.call(cgutils.get_or_insert_function(builder.module, kind, symbol), [place, none, x])
+        return builder.load(place)
+
+
+@functools.cache
+def _library(name: str, kind: str) -> tuple[str, str]:
+    """A function of `functions` as LLVM text, after its name there."""
+    own, vector = getattr(functions, name), VECTORS[kind]
+    compiled = numba.cfunc(signature(vector, vector), forceinline=True, **functions.COMPILED)(lambda x: own(x))
+    return compiled.native_name.removeprefix("cfunc."), compiled.inspect_llvm()
+
+
+def _in_jax(function: Callable) -> Callable:
+    """A function as one that JAX traces; one for Numba is made of NumPy's functions of numbers."""
+    if not isinstance(function, Dispatcher):
+        return function
+    plain = _without_numba(function)
+
+    def traced(*args):
+        try:
+            return jnp.asarray(getattr(found := plain(*map(_Traced, args)), "value", found))
+        except Unsupported:
+            raise
+        except Exception as error:
+            raise _no_vectors(f"something that JAX cannot trace ({cause(error)})") from None
+
+    return traced
+
+
+def _no_vectors(what: str) -> Unsupported:
+    advice = "write it without branches, or pass a JAX function"
+    return Unsupported(f"a Numba function with {what} that vectors do not have: {advice}")
+
+
+def _without_numba(function: Any) -> Any:
+    """The Python function of a Numba function, whose own Numba functions are Python functions too."""
+    if not isinstance(function, Dispatcher):
+        return function
+    own = function.py_func
+    used = {name: own.__globals__[name] for name in own.__code__.co_names if name in own.__globals__}
+    scope = {**own.__globals__, **{name: _without_numba(value) for name, value in used.items()}}
+    cells = tuple(types.CellType(_without_numba(cell.cell_contents)) for cell in own.__closure__ or ())
+    return types.FunctionType(own.__code__, scope, own.__name__, own.__defaults__, cells)
+
+
+class _Traced(np.lib.mixins.NDArrayOperatorsMixin):
+    """A JAX value on which NumPy's functions are JAX's."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __bool__(self) -> bool:
+        raise _no_vectors("a branch")
+
+    def __array_ufunc__(self, ufunc, method, *inputs, **_):
+        name = {"absolute": "abs"}.get(ufunc.__name__, ufunc.__name__)
+        if method != "__call__" or not hasattr(jnp, name):
+            raise _no_vectors(f"`{ufunc.__name__}`")
+        return _Traced(getattr(jnp, name)(*(x.value if isinstance(x, _Traced) else x for x in inputs)))
