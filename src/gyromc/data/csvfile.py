@@ -12,7 +12,7 @@ import itertools
 import zlib
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
@@ -121,9 +121,9 @@ class CsvFile:
                 'before is not closed, or stands inside a value: write it twice ("").'
             ) from None
 
-    def _open(self) -> BinaryIO:
+    def _open(self) -> Any:
         if isinstance(self.source, bytes):
-            file: Any = io.BytesIO(self.source)
+            file = io.BytesIO(self.source)
             return gzip.open(file) if self.source.startswith(GZIP) else file
         with self.source.open("rb") as file:
             packed = file.read(2) == GZIP

@@ -1,9 +1,10 @@
 """Values as plain data, and back: what archives hold and what processes send each other.
 
 Input: plain values, arrays, members of enumerations, and frozen dataclasses or Equinox modules of a table of known classes, or
-what their method `to_archive` says is to be stored (`from_archive` makes them again); functions where `Functions` says how they
-are named. Output: plain JSON that refers to arrays by name, and the same values again. Reading runs no code of the data: it
-makes classes of the table only, and checks every field against its annotation (type, shape, kind of number) before it is set.
+what their method `to_archive` says is to be stored (`from_archive` makes them again); functions where `functions.References`
+say how they are named. Output: plain JSON that refers to arrays by name, and the same values again. Reading runs no code of the
+data: it makes classes of the table only, and checks every field against its annotation (type, shape, kind of number) before it
+is set.
 """
 
 import dataclasses
@@ -14,7 +15,7 @@ import math
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, NamedTuple, Protocol, Union
+from typing import Any, Literal, NamedTuple, Union
 
 import equinox as eqx
 import jax
@@ -25,18 +26,6 @@ from gyromc.checks import require, shown
 
 NUMBERS = "fiub"
 """The kinds of arrays that are stored: floats, whole numbers with and without a sign, truth values."""
-
-
-class Functions(Protocol):
-    """How functions, and classes that are not known, are named in plain data."""
-
-    def pack(self, value: Any) -> Any:
-        """Return plain JSON for a function or a class; `InvalidInput` where it has no name."""
-        ...
-
-    def unpack(self, entry: Any) -> Any:
-        """Return the function or class that `pack` named."""
-        ...
 
 
 class Packed(NamedTuple):
@@ -66,6 +55,8 @@ def known_classes(*given: type, below: Iterable[type] = ()) -> dict[str, type]:
 class Codec:
     """The way between values and plain data: the classes it knows by name, and how it names functions; None: not at all.
 
+    `functions` has two methods, `pack` of a function or class to plain JSON, and `unpack`, as `functions.References` do.
+
     ```python
     import dataclasses
     from gyromc.io.codec import Codec
@@ -78,7 +69,7 @@ class Codec:
     """
 
     classes: Mapping[str, type]
-    functions: Functions | None = None
+    functions: Any = None
 
     def pack(self, value: Any) -> Packed:
         """Return a value as plain JSON and arrays; `InvalidInput` for what cannot be stored."""

@@ -29,9 +29,6 @@ from gyromc.schemes.balanced import Balanced
 NUMERIC = (Type.NUMBERS, Type.PARAMETERS, Type.STEP_SIZE, Type.START, Type.OPERATOR)
 COUNTED = ("overdamped", "hfhr", "rotations")
 """Dynamics whose `dim` is the target's unless the file gives another."""
-KEY = r"""(?:[A-Za-z0-9_-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')"""
-STATEMENT = re.compile(rf"\s*(?:(\[\[?\s*{KEY}(?:\s*\.\s*{KEY})*\s*\]\]?)|({KEY}(?:\s*\.\s*{KEY})*)\s*=)")
-"""The beginning of a line that is the header of a table, or that gives a key its value."""
 
 
 def load(path: str | Path, allow_import: bool = False) -> Plan:
@@ -72,11 +69,11 @@ def line_of(text: str, path: tuple) -> int:
     names = [key for key in path if isinstance(key, str)]
     first = found = 0
     for number, line in enumerate(lines):
-        statement = STATEMENT.match(line)
-        if statement is None or not any(name in line for name in names):
+        if not any(name in line for name in names):
             continue
         # The lines before, and this one's key without its value: where both are TOML, this line begins a statement.
-        before, stub = "\n".join(lines[:number]), statement[1] or f"{statement[2]} = 0"
+        before = "\n".join(lines[:number])
+        stub = line if line.lstrip().startswith("[") else f"{line.partition('=')[0]} = 0"
         try:
             known, now = (_depth(tomllib.loads(document), path) for document in (before, f"{before}\n{stub}"))
         except ValueError:
