@@ -124,11 +124,11 @@ class ChainAverage:
             text, s = f"{text}, without what the scheme adds", Number(0.0, self.share * base.variance / eta)
         elif abs(s.value) > NOTHING * V / eta or not euler:
             text = f"asymptotic √(V/(Nη) + s/N){'' if euler else OF_GAUSSIAN}"
-        # Of first order in η for Euler, and what a scheme of second order leaves.
-        step = (self.share if euler else self.share**2) * V
+        # Of first order in η for Euler, and what a scheme of second order leaves; for exact gradients s is of the step size too.
+        step = (self.share if euler else self.share**2) * (V / eta + (abs(s.value) if exact else 0.0))
         variance = max(V / eta + s.value, 0.0)  # E6, and s of T1
         ends = min(1.0, ENDS / (self.rate * N * eta)) if self.rate > 0 else 1.0
-        total, error = variance / N, ((V_error + step) / eta + s.error + ends * variance) / N
+        total, error = variance / N, (V_error / eta + step + s.error + ends * variance) / N
         if self.first is not None and (start := self.first.transient) is not None:
             if math.isnan(start.value):
                 return dataclasses.replace(base, rmse_method=Method(Kind.UNKNOWN, LOST))
@@ -146,10 +146,10 @@ class ChainAverage:
         plan, start, share = self.plan, self.first.transient, self.share
         eta, time = plan.eta, plan.num_steps * plan.eta
         bias = eta * slope.value
+        higher = 0.0 if self.near is None else self.near.higher_bias
         second = share * abs(bias) + share**2 * self.spread * not_gaussian(plan)
-        error, counted = math.hypot(eta * slope.error, SECOND_ORDER * second), False
-        if self.near is not None and abs(self.near.higher_bias) > TRACE * error:
-            bias += self.near.higher_bias
+        error = math.hypot(eta * slope.error, max(SECOND_ORDER * second, abs(higher)))
+        bias, counted = bias + (higher if abs(higher) > TRACE * error else 0.0), False
         if start is not None and not math.isnan(start.value):
             counted, added = True, start.value / time
             # Where h is flat far out, its decay begins later: by one relaxation time.

@@ -105,9 +105,15 @@ class Prediction(Records[Answer], Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain numbers, strings and lists, ready for JSON; NaN and infinities become None."""
+
+        def reduced(row: Answer) -> dict[str, Any]:
+            strict = row.strict_reduction
+            plainly = None if strict is None else plain_attributes(strict, "strict", "integral", "ratio")
+            return {"strict_reduction": plainly}
+
         return {
             **self.plan.summary(),
-            "observables": {name: _plain_row(row) for name, row in self.items()},
+            "observables": {name: {**plain_attributes(row, *KEYS), **reduced(row)} for name, row in self.items()},
             **plain_attributes(self, "stable", "stability_radius", "largest_step_size"),
             "verdicts": [{**vars(v), "numbers": {k: plain(x) for k, x in v.numbers.items()}} for v in self.verdicts],
             "notes": list(self.notes),
@@ -207,12 +213,6 @@ def _why_no_noise(plan: Plan) -> str | None:
     except InvalidInput as error:
         return str(error)
     return None
-
-
-def _plain_row(row: Answer) -> dict[str, Any]:
-    strict = row.strict_reduction
-    reduced = None if strict is None else plain_attributes(strict, "strict", "integral", "ratio")
-    return {**plain_attributes(row, *KEYS), "strict_reduction": reduced}
 
 
 def _cells(name: str, row: Answer) -> list[str]:

@@ -25,7 +25,6 @@ from gyromc.prediction.exact.chain import START_DRAWS, lift, linear_chain, why_n
 from gyromc.prediction.exact.moments import MOST_FOLLOWED, Moments, exact_moments, ridge_mean, why_not_exact
 from gyromc.prediction.poisson import galerkin
 from gyromc.prediction.poisson import plug_in as plugin
-from gyromc.prediction.poisson.plug_in import Polynomial
 from gyromc.prediction.residuals import Residuals
 from gyromc.prediction.stability import Stability
 from gyromc.prediction.step_effects import StepEffects
@@ -149,23 +148,24 @@ def _on_gaussian(shared: Shared, name: str, h: Observable) -> Answer | None:
     base = Answer(V, V0, known, expectation=mu, expectation_method=closed, strict_reduction=strict)
     base = dataclasses.replace(base, **errors)
     if name in shared.exact:
-        return _with_moments(base, shared.exact[name])
+        moments, exact = shared.exact[name], Method(Kind.EXACT)
+        if moments.start_error:
+            exact = Method(Kind.EXACT, f"{exact}, start drawn {START_DRAWS} times (±{moments.start_error:.1g})")
+        return dataclasses.replace(
+            base,
+            bias=moments.mean - mu,
+            bias_method=exact,
+            bias_error=moments.start_error,
+            start_counted=True,
+            std=math.sqrt(moments.variance),
+            std_uncertainty=moments.start_error,
+            rmse_method=exact,
+        )
     deviation = math.sqrt(closed_forms.ridge_moments(h, *gaussian)[1])
     found = _with_law(plan, ChainAverage(plan, h, base, deviation, None, shared.steady).answer(), h)
     if how.kind is Kind.MEHLER:
         return found
     return found.noting(f"{name}: no exact finite-step error: {why_not_exact(plan, name)}")
-
-
-def _with_moments(base: Answer, moments: Moments) -> Answer:
-    """The answer with exact moments of one chain's average."""
-    assert base.expectation is not None
-    bias, error, exact = moments.mean - base.expectation, moments.start_error, Method(Kind.EXACT)
-    if error:
-        exact = Method(Kind.EXACT, f"{exact}, start drawn {START_DRAWS} times (±{error:.1g})")
-    found = {"bias": bias, "bias_method": exact, "bias_error": error, "start_counted": True}
-    spread = {"std": math.sqrt(moments.variance), "std_uncertainty": error, "rmse_method": exact}
-    return dataclasses.replace(base, **found, **spread)
 
 
 def _with_law(plan: Plan, found: Answer, h: Ridge) -> Answer:
@@ -245,7 +245,8 @@ def _sampled(shared: Shared, name: str, h: Observable) -> Answer | None:
     V0 = _known(Number(found.reversible_variance, found.reversible_std_error + left_out * found.reversible_variance))
     if math.isnan(V.value):
         return dataclasses.replace(base, variance_error=V.error, method=NOT_RESOLVED)
-    integral, spread = sampled_integral(shared.effects.draws, Q, found.reversible_poisson)
+    terms = np.sum(found.reversible_poisson.gradients(z) * (forces @ Q.T), axis=1) ** 2  # E7
+    integral, integral_error = float(np.mean(terms)), float(np.std(terms) / np.sqrt(len(terms)))
     base = dataclasses.replace(
         base,
         variance=V.value,
@@ -253,7 +254,7 @@ def _sampled(shared: Shared, name: str, h: Observable) -> Answer | None:
         reversible_variance=V0.value,
         reversible_variance_error=V0.error,
         method=Method(Kind.PLUG_IN, dataclasses.replace(found, std_error=V.error).method),
-        strict_reduction=reduction(integral, Q, V.value, V0.value, spread),
+        strict_reduction=reduction(integral, Q, V.value, V0.value, integral_error),
         notes=(f"{name}: plug-in of degree {found.degree} ({found.functions} functions) on {sample.source}",),
     )
     spread_h = math.sqrt(sample.mean((values - mu) ** 2)[0])
@@ -314,10 +315,3 @@ def laplace_constants(plan: Plan, h: Observable) -> tuple[float, float, float]:
     u = lift(plan.model.value_gradients(h, center.mean[None])[0], len(D))
     V, V0 = (closed_forms.fluctuation_constant(D, q, P, u) for q in (Q, np.zeros_like(Q)))
     return V, V0, closed_forms.strictness_integral(D, Q, P, None, u)
-
-
-def sampled_integral(draws: tuple[np.ndarray, np.ndarray], Q: np.ndarray, poisson: Polynomial) -> tuple[float, float]:
-    """∫ |⟨Q∇H, ∇φ₀⟩|² dμ over draws of z with ∇H at each, and its standard error."""
-    z, forces = draws
-    terms = np.sum(poisson.gradients(z) * (forces @ Q.T), axis=1) ** 2  # E7
-    return float(np.mean(terms)), float(np.std(terms) / np.sqrt(len(terms)))

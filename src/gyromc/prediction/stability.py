@@ -325,7 +325,11 @@ def stability(plan: Plan) -> Stability | None:
         return None
     if known is None:
         return None
-    rate, eta = float(np.min(np.real(known.steps.rates))), _largest_step(plan)
+    rate, eta = float(np.min(np.real(known.steps.rates))), plan.step_size
+    if callable(eta):
+        with jax.enable_x64(True):
+            steps = np.unique(np.linspace(0, plan.num_steps + plan.burn_in - 1, 1000).astype(int))
+            eta = max(float(eta(k)) for k in steps)
     try:
         noise = noise_limit(plan)
     except InvalidInput:  # S cannot be had
@@ -341,14 +345,6 @@ class _Linear(NamedTuple):
     steps: Steps
     how: Linearisation
     superlinear: bool
-
-
-def _largest_step(plan: Plan) -> float:
-    if not callable(plan.step_size):
-        return plan.eta
-    with jax.enable_x64(True):
-        steps = np.unique(np.linspace(0, plan.num_steps + plan.burn_in - 1, 1000).astype(int))
-        return max(float(plan.step_size(k)) for k in steps)
 
 
 def _linear(plan: Plan) -> _Linear | None:

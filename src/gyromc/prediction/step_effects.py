@@ -25,7 +25,7 @@ from gyromc.observables import Observable
 from gyromc.oracles import Exact, Gaussian
 from gyromc.plan import Plan
 from gyromc.prediction.answers import Number
-from gyromc.prediction.exact.chain import LinearChain, Noise, batch_noise, chain_around
+from gyromc.prediction.exact.chain import LinearChain, Noise, batch_noise, chain_around, oracle_noise
 from gyromc.prediction.exact.closed_forms import fluctuation_constant, quadratic_fluctuation_constant
 from gyromc.prediction.following import SETTINGS, Transient, followed
 from gyromc.prediction.poisson.plug_in import Polynomial
@@ -39,19 +39,15 @@ SAME = 1e-6  # relative change at which it stops
 NOTHING = 1e-9  # share of the noise that is rounding
 
 
-def second_moment(plan: Plan) -> np.ndarray:
-    """S = E[ĝĝᵀ] of the gradients of H, as the plan's balanced scheme takes it: n × n."""
-    assert isinstance(plan.scheme, Balanced)
+def brought(plan: Plan) -> np.ndarray:
+    """GSGᵀ, S = E[ĝĝᵀ], for a balanced scheme: the covariance per η² that it leaves to the gradients; 0 for others."""
+    D, G = plan.dynamics.D, plan.dynamics.D + plan.dynamics.Q
+    if not isinstance(plan.scheme, Balanced):
+        return np.zeros_like(D)
     own = plan.scheme.second_moment
     S = gradient_moments(plan).second if own is None else own.dense()
     S = np.diag(S) if S.ndim == 1 else S
-    return S if len(S) == plan.dynamics.size else augment(S, plan.augmented)
-
-
-def brought(plan: Plan) -> np.ndarray:
-    """GSGᵀ for a balanced scheme: the covariance per η² that it leaves to the gradients; 0 for others."""
-    D, G = plan.dynamics.D, plan.dynamics.D + plan.dynamics.Q
-    return G @ second_moment(plan) @ G.T if isinstance(plan.scheme, Balanced) else np.zeros_like(D)  # T7
+    return G @ (S if len(S) == len(D) else augment(S, plan.augmented)) @ G.T  # T7
 
 
 def noise_limit(plan: Plan) -> float:
@@ -62,9 +58,10 @@ def noise_limit(plan: Plan) -> float:
     return 2 / top if top > 0 else math.inf
 
 
-def noise_covariance(plan: Plan) -> np.ndarray:
-    """Σ of an additive oracle; 0 for others."""
-    return (float(plan.oracle.tau) ** 2 if isinstance(plan.oracle, Gaussian) else 0.0) * np.eye(plan.dim)
+def additive_noise(plan: Plan) -> np.ndarray:
+    """GΣGᵀ: what an additive oracle adds to the covariance of the drift, per η²; 0 for others."""
+    G = (plan.dynamics.D + plan.dynamics.Q)[:, : plan.dim]
+    return (float(plan.oracle.tau) ** 2 if isinstance(plan.oracle, Gaussian) else 0.0) * G @ G.T
 
 
 class FirstOrder(NamedTuple):
@@ -107,8 +104,7 @@ def no_first_order(plan: Plan) -> bool:
     found = first_order(plan)
     if found is None or found.drift or not isinstance(plan.oracle, Exact | Gaussian):
         return False
-    G = (plan.dynamics.D + plan.dynamics.Q)[:, : plan.dim]
-    noise = G @ noise_covariance(plan) @ G.T
+    noise = additive_noise(plan)
     return bool(np.max(np.abs(noise - found.less)) <= NOTHING * max(np.max(np.abs(noise)), NOTHING))
 
 
@@ -129,9 +125,10 @@ def _stationary(plan: Plan) -> tuple[LinearChain, np.ndarray]:
 
     The noise of mini-batches grows with the state, so their covariance is the one that the chain has under its own law.
     """
-    fit, d, additive = plan.model.gaussian_fit, plan.dim, isinstance(plan.oracle, Exact | Gaussian)
-    noise = noise_covariance(plan) if additive else gradient_moments(plan).noise
-    chain = chain_around(plan, fit.precision, fit.mean, Noise(noise), np.zeros((1, plan.state_size)))
+    fit, d = plan.model.gaussian_fit, plan.dim
+    additive = isinstance(plan.oracle, Exact | Gaussian)
+    noise = oracle_noise(plan, fit.mean) if additive else Noise(gradient_moments(plan).noise)
+    chain = chain_around(plan, fit.precision, fit.mean, noise, np.zeros((1, plan.state_size)))
     C, grows = doubled_sum(chain.M, chain.W), batch_noise(plan, fit.mean)
     if grows is None:
         return chain, C
@@ -201,8 +198,11 @@ class StepEffects:
 
     @functools.cached_property
     def draws(self) -> tuple[np.ndarray, np.ndarray]:
-        """z and ∇H."""
-        return draws_with_forces(self.plan, self.sample, DRAWS)
+        """Draws of z = (θ, r), by weight, and ∇H at each."""
+        plan, sample, rng = self.plan, self.sample, np.random.default_rng(0)
+        theta = sample.theta[rng.choice(len(sample.theta), min(DRAWS, len(sample.theta)), p=sample.weights)]
+        z = with_momenta(plan, theta, rng)
+        return z, np.concatenate([plan.flat_target.gradients(theta), z[:, plan.dim :]], axis=1)
 
     @functools.cached_property
     def _points(self) -> np.ndarray:
@@ -255,14 +255,6 @@ class StepEffects:
             return np.sum(np.linalg.solve(root, (z[:, :d] - center).T) ** 2, axis=0) <= SETTINGS.near**2 * d
 
         return followed(self.plan).transient(inside, lambda z: h(z[:, :d]), lambda z: -poisson.values(z))
-
-
-def draws_with_forces(plan: Plan, sample: Sample, points: int) -> tuple[np.ndarray, np.ndarray]:
-    """Up to `points` draws of z = (θ, r) from a weighted sample of θ, and ∇H at each."""
-    rng = np.random.default_rng(0)
-    theta = sample.theta[rng.choice(len(sample.theta), min(points, len(sample.theta)), p=sample.weights)]
-    z = with_momenta(plan, theta, rng)
-    return z, np.concatenate([plan.flat_target.gradients(theta), z[:, plan.dim :]], axis=1)
 
 
 def with_momenta(plan: Plan, theta: np.ndarray, rng: np.random.Generator) -> np.ndarray:

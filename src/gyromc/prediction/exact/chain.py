@@ -43,19 +43,11 @@ class Noise:
     def growth(self, Y: np.ndarray) -> np.ndarray:
         """Γ(Y): what second moments Y = E[zzᵀ] of θ add to E[δδᵀ]; memory O(d²)."""
         assert self.rows is not None
-        if self.tabulated:
-            d = len(Y)
+        x, (N, d) = self.rows, self.rows.shape
+        if d <= MOST_IN_TENSOR and d**2 < N:  # cheaper than going over the rows
             return np.einsum("iajb,ab->ij", self.tensor[:, :d, :, :d], Y, optimize=True)
-        x, N = self.rows, len(self.rows)
         weights = np.sum((x @ Y) * x, axis=1)
         return self.factor * N * (N * (x.T * weights) @ x - self.gram @ Y @ self.gram)  # T1: f Σᵢ ΔᵢYΔᵢ/(bN)
-
-    @property
-    def tabulated(self) -> bool:
-        """Whether `tensor` is small, and cheaper than going over the rows."""
-        assert self.rows is not None
-        N, d = self.rows.shape
-        return d <= MOST_IN_TENSOR and d**2 < N
 
     @functools.cached_property
     def gram(self) -> np.ndarray:
@@ -94,7 +86,7 @@ def oracle_noise(plan: Plan, mean: np.ndarray) -> Noise:
             e = len(X) * (X @ away)[:, None] * X - X.T @ (X @ away)  # T1: Δᵢ(mean - center), no noise at the center
         else:
             e = len(X) * (X @ mean - y)[:, None] * X + float(target.prior_precision) * mean  # T1: eᵢ
-        factor = batch_factor(oracle, len(X))
+        factor = oracle.noise_factor(len(X)) / (oracle.size * len(X))  # T1: f/(bN)
         return Noise(factor * e.T @ e, X, e, factor)
     tau = float(oracle.tau) if isinstance(oracle, Gaussian) else 0.0
     return Noise(tau**2 * np.eye(d))
@@ -122,12 +114,8 @@ def batch_noise(plan: Plan, mode: np.ndarray) -> Noise | None:
         w = np.asarray(jax.vmap(jax.grad(target.slope))(jnp.asarray(X @ mode), jnp.asarray(y)))
     if not np.all(w >= 0):
         return None
-    return Noise(np.zeros((plan.dim, plan.dim)), np.sqrt(w)[:, None] * X, None, batch_factor(oracle, len(X)))
-
-
-def batch_factor(oracle: Batch, num_data: int) -> float:
-    """f/(bN)."""
-    return oracle.noise_factor(num_data) / (oracle.size * num_data)  # T1
+    factor = oracle.noise_factor(len(X)) / (oracle.size * len(X))  # T1: f/(bN)
+    return Noise(np.zeros((plan.dim, plan.dim)), np.sqrt(w)[:, None] * X, None, factor)
 
 
 START_DRAWS = 4096

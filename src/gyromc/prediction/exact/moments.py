@@ -235,7 +235,10 @@ def ridge_mean(
     The error is what every second node changes; with starts that were drawn, their standard error too.
     """
     w, shift = lift(h.direction, chain.size), float(h.direction @ chain.mean)
-    steps = _chosen_steps(num_steps)
+    nodes = [*range(min(num_steps, EVERY_STEP))]
+    while nodes[-1] < num_steps - 1:
+        nodes.append(min(num_steps - 1, math.ceil(nodes[-1] * GROWTH)))
+    steps = np.array(nodes)
     found = np.array([_mean_at(chain, w, shift, h.rho, burn_in + int(k)) for k in steps])
     mean, spread = (_interpolated_sum(steps, column) / num_steps for column in found.T)
     fewer = np.unique(np.append(np.arange(0, len(steps), 2), len(steps) - 1)) if num_steps > EVERY_STEP else ...
@@ -247,13 +250,6 @@ def _interpolated_sum(steps: np.ndarray, values: np.ndarray) -> float:
     """Σ_k of what is linear between the nodes."""
     gaps = np.diff(steps)
     return float(np.sum(gaps * values[:-1] + (gaps - 1) / 2 * np.diff(values)) + values[-1])
-
-
-def _chosen_steps(num_steps: int) -> np.ndarray:
-    nodes = [*range(min(num_steps, EVERY_STEP))]
-    while nodes[-1] < num_steps - 1:
-        nodes.append(min(num_steps - 1, math.ceil(nodes[-1] * GROWTH)))
-    return np.array(nodes)
 
 
 def _mean_at(chain: LinearChain, w: np.ndarray, shift: float, rho: Callable, k: int) -> tuple[float, float]:

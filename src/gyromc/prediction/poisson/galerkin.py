@@ -24,7 +24,7 @@ from gyromc.prediction.following import Transient, followed
 from gyromc.prediction.poisson import basis
 from gyromc.prediction.poisson.basis import Axis, Generator, Solution, TooLarge, along, coefficients
 from gyromc.prediction.poisson.quadrature import RESOLVED, solve_line
-from gyromc.prediction.step_effects import FirstOrder, first_order, no_first_order, noise_covariance
+from gyromc.prediction.step_effects import FirstOrder, additive_noise, first_order, no_first_order
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,26 +146,15 @@ def solve(plan: Plan, h: Observable, digits: int = 6) -> Galerkin:
     return _finished(plan, h, chosen, levels)
 
 
-def _noise_of_drift(plan: Plan) -> np.ndarray:
-    """What an additive oracle adds to the covariance of the drift, per η²; other oracles are left out."""
-    G = (plan.dynamics.D + plan.dynamics.Q)[:, : plan.dim]
-    return G @ noise_covariance(plan) @ G.T
-
-
-def _order(plan: Plan) -> FirstOrder | None:
-    """The first order of the bias; None where it is not known, or where there is none."""
-    return None if no_first_order(plan) else first_order(plan)
-
-
 def _explicit(plan: Plan, h: Observable, k: int) -> Galerkin:
     """The equation of one coordinate, by integration."""
     potential, around = basis.potentials(plan)[k], basis.guessed_scales(plan)[k]
-    D, noise, starts = float(plan.dynamics.D[k, k]), _noise_of_drift(plan)[k, k], start_rows(plan)[:, k]
+    D, noise, starts = float(plan.dynamics.D[k, k]), additive_noise(plan)[k, k], start_rows(plan)[:, k]
     found = solve_line(functools.partial(basis.values_along, plan, h, k), potential, D, around, starts)
     slope = basis.slope_along(plan, k, found.panels.nodes.ravel()).reshape(found.panels.nodes.shape)
     with_curvature, bend = found.curvature_integral(slope)
-    order, start, bias_slope = _order(plan), Transient.of(-found.at(starts), drawn=False), None
-    if order is not None:
+    start, bias_slope = Transient.of(-found.at(starts), drawn=False), None
+    if (order := first_order(plan)) is not None and not no_first_order(plan):
         value = -(order.drift * D**2 * with_curvature + (noise - order.less[k, k]) * bend) / 2
         bias_slope = Number(float(value), SETTINGS.slope_error * abs(value))
     return Galerkin(
@@ -260,8 +249,8 @@ def _finished(plan: Plan, h: Observable, chosen, levels: list[Level]) -> Galerki
         for s in (final.moving, final.still)
     ]
     errors = gaps + final.left_out + noise + RESOLVED * final.values
-    covariance, slopes, order = _noise_of_drift(plan), None, _order(plan)
-    if order is not None:
+    covariance, slopes = additive_noise(plan), None
+    if (order := first_order(plan)) is not None and not no_first_order(plan):
         slopes = [_bias_slope(plan, x.moving, x.axes, covariance, order) for x in (final, levels[-2])]
     mu_error = spread(parts[(..., *(0,) * c.ndim)]) + RESOLVED * math.sqrt(seconds.mean())
     return Galerkin(
