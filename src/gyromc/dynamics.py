@@ -203,12 +203,10 @@ def hfhr(dim, alpha: float, gamma: float, preconditioner=None) -> Dynamics:
     """
     d = _dimension(dim)
     alpha, gamma = positive(alpha, "alpha"), positive(gamma, "gamma")
-    zero, one = Scaled(0.0, d), Scaled(1.0, d)
-    if preconditioner is None:
-        D = Blocks(Scaled(alpha, d), zero, zero, Scaled(gamma, d))
-        Q = Blocks(zero, Scaled(-1.0, d), one, zero)
-        return Dynamics(D, Q, "SGHFHRMC", augmented=True)
-    C = symmetrised(as_operator(preconditioner, "preconditioner", size=d), +1, "preconditioner")
+    name, C = "SGHFHRMC", Scaled(1.0, d)
+    if preconditioner is not None:
+        name, C = f"{name}, preconditioned", as_operator(preconditioner, "preconditioner", size=d)
+    C = symmetrised(C, +1, "preconditioner")
     require(
         C.size == d,
         f"`preconditioner` acts on {C.size} numbers, and there are {d} parameters: pass one for {d} of them.",
@@ -217,8 +215,9 @@ def hfhr(dim, alpha: float, gamma: float, preconditioner=None) -> Dynamics:
         E = C.cholesky()
     except InvalidInput as error:
         raise InvalidInput(f"`preconditioner` must be positive definite. {error}") from None
+    zero = Scaled(0.0, d)
     D = Blocks(C.times(alpha), zero, zero, Scaled(gamma, d))
-    return Dynamics(D, Blocks(zero, E.times(-1.0), E.transposed(), zero), "SGHFHRMC, preconditioned", augmented=True)
+    return Dynamics(D, Blocks(zero, E.times(-1.0), E.transposed(), zero), name, augmented=True)
 
 
 def gaul(C, a: float, gamma: float) -> Dynamics:

@@ -10,7 +10,7 @@ difference of their averages. With E[μ̂_η] = μ + cη^p the bias at η is 2^p
 import dataclasses
 import enum
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -167,16 +167,6 @@ def too_costly(run: Run) -> str | None:
     return None
 
 
-class _Pairs(NamedTuple):
-    """What a coarse step and the two fine steps beside it change; the sums are of coarse less fine values."""
-
-    step: Any
-    fine: Any
-    coarse: Any
-    high: Any
-    low: Any
-
-
 def extrapolated(run: Run) -> dict[str, Bias]:
     """The bias of averages of as many steps as the run made, without the effect of the start, which a pair shares."""
     plan = run.plan.replace(num_steps=run.steps_done)
@@ -208,7 +198,7 @@ def _differences(plan: Plan) -> np.ndarray:
         coarse, fine = (scan.make_pieces(p, math.inf, None) for p in (plan, half))
         first = initial_state(plan)
         z, sums = jnp.asarray(first.z), jnp.zeros((count, len(plan.observables)), first.high.dtype)
-        pairs = _Pairs(jnp.asarray(0, jnp.int32), z, z, sums, sums)
+        pairs: Any = jnp.asarray(0, jnp.int32), z, z, sums, sums
         with interruptible("stopping; no bias is estimated") as interrupted:
             left = plan.num_steps + plan.burn_in
             while left and not interrupted:
@@ -217,7 +207,8 @@ def _differences(plan: Plan) -> np.ndarray:
                 left -= steps
         if interrupted:
             raise KeyboardInterrupt
-    averages = (np.asarray(pairs.high, float) + np.asarray(pairs.low, float)) / plan.num_steps
+    *_, high, low = pairs
+    averages = (np.asarray(high, float) + np.asarray(low, float)) / plan.num_steps
     require(
         bool(np.all(np.isfinite(averages))),
         "The pairs of chains for Richardson's extrapolation diverged: take a smaller `step_size`.",
@@ -226,9 +217,13 @@ def _differences(plan: Plan) -> np.ndarray:
 
 
 @eqx.filter_jit(donate="none")
-def _advance_pairs(coarse: scan.Pieces, fine: scan.Pieces, pairs: _Pairs, num_steps) -> _Pairs:
-    """So many coarse steps, each with two fine steps beside it."""
-    dtype, n, R = pairs.fine.dtype, coarse.dynamics.size, pairs.fine.shape[0]
+def _advance_pairs(coarse: scan.Pieces, fine: scan.Pieces, pairs: tuple, num_steps) -> tuple:
+    """So many coarse steps, each with two fine steps beside it.
+
+    `pairs` are the number of the step, the fine and the coarse states, and high and low parts of the sums of coarse less fine
+    values.
+    """
+    n, (R, _), dtype = coarse.dynamics.size, pairs[1].shape, pairs[1].dtype
 
     def corrected(pieces, y, zeta, xi):
         """The observables, less their martingale where there is one, and the state after one step."""
@@ -236,14 +231,14 @@ def _advance_pairs(coarse: scan.Pieces, fine: scan.Pieces, pairs: _Pairs, num_st
         return values if pieces.martingale is None else values - pieces.martingale.increments(after, xi), after
 
     def step(_, pairs):
-        k = pairs.step
+        k, fine_state, coarse_state, high, low = pairs
         one, two, rows, others = jax.random.split(jax.random.fold_in(coarse.key, k), 4)
         xi = [threefry.normal(key, (R, n), dtype) for key in (one, two)]
         zeta = [coarse.oracle.draw(key, coarse.target, R, coarse.dim, dtype) for key in (rows, others)]
-        values, after = corrected(coarse, pairs.coarse, zeta[0], (xi[0] + xi[1]) / math.sqrt(2))
-        first, middle = corrected(fine, pairs.fine, zeta[0], xi[0])
+        values, after = corrected(coarse, coarse_state, zeta[0], (xi[0] + xi[1]) / math.sqrt(2))
+        first, middle = corrected(fine, fine_state, zeta[0], xi[0])
         second, last = corrected(fine, middle, zeta[1], xi[1])
         counted = jnp.where(k >= coarse.burn_in, values - (first + second) / 2, 0)
-        return _Pairs(k + 1, last, after, *two_sum(pairs.high, pairs.low, counted))
+        return k + 1, last, after, *two_sum(high, low, counted)
 
     return jax.lax.fori_loop(0, num_steps, step, pairs)
