@@ -14,7 +14,7 @@ import numpy as np
 
 from gyromc.checks import positive, require, shown, whole
 from gyromc.errors import InvalidInput
-from gyromc.regression.adequacy.dependence import FEW_LEVELS
+from gyromc.regression.adequacy.residuals import FEW_LEVELS
 from gyromc.regression.scores import held_out_rows
 from gyromc.show.numbers import counted, listed
 from gyromc.tables.datatable import DataTable, as_numbers, as_text, is_dates, pandas_module, read_table, split_names
