@@ -8,7 +8,7 @@ from gyromc.regression.adequacy import design, laws
 from gyromc.regression.adequacy import residuals as trends
 from gyromc.regression.adequacy.assess import assess, bayesian_r_squared, held_out_coverage, observations, smooth
 from gyromc.regression.adequacy.checks import Aspect, ModelCheck, ModelVerdict, holm, judged
-from gyromc.regression.adequacy.residuals import chance, residuals
+from gyromc.regression.adequacy.residuals import ModelResiduals, chance, residuals
 from gyromc.regression.draws import Predictive, ResponseKind
 from gyromc.targets.families import Normal, Poisson
 from gyromc.targets.likelihoods import contrasts
@@ -137,6 +137,22 @@ def test_chances_of_outliers_are_those_of_studentised_residuals():
     found = assess(quick_draws(x[:, None], y, Normal(), rng), x[:, None], y).by_aspect[Aspect.OUTLIERS]
     assert found.details["rows"] == [2]
     assert found.verdict is ModelVerdict.MISFIT
+
+
+def test_chances_of_outliers_where_groups_shrink_are_those_of_what_a_row_leaves():
+    """A hat matrix that is no projection: against the residuals without their part along one of them, by dense matrices."""
+    rng, n = np.random.default_rng(5), 25
+    W = np.column_stack([np.ones(n), rng.normal(size=n), np.eye(5)[np.arange(n) % 5]])
+    root = np.linalg.cholesky(np.linalg.inv(W.T @ W + np.diag([1e-3, 1e-3, *[4.0] * 5])))
+    moves = (W @ root).T
+    A = np.eye(n) - moves.T @ moves
+    e = A @ rng.normal(size=n)
+    chances = laws.deleted(ModelResiduals(e, np.zeros(n), np.zeros((2, n)), moves, np.ones(n)))
+    for i in range(n):
+        left, C = e - A[i] * e[i] / A[i, i], A - np.outer(A[i], A[i]) / A[i, i]
+        t = e[i] / np.sqrt(A[i, i]) / np.sqrt(left @ left / np.trace(C))
+        freedom = np.trace(C) ** 2 / np.trace(C @ C)
+        assert chances[i] == pytest.approx(2 * stats.t.sf(abs(t), freedom), rel=1e-2)
 
 
 def test_classes_that_come_more_often_than_predicted():

@@ -204,7 +204,15 @@ def compare(
     if not fitted:
         raise InvalidInput(f"No family could be fitted. {'; '.join(f'{name}: {why}' for name, why in found.items())}")
     best = max(fitted.values(), key=lambda one: one.elpd)
-    return Comparison(tuple(_candidate(name, one, best) for name, one in found.items()), len(rows), len(y))
+    candidates = []
+    for name, one in found.items():
+        if isinstance(one, str):
+            candidates.append(ComparedFamily(name, refused=one))
+            continue
+        gaps = ComparedFamily.against(one.elpd_rows, best.elpd_rows, one.scale)
+        heavy = int(one.influential.size)
+        candidates.append(ComparedFamily(name, one.elpd, one.std_error, one.p_loo, heavy=heavy, **gaps))
+    return Comparison(tuple(candidates), len(rows), len(y))
 
 
 def _left_out(
@@ -227,11 +235,3 @@ def _left_out(
         density = np.where(near > TINY, np.log(np.maximum(near, TINY)), density)
     weights = given["weights"]
     return loo(density if weights is None else weights * density, scale)
-
-
-def _candidate(family: str, found: Loo | str, best: Loo) -> ComparedFamily:
-    if isinstance(found, str):
-        return ComparedFamily(family, refused=found)
-    gaps = ComparedFamily.against(found.elpd_rows, best.elpd_rows, found.scale)
-    heavy = int(found.influential.size)
-    return ComparedFamily(family, found.elpd, found.std_error, found.p_loo, heavy=heavy, **gaps)

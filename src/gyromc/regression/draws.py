@@ -17,7 +17,6 @@ from jaxtyping import Float
 from scipy import special
 
 from gyromc.checks import numbers, require
-from gyromc.errors import InvalidInput
 from gyromc.io.codec import known_classes
 from gyromc.posterior import weighted_quantiles
 from gyromc.regression.averages import (
@@ -330,11 +329,20 @@ class Draws:
             "Counts of successes need `trials`, one number for each row of `X`.",
         )
         given = {"trials": trials, "censored": np.zeros(num_rows) if censored is None else censored}
-        return {
-            "offset": of_rows(offset, "offset", num_rows),
-            "known": tuple(of_rows(given[name], name, num_rows) for name in self.likelihood.known),
-            "groups": tuple(group.added(_term_of(group, groups, num_rows)) for group in self.groups),
-        }
+        terms, added = {term.name: term for term in groups}, []
+        for group in self.groups:
+            name, term = group.name, terms.get(group.name)
+            require(
+                term is not None,
+                f"`groups` has no term for the group {name!r} of the fit. Pass a `GroupTerm`; index -1 stands for a new level.",
+            )
+            require(
+                term.columns == group.columns and len(term.Z) == num_rows,
+                f"The group {name!r} must have the columns {', '.join(group.columns)} for {num_rows} rows.",
+            )
+            added.append(group.added(term))
+        known = tuple(of_rows(given[name], name, num_rows) for name in self.likelihood.known)
+        return {"offset": of_rows(offset, "offset", num_rows), "known": known, "groups": tuple(added)}
 
     def _columns(self, X) -> np.ndarray:
         X = numbers(X, "X")
@@ -359,20 +367,6 @@ class Draws:
         for group in groups:
             t += group(rows, dtype)
         return t, (*(k[rows].astype(dtype, copy=False) for k in known), *(g[..., None] for g in self.given))
-
-
-def _term_of(group: GroupDraws, terms: Sequence[GroupTerm], num_rows: int) -> GroupTerm:
-    """The term of new rows for a fitted group."""
-    for term in terms:
-        if term.name == group.name:
-            fits = term.columns == group.columns and len(term.Z) == num_rows
-            require(
-                fits, f"The group {group.name!r} must have the columns {', '.join(group.columns)} for {num_rows} rows."
-            )
-            return term
-    raise InvalidInput(
-        f"`groups` has no term for the group {group.name!r} of the fit. Pass a `GroupTerm`; index -1 stands for a new level."
-    )
 
 
 MOST_DRAWS = 1000
@@ -412,11 +406,10 @@ class Predictive:
         """
         t, given = posterior.thinned(most_draws).predictors(X, **beside)
         chains, draws = t.shape[:2]
-        return cls(
-            posterior.likelihood,
-            t.reshape(chains * draws, *t.shape[2:]),
-            tuple(_by_draw(g, chains, draws) for g in given),
-        )
+        # What broadcasts with chains × draws × rows, as what broadcasts with S × rows; what has no draws stays.
+        by_draw = lambda g: np.broadcast_to(g, (chains, draws, g.shape[-1])).reshape(chains * draws, -1)
+        given = tuple(g if g.ndim < 2 else by_draw(g) for g in given)
+        return cls(posterior.likelihood, t.reshape(chains * draws, *t.shape[2:]), given)
 
     @property
     def num_draws(self) -> int:
@@ -461,13 +454,6 @@ class Predictive:
     def replicate(self, rng: np.random.Generator) -> np.ndarray:
         """One response for each draw and row, S × n: data as they would come if the model were right."""
         return self.likelihood.sample(rng, self.t, *self.given)
-
-
-def _by_draw(given: np.ndarray, chains: int, draws: int) -> np.ndarray:
-    """An array that broadcasts with chains × draws × rows, as one that broadcasts with S × rows."""
-    if given.ndim < 2:
-        return given
-    return np.broadcast_to(given, (chains, draws, given.shape[-1])).reshape(chains * draws, -1)
 
 
 POSTERIOR_CLASSES = known_classes(Draws, GroupDraws, Units, *families.LIKELIHOODS)

@@ -76,8 +76,8 @@ class Coefficient:
     sd: float
     low: float
     high: float
-    std_error: float
-    bias: float
+    std_error: float = 0.0
+    bias: float = 0.0
     sd_error: float = 0.0
     low_error: float = 0.0
     high_error: float = 0.0
@@ -244,18 +244,9 @@ def fit(
     about = {"names": names, "classes": classes, "intercept": flag(intercept, "intercept"), "priors": priors}
     by_row = {"groups": groups, "offset": offset, "weights": weights, "trials": trials, "censored": censored}
     problem = read(X, y, family, prior_scale=positive(prior_scale, "prior_scale"), **about, **by_row)
-    found = solve(
-        standardise(problem),
-        problem.names,
-        relative_error(effort),
-        classes=problem.classes,
-        groups=problem.groups,
-        level=level,
-        num_chains=num_chains,
-        num_draws=num_draws,
-        seed=seed,
-        progress=progress,
-    )
+    options = {"level": level, "num_chains": num_chains, "num_draws": num_draws, "seed": seed, "progress": progress}
+    options |= {"classes": problem.classes, "groups": problem.groups}
+    found = solve(standardise(problem), problem.names, relative_error(effort), **options)
     if found.warnings:
         warnings.warn(" ".join(found.warnings), GyromcWarning, stacklevel=2)
     return found
@@ -277,28 +268,19 @@ def relative_error(effort: str | float) -> float:
     return found
 
 
-def solve(
-    standard: Standardised,
-    names: Sequence[str],
-    error: float,
-    *,
-    classes: tuple[str, ...] | None = None,
-    groups: Sequence[GroupTerm] = (),
-    level: float = 0.95,
-    num_chains: int = 64,
-    num_draws: int = 2048,
-    seed: int = 0,
-    progress: bool | None = False,
-) -> Fit:
+def solve(standard: Standardised, names: Sequence[str], error: float, **options: Any) -> Fit:
     """The posterior of a standardised regression, with errors of about `error` posterior standard deviations or less.
 
-    `names`: of the columns; everything else as for `fit`.
+    `names`: of the columns; `options`: as for `fit`, those of its arguments that are no data.
     """
-    shape = num_chains, math.ceil(whole(num_draws, "num_draws", least=1) / num_chains)
-    dim = standard.target.dim
-    require_memory(8 * math.prod(shape) * dim, f"{math.prod(shape):,} draws of {dim:,} parameters", "Take fewer.")
-    question = _Question(standard, tuple(names), classes, tuple(groups), error, level, shape, seed, progress)
+    question = _Question(standard, tuple(names), error, **options)
     refused: dict[str, str] = {}
+    dim = standard.target.dim
+    require_memory(
+        8 * math.prod(question.shape) * dim,
+        f"{math.prod(question.shape):,} draws of {dim:,} parameters",
+        "Take fewer.",
+    )
     for name, method in METHODS.items():
         found = method(question)
         if isinstance(found, Fit):
@@ -309,17 +291,23 @@ def solve(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Question:
-    """What `solve` was asked; `shape`: in how many groups how many draws are kept."""
+    """What `solve` was asked."""
 
     standard: Standardised
     names: tuple[str, ...]
-    classes: tuple[str, ...] | None
-    groups: tuple[GroupTerm, ...]
     error: float
-    level: float
-    shape: tuple[int, int]
-    seed: int
-    progress: bool | None
+    classes: tuple[str, ...] | None = None
+    groups: tuple[GroupTerm, ...] = ()
+    level: float = 0.95
+    num_chains: int = 64
+    num_draws: int = 2048
+    seed: int = 0
+    progress: bool | None = False
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """In how many groups how many draws are kept."""
+        return self.num_chains, math.ceil(whole(self.num_draws, "num_draws", least=1) / self.num_chains)
 
     @property
     def target(self) -> MixedRegression:
@@ -344,16 +332,21 @@ class _Question:
 
     @property
     def further(self) -> list[tuple[str, str | None]]:
-        """The names of the further parameters, as `Draws.further` orders them."""
-        likelihood, names = self.target.likelihood, list(self.target.likelihood.auxiliary)
+        """The names of the further parameters: σ where it was integrated out, else as `Draws.further` orders them."""
+        likelihood = self.target.likelihood
+        names = ["sigma"] if isinstance(likelihood, Normal) else list(likelihood.auxiliary)
         if likelihood.cutpoints and self.classes is not None:
             names = [f"{low} | {high}" for low, high in itertools.pairwise(self.classes)]
         return [(name, None) for name in (*names, *(name for term in self.groups for name in term.names))]
 
-    def fit(self, posterior: Draws, coefficients: Any, auxiliary: Any, reason: str, **more: Any) -> Fit:
-        about = {"family": self.target.likelihood.name, "names": self.names, "classes": self.classes}
-        tables = {"coefficients": tuple(coefficients), "auxiliary": tuple(auxiliary)}
-        return Fit(**about, **tables, posterior=posterior, target=self.target, reason=reason, level=self.level, **more)
+    def fit(self, posterior: Draws, columns: Sequence[np.ndarray], reason: str, **more: Any) -> Fit:
+        """The fit with its table; `columns`: the numbers of `Coefficient`, each for coefficients and further parameters."""
+        labels, numbers = [*self.coefficients, *self.further], np.transpose(columns).tolist()
+        rows = tuple(Coefficient(*label, *row) for label, row in zip(labels, numbers, strict=True))
+        first = len(self.coefficients)
+        about = {"family": self.target.likelihood.name, "names": self.names, "classes": self.classes, "reason": reason}
+        tables = {"coefficients": rows[:first], "auxiliary": rows[first:]}
+        return Fit(**about, **tables, posterior=posterior, target=self.target, level=self.level, **more)
 
     def from_draws(
         self, posterior: Draws, mean, sd, std_error, known: Any, reason: str, scarcity: float = 1.0, **more: Any
@@ -369,14 +362,7 @@ class _Question:
         count = known[0].shape[1]
         ends[:, :count], errors[:, :count] = known
         columns = mean, sd, *ends, std_error, np.zeros(len(mean)), scarcity * sd_errors(draws), *errors
-        rows = _table([*self.coefficients, *self.further], *columns)
-        first = len(self.coefficients)
-        return self.fit(posterior, rows[:first], rows[first:], reason, **more)
-
-
-def _table(labels: Sequence[tuple[str, str | None]], *columns: np.ndarray) -> list[Coefficient]:
-    rows = zip(labels, *columns, strict=True)
-    return [Coefficient(name, output, *(float(v) for v in values)) for (name, output), *values in rows]
+        return self.fit(posterior, columns, reason, **more)
 
 
 def _closed_form(question: _Question) -> Fit | str:
@@ -389,13 +375,13 @@ def _closed_form(question: _Question) -> Fit | str:
     (T, offset), scale = question.map, float(target.prior_precision) ** -0.5
     found = integrate(target.X, target.y, scale, T, standard.count, standard.noise_prior)
     theta, sigma = found.draws(np.random.default_rng(question.seed), question.shape)
-    (mean, sd), none, unit = found.moments(), np.zeros(len(T)), standard.units.y_scale
-    low, high = (found.quantiles(end) + offset for end in question.ends)
-    noise = Coefficient("sigma", None, *(unit * value for value in found.sigma(question.ends)), std_error=0.0, bias=0.0)
+    mean, sd = found.moments()
+    ends = [found.quantiles(end) + offset for end in question.ends]
+    unit = standard.units.y_scale
+    noise = unit * np.array(found.sigma(question.ends))
     return question.fit(
         Draws(target.likelihood, standard.units, theta, (unit * sigma,)),
-        _table(question.coefficients, mean + offset, sd, low, high, none, none),
-        [noise],
+        np.column_stack([[mean + offset, sd, *ends], noise]),
         "Independent draws: given σ the posterior is Gaussian, and p(σ | y) is known in closed form. Means, standard "
         "deviations and intervals of the coefficients are integrals over σ, by quadrature; no chain was run.",
     )

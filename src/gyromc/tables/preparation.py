@@ -15,7 +15,7 @@ import numpy as np
 
 from gyromc.checks import positive, require, shown, whole
 from gyromc.errors import InvalidInput
-from gyromc.regression.adequacy.dependence import FEW_LEVELS
+from gyromc.regression.adequacy.residuals import FEW_LEVELS
 from gyromc.regression.problem import GroupTerm, settable
 from gyromc.regression.scores import held_out_rows
 from gyromc.show.numbers import counted, did_you_mean, listed

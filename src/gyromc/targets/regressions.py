@@ -68,10 +68,6 @@ class Regression(SumOverData):
         """What the rows are multiplied by: θ, or a column for each linear predictor of a row."""
         return params
 
-    def losses(self, params, X, y) -> Scalar:
-        """Σ_i ℓ_i(θ) over the rows given."""
-        return jnp.sum(self.loss(X @ self.by_column(params), y))
-
     def slopes(self, params, X, y):
         """Σ_i ∇ℓ_i(θ) over the rows given."""
         return (self.slope(X @ self.by_column(params), y).T @ X).reshape(-1)
@@ -86,7 +82,8 @@ class Regression(SumOverData):
         return self.X, self.y
 
     def potential(self, params):
-        return self.losses(params, self.X, self.y) + 0.5 * self.prior_precision * jnp.vdot(params, params)
+        losses = self.loss(self.X @ self.by_column(params), self.y)
+        return jnp.sum(losses) + 0.5 * self.prior_precision * jnp.vdot(params, params)
 
     def gradient(self, params):
         return self.slopes(params, self.X, self.y) + self.prior_gradient(params)
@@ -158,13 +155,12 @@ class KnownLikelihood(SumOverData):
     def mean_data_hessian(self, points: np.ndarray) -> np.ndarray:
         """The mean over points of Σ_i ∇²ℓ_i."""
         spend(len(points) + points.shape[-1])
-        return self.over_data(lambda X, y: self.curved(X, self._mean_curvatures(points, X)), len(points))
 
-    def _mean_curvatures(self, points: np.ndarray, X: np.ndarray) -> np.ndarray:
-        found = 0.0
-        for part in self._parts(points, len(X)):
-            found = found + self.likelihood.curvature(self.predictors(part, X)).sum(axis=0) / len(points)
-        return np.asarray(found)
+        def block(X: np.ndarray, y: np.ndarray) -> np.ndarray:
+            of = lambda part: self.likelihood.curvature(self.predictors(part, X)).sum(axis=0) / len(points)
+            return self.curved(X, sum(map(of, self._parts(points, len(X)))))
+
+        return self.over_data(block, len(points))
 
     def curved(self, X: np.ndarray, w: np.ndarray) -> np.ndarray:
         """Σ_i x_i x_iᵀ times the curvature of each row in its linear predictors, rows or rows × q × q."""

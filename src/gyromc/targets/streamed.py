@@ -188,7 +188,16 @@ class StreamedRegression(KnownLikelihood):
         if count not in samples:
             index = np.arange(N) if count == N else np.sort(np.random.default_rng(0).choice(N, count, replace=False))
             by_row = self.kept.by_row or (self.source if self.source.reads_rows else None)
-            X, y = _picked(self.source, index) if by_row is None or count == N else by_row.read(index)
+            if by_row is None or count == N:
+                # In one pass: the source reads no single rows, or all are wanted.
+                first, parts = 0, []
+                for X, y in self.source.blocks(2**16):
+                    own = index[np.searchsorted(index, first) : np.searchsorted(index, first + len(X))] - first
+                    parts.append((X[own], y[own]))
+                    first += len(X)
+                X, y = (np.concatenate(column) for column in zip(*parts, strict=True))
+            else:
+                X, y = by_row.read(index)
             samples.clear()
             samples[count] = np.asarray(X, float), np.asarray(y, float)
         return samples[count]
@@ -217,16 +226,6 @@ class StreamedRegression(KnownLikelihood):
         if order == 1:
             return first @ X
         return (first - self.likelihood.curvature(t) * (X @ (theta - center))) @ X  # T8
-
-
-def _picked(source: RowSource, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rows by their sorted numbers, from one pass over a source that cannot read single rows."""
-    first, parts = 0, []
-    for X, y in source.blocks(2**16):
-        own = index[np.searchsorted(index, first) : np.searchsorted(index, first + len(X))] - first
-        parts.append((X[own], y[own]))
-        first += len(X)
-    return np.concatenate([X for X, _ in parts]), np.concatenate([y for _, y in parts])
 
 
 def _check_rows(source: RowSource, family: Callable[..., WithLikelihood]) -> None:

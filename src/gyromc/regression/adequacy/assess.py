@@ -17,15 +17,17 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from gyromc.regression.adequacy import design, laws, links
+from gyromc.regression.adequacy import design, laws
 from gyromc.regression.adequacy.checks import SETTINGS, Aspect, ModelCheck, ModelVerdict, judged
-from gyromc.regression.adequacy.dependence import dependence
 from gyromc.regression.adequacy.residuals import (
     ModelResiduals,
     curvature,
+    dependence,
     even_spread,
     interactions,
+    link,
     natural_spline,
+    proportional_odds,
     residuals,
 )
 from gyromc.regression.draws import Draws, Predictive, ResponseKind
@@ -115,13 +117,12 @@ def assess(
     ```
     """
     rng = np.random.default_rng([seed, 7])
-    names = [f"x{j}" for j in range(X.shape[1])] if names is None else list(names)
-    sources = names if sources is None else list(sources)
+    names = list(names or (f"x{j}" for j in range(X.shape[1])))
+    sources = list(sources or names)
     counts = np.ones(len(X)) if weights is None else np.asarray(weights, float)
     whole = _whole(counts)
-    rows, total = observations(
-        counts, rng, max(SETTINGS.least_rows, SETTINGS.most_rows // posterior.likelihood.outputs)
-    )
+    most = max(SETTINGS.least_rows, SETTINGS.most_rows // posterior.likelihood.outputs)
+    rows, total = observations(counts, rng, most)
     part, y_part = X[rows], np.asarray(y, float)[rows]
     most_draws = int(np.clip(SETTINGS.most_numbers // len(rows), SETTINGS.least_draws, SETTINGS.most_draws))
     law = Predictive.of(posterior, part, most_draws, **cut(beside, rows))
@@ -132,14 +133,15 @@ def assess(
     deviance = -2 * scale * log_density.sum(axis=1)
     # under the model, times completed by draws from it are times that were never censored
     y_part = law.completed(y_part, rng)
-    del log_density  # as large as draws × rows, like what follows
+    del log_density  # as large as draws × rows, like `outputs`
     outputs = residuals(law, y_part, replicates)
     seen = counts > 0
+    every = weights is None and len(rows) == len(X)
+    in_order = np.argsort(np.arange(len(X)) if order is None else order, kind="stable") if every else None
     others = {name: values[rows] for name, values in (unused or {}).items()}
-    in_order = np.argsort(np.arange(len(X)) if order is None else order, kind="stable") if len(rows) == len(X) else None
+    given = law, part, y_part, outputs, left_out, names, sources, in_order, others, rng
     checks = [
-        dependence(outputs, y_part, in_order if weights is None else None, others) if whole else None,
-        *(_checks_of_rows(law, part, y_part, outputs, left_out, names, sources, rng) if whole else [not_made(counts)]),
+        *(_checks_of_rows(*given) if whole else [_not_made(counts)]),
         laws.influence(left_out),
         design.separation(X[seen], np.asarray(y, float)[seen], names, law.kind),
         design.collinearity(X[seen], names, sources, counts[seen]),
@@ -162,31 +164,34 @@ def assess(
     )
 
 
-def _checks_of_rows(law, X, y, outputs, left_out, names, sources, rng) -> list[ModelCheck | None]:
+def _checks_of_rows(law, X, y, outputs, left_out, names, sources, order, unused, rng) -> list[ModelCheck | None]:
     """The checks in which each row is one observation."""
+    if law.kind is ResponseKind.CLASSES:
+        of_law = laws.class_calibration(outputs)
+        chances = laws.class_tails(law, y, left_out.log_weights)
+    else:
+        parts = laws.distribution(law, y)
+        of_law = laws.calibration(*laws.averaged(parts, left_out.log_weights), rng)
+        normal = isinstance(law.likelihood, Normal)
+        chances = laws.deleted(outputs[0]) if normal else laws.tails(*laws.averaged(parts))
     return [
-        *_law_checks(law, y, outputs, left_out, rng),
+        dependence(outputs, y, order, unused),
+        laws.dispersion(law, y, outputs[0]),
+        of_law,
+        laws.outliers(chances),
         curvature(outputs, X, names),
         interactions(outputs, X, names, sources),
-        links.link(law, outputs[0], X.shape[1]),
-        links.proportional_odds(law, X, y, names),
+        link(law, outputs[0], X.shape[1]),
+        proportional_odds(law, X, y, names),
         even_spread(outputs[0]) if law.kind is ResponseKind.NUMBERS else None,
     ]
 
 
-def _law_checks(
-    law: Predictive, y: np.ndarray, outputs: list[ModelResiduals], left_out: Loo, rng: np.random.Generator
-) -> list[ModelCheck | None]:
-    """The checks of the law of y."""
-    found: list[ModelCheck | None] = [laws.dispersion(law, y, outputs[0])]
-    if law.kind is ResponseKind.CLASSES:
-        chances = laws.class_tails(law, y, left_out.log_weights)
-        return [*found, laws.class_calibration(outputs), laws.outliers(chances)]
-    parts = laws.distribution(law, y)
-    calibration = laws.calibration(*laws.averaged(parts, left_out.log_weights), rng)
-    normal = isinstance(law.likelihood, Normal)
-    chances = laws.deleted(outputs[0]) if normal else laws.tails(*laws.averaged(parts))
-    return [*found, calibration, laws.outliers(chances)]
+def _not_made(counts: np.ndarray) -> ModelCheck:
+    """The check that says that weights are not whole, and that there are no checks of how responses vary."""
+    row = int(np.argmax(np.abs(counts - np.round(counts))))
+    details = {"row": row, "made": False}
+    return ModelCheck(Aspect.WEIGHTS, float(counts[row]), details=details, verdict=ModelVerdict.LOOK)
 
 
 def chosen_rows(num_rows: int, rng: np.random.Generator, most: int = SETTINGS.most_rows) -> np.ndarray:
@@ -210,14 +215,6 @@ def observations(
 def _whole(counts: np.ndarray) -> bool:
     """Whether every row stands for a whole number of observations."""
     return bool(np.all(counts == np.round(counts)))
-
-
-def not_made(counts: np.ndarray) -> ModelCheck:
-    """The check that says that weights are not whole, and that there are no checks of how responses vary."""
-    row = int(np.argmax(np.abs(counts - np.round(counts))))
-    return ModelCheck(
-        Aspect.WEIGHTS, float(counts[row]), details={"row": row, "made": False}, verdict=ModelVerdict.LOOK
-    )
 
 
 def held_out_coverage(

@@ -21,7 +21,7 @@ def dispersion(law: Predictive, y: np.ndarray, output: ModelResiduals) -> ModelC
     """Pearson's χ² per degree of freedom, for counts; its p from replicated data, on both sides.
 
     A linear model fits its noise to the residuals, and a class has no variance of its own: for these, None. `details`: `zeros`,
-    whether there are more zeros than a negative binomial law of this dispersion has.
+    whether there are more zeros, by three standard errors, than a negative binomial law of this dispersion has.
     """
     if law.kind is not ResponseKind.COUNTS:
         return None
@@ -33,22 +33,19 @@ def dispersion(law: Predictive, y: np.ndarray, output: ModelResiduals) -> ModelC
     repeated = np.mean(output.replicates**2, axis=1)
     above, below = np.sum(repeated >= ratio), np.sum(repeated <= ratio)
     p = min(1.0, 2 * (1 + min(above, below)) / (repeated.size + 1))
+    many_zeros = False
+    if ratio > 1:
+        # Zeros with the variance μ + μ²/k of this mean and dispersion: Pearson's χ² is 1 + μ/k in a row.
+        k = float(np.mean(output.fitted)) / (ratio - 1)
+        expected = float(np.sum(np.exp(-k * np.log1p(output.fitted / k))))
+        many_zeros = int(np.sum(y == 0)) > expected + 3 * math.sqrt(expected)
     return ModelCheck(
         Aspect.DISPERSION,
         ratio,
         float(p),
         not 1 / SETTINGS.overdispersed < ratio < SETTINGS.overdispersed,
-        {"rows": n, "least": _least(repeated), "zeros": _many_zeros(y, output.fitted, ratio)},
+        {"rows": n, "least": _least(repeated), "zeros": many_zeros},
     )
-
-
-def _many_zeros(y: np.ndarray, mean: np.ndarray, ratio: float) -> bool:
-    """Whether zeros are more, by three standard errors, than with the variance μ + μ²/k of this mean and dispersion."""
-    if ratio <= 1:
-        return False
-    k = float(np.mean(mean)) / (ratio - 1)  # Pearson's χ² is 1 + μ/k in a row
-    expected = float(np.sum(np.exp(-k * np.log1p(mean / k))))
-    return int(np.sum(y == 0)) > expected + 3 * math.sqrt(expected)
 
 
 def _least(repeated: np.ndarray) -> float:
@@ -85,17 +82,24 @@ def tails(below: np.ndarray, upto: np.ndarray) -> np.ndarray:
 def deleted(output: ModelResiduals) -> np.ndarray:
     """How unlikely each residual of a model with normal noise is, σ² estimated from the other rows (externally studentised).
 
-    Var(e) = σ²(1 - H) where H is the hat matrix, also where priors and groups shrink; so e_i²/(1 - h_i) is what a row adds to the
-    sum of squares, and t_i has Student's law with n - Σh - 1 degrees of freedom. A row that the fit follows tells nothing: 1.
+    The residuals e have the covariance σ²A, A = I - H, also where priors and groups shrink and H is no projection. What is left
+    of them without their part along e_i, r = e - A_i e_i/A_ii, is independent of e_i, and |r|² is nearly σ² times χ²: its mean
+    is σ² tr C and its variance 2σ⁴ tr C², C = A - A_i A_iᵀ/A_ii. So e_i/√A_ii over the root of |r|²/tr C has Student's law with
+    (tr C)²/tr C² degrees of freedom. A row that the fit follows tells nothing: 1.
     """
-    inner = 1 - output.leverages
-    freedom = output.values.size - float(output.leverages.sum()) - 1
-    if freedom < 1:
-        return np.ones(output.values.size)
-    squares = output.values**2 / np.maximum(inner, SETTINGS.followed)
-    total = float(np.sum(output.values**2))
-    others = np.maximum(total - squares, 1e-12 * total + 1e-300) / freedom  # all residuals may be zero
-    return np.where(inner > SETTINGS.followed, 2 * special.stdtr(freedom, -np.sqrt(squares / others)), 1.0)
+    values, directions = output.hat
+    e, n = output.values, output.values.size
+    lost = [1 - (1 - values) ** power for power in (1, 2, 3)]  # of the eigenvalues of A, A² and A³
+    first, second, third = (np.maximum(1 - directions**2 @ gone, 0.0) for gone in lost)
+    inner = np.maximum(first, SETTINGS.followed)
+    along = e - directions @ (values * (directions.T @ e))  # Ae
+    rest = np.sum(e**2) - 2 * e * along / inner + second * (e / inner) ** 2
+    mean = n - lost[0].sum() - second / inner
+    variance = n - lost[1].sum() - 2 * third / inner + (second / inner) ** 2
+    if mean.min() < 1:
+        return np.ones(n)
+    ratio = e**2 / inner / np.maximum(rest / mean, 1e-12 * np.mean(e**2) + 1e-300)  # all residuals may be zero
+    return np.where(first > SETTINGS.followed, 2 * special.stdtr(mean**2 / variance, -np.sqrt(ratio)), 1.0)
 
 
 def class_tails(law: Predictive, y: np.ndarray, log_weights: np.ndarray) -> np.ndarray:

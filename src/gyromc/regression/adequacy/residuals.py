@@ -1,7 +1,8 @@
 """Standardised residuals of a model, and the structure that the columns leave in them.
 
-Input: a `Predictive`, the observed y and the columns of X. Output: `ModelResiduals`, and `ModelCheck`s for curves, products of
-columns, and a standard deviation that changes with the mean; p-values are corrected for the columns or pairs that were searched.
+Input: a `Predictive`, the observed y, the columns of X, the order of the rows, and columns that the model leaves out. Output:
+`ModelResiduals`, and `ModelCheck`s for curves, products of columns, a standard deviation that changes with the mean, rows that
+depend on each other, and links; p-values are corrected for the columns or pairs that were searched.
 Residuals are taken at the posterior mean. A candidate column is tested by the score test of adding it: directions in which the
 model was fitted are removed, which are read from the draws, because the posterior covariance of the means, in units of the noise,
 is the hat matrix H of the fit. What is left of a candidate, Z⊥, has Z⊥ᵀr ~ N(0, Z⊥ᵀZ⊥) in large samples; replicated responses
@@ -11,15 +12,21 @@ correct the law of the test in small ones.
 import dataclasses
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from scipy import linalg, special
 
 from gyromc.regression.adequacy.checks import SETTINGS, Aspect, ModelCheck
 from gyromc.regression.draws import Predictive, ResponseKind
+from gyromc.targets.families import Bernoulli, Binomial, Ordinal
 
 KNOTS = {4: (0.05, 0.35, 0.65, 0.95), 3: (0.1, 0.5, 0.9)}  # Harrell's quantiles
+LEAST_ROWS = 20
+MATTERS = 0.05  # share of the residuals' variance
+CLEAR = 0.01  # p, from which one finding goes before another
+FEW_LEVELS = 5  # with fewer, a column is a property of rows and no group of them
+SORTED = 0.9  # share of steps in one direction, from which the rows are in the order of the responses
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -44,12 +51,19 @@ class ModelResiduals:
     classes: bool = False
 
     @functools.cached_property
-    def _fitted_directions(self) -> np.ndarray:
-        """Orthonormal directions, n × rank, in which the model follows the responses."""
+    def hat(self) -> tuple[np.ndarray, np.ndarray]:
+        """H by its eigenvalues, in (0, 1], and orthonormal directions, n × rank: how far the model follows the responses."""
         short = self.moves.shape[0] < self.moves.shape[1]
         values, vectors = linalg.eigh(self.moves @ self.moves.T if short else self.moves.T @ self.moves)
-        kept = values > SETTINGS.fitted
-        return self.moves.T @ vectors[:, kept] / np.sqrt(values[kept]) if short else vectors[:, kept]
+        kept = values > SETTINGS.least_left
+        directions = self.moves.T @ vectors[:, kept] / np.sqrt(values[kept]) if short else vectors[:, kept]
+        return np.minimum(values[kept], 1.0), directions
+
+    @functools.cached_property
+    def _fitted_directions(self) -> np.ndarray:
+        """Orthonormal directions, n × rank, in which the model follows the responses."""
+        values, directions = self.hat
+        return directions[:, values > SETTINGS.fitted]
 
     @functools.cached_property
     def leverages(self) -> np.ndarray:
@@ -270,3 +284,107 @@ def _explained(squares: np.ndarray, Q: np.ndarray) -> np.ndarray:
     away = squares - squares.mean(axis=-1, keepdims=True)
     total = np.sum(away**2, axis=-1)
     return np.sum((away @ Q) ** 2, axis=-1) / np.maximum(total, 1e-300)
+
+
+def dependence(
+    outputs: Sequence[ModelResiduals],
+    y: np.ndarray,
+    order: np.ndarray | None = None,
+    unused: Mapping[str, np.ndarray] | None = None,
+) -> ModelCheck | None:
+    """Test all of these, corrected for their number; None where there is nothing to test.
+
+    **Arguments:**
+
+    - `y`: the responses; `order`: the rows as they follow each other, None where that is not known.
+    - `unused`: columns that the model leaves out: levels as whole numbers from 0, others as floating-point numbers.
+
+    `details`: `kind` ("order", "group" or "column"), `name`, and `lag`, the correlation of neighbouring rows.
+    """
+    found = []
+    if order is not None and y.size >= LEAST_ROWS and not _sorted(y[order], outputs[0].classes):
+        found += [_lag(output, order) for output in outputs]
+    for name, x in (unused or {}).items():
+        if np.issubdtype(x.dtype, np.integer):
+            candidates = (x[:, None] == np.arange(x.max() + 1)).astype(float)
+            kind = "group" if candidates.shape[1] >= FEW_LEVELS else "column"
+        else:
+            candidates, kind = np.column_stack([x - x.mean(), natural_spline(x)]), "column"
+        tests = [output.together(candidates) for output in outputs]
+        found += [(p, share, {"kind": kind, "name": name, "lag": 0.0}) for share, p in tests]
+    if not found:
+        return None
+    # a column left out is a choice of the user's; rows that depend on each other make errors too small, and go first
+    wrong = lambda p, share, details: details["kind"] != "column" and share > MATTERS and len(found) * p < CLEAR
+    p, share, details = min(found, key=lambda one: (not wrong(*one), one[0], -one[1]))
+    large = share > MATTERS and details["kind"] != "column"
+    return ModelCheck(Aspect.DEPENDENCE, share, min(1.0, len(found) * p), large, details)
+
+
+def _sorted(y: np.ndarray, classes: bool) -> bool:
+    """Whether rows were put into the order of their responses, so that neighbours are alike whatever the model."""
+    steps = np.diff(y)
+    if classes:
+        return bool(np.mean(steps == 0) > SORTED)
+    moved = steps[steps != 0]
+    return not moved.size or not 1 - SORTED < np.mean(moved > 0) < SORTED
+
+
+def _lag(output: ModelResiduals, order: np.ndarray) -> tuple[float, float, dict]:
+    """p and r² of the correlation r of neighbouring residuals; its law under the model from replicated residuals."""
+    of = lambda e: np.sum(e[..., 1:] * e[..., :-1], axis=-1) / np.maximum(np.sum(e**2, axis=-1), 1e-300)
+    lag = float(of(output.values[order]))
+    repeated = of(output.without_fitted(output.replicates)[:, order])
+    z = (lag - repeated.mean()) / max(float(repeated.std(ddof=1)), 1e-300)
+    return float(2 * special.ndtr(-abs(z))), lag**2, {"kind": "order", "name": "", "lag": lag}
+
+
+def link(law: Predictive, output: ModelResiduals, columns: int) -> ModelCheck | None:
+    """Whether probabilities rise more steeply towards 1 or towards 0 than the logistic link lets them.
+
+    Aranda-Ordaz's links, p = 1 - (1 + λeᵗ)^{-1/λ}, contain the logistic one (λ = 1) and the complementary log-log (λ → 0). About
+    λ = 1 the linear predictor changes by log(1 + eᵗ)/p - 1. With one column a link cannot be told from a curve: None.
+    """
+    if not isinstance(law.likelihood, Bernoulli | Binomial) or columns < 2:
+        return None
+    t = law.t.mean(axis=0)
+    bend = (np.logaddexp(0.0, t) / special.expit(t) - 1)[:, None]
+    (share,), (p,) = output.each(bend)
+    steeper = bool(output.left(bend)[:, 0] @ output.values > 0)
+    return ModelCheck(Aspect.LINK, float(share), float(p), share > SETTINGS.link_share, {"steeper": steeper})
+
+
+def proportional_odds(law: Predictive, X: np.ndarray, y: np.ndarray, names: list[str]) -> ModelCheck | None:
+    """Whether a column changes the odds of all higher classes alike, column by column; None unless classes are ordered.
+
+    Each of the K cutpoints has a linear predictor η_k = c_k - t. The score of a slope of its own for all but one of them is
+    compared with its covariance, both given the cutpoints and slopes that were fitted.
+    """
+    if not isinstance(law.likelihood, Ordinal) or law.likelihood.num_classes < 3 or not X.shape[1]:
+        return None
+    eta = np.array([cut.mean() for cut in law.given]) - law.t.mean(axis=0)[:, None]
+    (n, K), place = eta.shape, np.arange(len(law.given))
+    upto = special.expit(eta)
+    p = np.maximum(np.diff(np.column_stack([np.zeros(n), upto, np.ones(n)]), axis=1), 1e-300)
+    change = np.zeros((n, K + 1, K))  # ∂p_c/∂η_k
+    change[:, place, place] = upto * (1 - upto)
+    change[:, place + 1, place] = -upto * (1 - upto)
+    own = np.arange(n), y.astype(int)
+    score = change[own] / p[own][:, None]
+    information = np.einsum("nck,ncl,nc->nkl", change, change, 1 / p)
+    Z = (X - X.mean(axis=0)) / np.where(X.std(axis=0) > 0, X.std(axis=0), 1.0)
+    fitted = np.concatenate([np.broadcast_to(np.eye(K), (n, K, K)), np.repeat(Z[:, None, :], K, axis=1)], axis=2)
+    found = []
+    for j, name in enumerate(names):
+        more = Z[:, j, None, None] * np.eye(K)[:, 1:]
+        both = np.concatenate([fitted, more], axis=2)
+        U = np.einsum("nka,nk->a", both, score)
+        V = np.einsum("nka,nkl,nlb->ab", both, information, both)
+        a = fitted.shape[2]
+        across = V[a:, :a] @ linalg.pinvh(V[:a, :a])
+        left, covariance = U[a:] - across @ U[:a], V[a:, a:] - across @ V[:a, a:]
+        statistic = float(left @ linalg.pinvh(covariance) @ left)
+        found.append((float(special.chdtrc(K - 1, statistic)), max(0.0, statistic - K + 1) / n, name))
+    least, share, name = min(found)
+    chance = min(1.0, len(found) * least)
+    return ModelCheck(Aspect.PROPORTIONAL, share, chance, share > SETTINGS.curve_share, {"column": name})
