@@ -51,7 +51,7 @@ def bench(arguments: Annotated[list[str] | None, typer.Argument(metavar="[speed|
     from gyromc.checks import require
 
     require(
-        BENCHMARKS.is_dir(),
+        (BENCHMARKS / "bench_commands.py").is_file(),
         "`gyromc bench` measures a checkout of the source and is not in the installed package. Clone gyromc and run "
         "`make bench`.",
     )
