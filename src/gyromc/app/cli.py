@@ -61,10 +61,16 @@ def bench(arguments: Annotated[list[str] | None, typer.Argument(metavar="[speed|
     raise typer.Exit(commands.main(arguments or [], prog_name="gyromc bench", standalone_mode=False) or 0)
 
 
-# Help shows `--version`, not `--version <bool>`: Typer 0.29 names the type of flags, earlier ones do not.
-_shown = getattr(typer.core.TyperOption, "display_type_rich", None)
-if _shown is not None:
-    typer.core.TyperOption.display_type_rich = lambda self, ctx: None if self.is_flag else _shown(self, ctx)
+def _flags_without_a_type() -> None:
+    """Let help show `--version`, not `--version <bool>`: Typer 0.29 names the type of flags, earlier ones do not."""
+    from typer.core import TyperOption
+
+    shown = getattr(TyperOption, "display_type_rich", None)
+    if shown is not None:
+        setattr(TyperOption, "display_type_rich", lambda self, ctx: None if self.is_flag else shown(self, ctx))  # noqa: B010
+
+
+_flags_without_a_type()
 
 
 def main() -> None:
