@@ -9,7 +9,7 @@ import urllib.request
 import pytest
 
 from gyromc import InvalidInput
-from gyromc.app.explore import PORT
+from gyromc.app.cli import PORT
 from gyromc.explore.server import FOLDER, PageServer, copy_in_one_file, files
 from support.commands import gyromc, interruptible_command
 

@@ -145,7 +145,7 @@ def test_options_are_replaced_in_commands(tmp_path):
     found = prepare(request)
     setting = Setting(found.encoding, found.table, request, False)
     assert setting.command(family="gamma") == f"gyromc fit '{data}' --target y --family gamma --drop a"
-    assert setting.formula(str, "x:x") == f"gyromc fit '{data}' --formula 'y ~ x + x:x' --family poisson"
+    assert setting.formula("x:x") == f"gyromc fit '{data}' --formula 'y ~ x + x:x' --family poisson"
     checks = [{"verdict": "fine", "name": "a"}, {"verdict": "look", "name": "b"}]
     assert headline(checks) == f"No problem found, in {len(checks)} checks; look at b."
 
@@ -175,7 +175,7 @@ def test_commands_that_are_advised_can_be_run(tmp_path, given):
     request = Request(data=str(data), target="y", dates=["t"], test_fraction=0.0, **given)
     found = prepare(request)
     setting = Setting(found.encoding, found.table, request, True)
-    advised = setting.formula(lambda name: "bs(x, 4)" if name == "x" else name)
+    advised = setting.formula(change=lambda name: "bs(x, 4)" if name == "x" else name)
     assert advised is not None
     done = CliRunner().invoke(app, [*shlex.split(advised)[1:], "--explain"], catch_exceptions=False)
     assert done.exit_code == 0

@@ -15,12 +15,13 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from gyromc.app import explore, fit, paper, plans  # noqa: F401  # they add their commands
+from gyromc.app import fit, paper, plans  # noqa: F401  # they add their commands
 from gyromc.app.output import app, prepare_streams
 from gyromc.show.interruption import interruptible
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 """A folder of the checkout that this file belongs to; the package has none."""
+PORT = 8642
 PATIENCE = 1.5
 """Seconds that Ctrl-C may wait for the end of a step."""
 AGAIN = 0.1
@@ -51,7 +52,7 @@ def bench(arguments: Annotated[list[str] | None, typer.Argument(metavar="[speed|
     from gyromc.checks import require
 
     require(
-        BENCHMARKS.is_dir(),
+        (BENCHMARKS / "bench_commands.py").is_file(),
         "`gyromc bench` measures a checkout of the source and is not in the installed package. Clone gyromc and run "
         "`make bench`.",
     )
@@ -61,10 +62,51 @@ def bench(arguments: Annotated[list[str] | None, typer.Argument(metavar="[speed|
     raise typer.Exit(commands.main(arguments or [], prog_name="gyromc bench", standalone_mode=False) or 0)
 
 
-# Help shows `--version`, not `--version <bool>`: Typer 0.29 names the type of flags, earlier ones do not.
-_shown = getattr(typer.core.TyperOption, "display_type_rich", None)
-if _shown is not None:
-    typer.core.TyperOption.display_type_rich = lambda self, ctx: None if self.is_flag else _shown(self, ctx)
+@app.command(
+    epilog="Examples: gyromc explore; gyromc explore --port 0 --no-browser; gyromc explore --out site/explorer"
+)
+def explore(
+    port: Annotated[int, typer.Option(help="Where to listen on 127.0.0.1; 0 takes any free port.")] = PORT,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in the browser.")] = True,
+    out: Annotated[
+        Path | None, typer.Option(help="Write the page to DIR/index.html instead; it needs no server.", metavar="DIR")
+    ] = None,
+) -> None:
+    """Serve a page that shows what rotation, schemes and step sizes do on two-dimensional targets. Ctrl-C ends it."""
+    from gyromc.explore.server import PageServer, copy_in_one_file
+    from gyromc.show.files import require_writable, write_atomically
+    from gyromc.show.interruption import interruptible
+    from gyromc.show.progress import say
+
+    if out is not None:
+        require_writable(out)
+        write_atomically(out / "index.html", copy_in_one_file())
+        print((out / "index.html").resolve())
+        return
+    with PageServer(port) as server:
+        print(server.url, flush=True)
+        say("Ctrl-C ends the server.")
+        if browser:
+            import webbrowser
+
+            webbrowser.open(server.url)
+        with interruptible("the server ends") as stop:
+            # Seconds after which Ctrl-C is looked at.
+            server.timeout = 0.2
+            while not stop:
+                server.handle_request()
+
+
+def _flags_without_a_type() -> None:
+    """Let help show `--version`, not `--version <bool>`: Typer 0.29 names the type of flags, earlier ones do not."""
+    from typer.core import TyperOption
+
+    shown = getattr(TyperOption, "display_type_rich", None)
+    if shown is not None:
+        setattr(TyperOption, "display_type_rich", lambda self, ctx: None if self.is_flag else shown(self, ctx))  # noqa: B010
+
+
+_flags_without_a_type()
 
 
 def main() -> None:

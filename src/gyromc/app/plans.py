@@ -34,17 +34,23 @@ AllowImport = Annotated[
 StepSize = Annotated[float | None, typer.Option(help="Another step size than the plan's (N = ⌊η⁻²⌋ follows it).")]
 
 
-def _of_processes(help: str, *names: str) -> Any:
+def _process_option(help: str, *names: str) -> Any:
     return typer.Option(*names, help=help, rich_help_panel="Several processes")
 
 
-SAID = "or what the launcher says."
+LAUNCHER = "or what the launcher says."
 STARTED = "Run as one of several processes, started by SLURM, Open MPI, Kubernetes or by hand."
-Distributed = Annotated[bool, _of_processes(STARTED, "--distributed")]
-Coordinator = Annotated[str | None, _of_processes(f"HOST:PORT of process 0; left out: GYROMC_COORDINATOR, {SAID}")]
-ProcessId = Annotated[int | None, _of_processes(f"Which process this is, from 0; left out: GYROMC_PROCESS_ID, {SAID}")]
-Processes = Annotated[int | None, _of_processes(f"How many processes there are; left out: GYROMC_PROCESSES, {SAID}")]
-Wait = Annotated[float, _of_processes("Seconds to wait for the other processes at the start.")]
+Distributed = Annotated[bool, _process_option(STARTED, "--distributed")]
+Coordinator = Annotated[
+    str | None, _process_option(f"HOST:PORT of process 0; left out: GYROMC_COORDINATOR, {LAUNCHER}")
+]
+ProcessId = Annotated[
+    int | None, _process_option(f"Which process this is, from 0; left out: GYROMC_PROCESS_ID, {LAUNCHER}")
+]
+Processes = Annotated[
+    int | None, _process_option(f"How many processes there are; left out: GYROMC_PROCESSES, {LAUNCHER}")
+]
+Wait = Annotated[float, _process_option("Seconds to wait for the other processes at the start.")]
 
 
 def is_plan_file(what: str) -> bool:

@@ -249,9 +249,9 @@ class ResultsFile:
     def save(self, content: Mapping[str, Any], directory: Path) -> dict[str, Any]:
         """Write the content under a header with the schema; return what a reader of the file gets."""
         plain = json.loads(json_text({"schema": self.schema, "schema_version": self.version, **content}))
-        text = json_text({**plain, "sha256": _digest(plain)}, indent=1)
-        write_atomically(Path(directory) / self.name, text + "\n")
-        return json.loads(text)
+        plain["sha256"] = _digest(plain)
+        write_atomically(Path(directory) / self.name, json_text(plain, indent=1) + "\n")
+        return plain
 
     def load(self, directory: Path) -> dict[str, Any]:
         """Read the file; `InvalidInput` when it is missing, damaged or follows another schema."""

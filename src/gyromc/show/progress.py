@@ -43,15 +43,19 @@ def progress(
     if total:
         begin, end = (rich.BarColumn(bar_width=24), rich.TaskProgressColumn()), ("left", rich.TimeRemainingColumn())
     else:
-        begin, end = (rich.SpinnerColumn(),), ("{task.completed:.0f} steps",)
+        begin, end = (rich.SpinnerColumn(),), ("{task.fields[steps]}",)
     columns = (*begin, rich.TimeElapsedColumn(), *end, rich.TextColumn("{task.description}", markup=False))
     screen = console(stderr=True)
     with rich.Progress(*columns, console=screen, transient=screen.is_terminal, speed_estimate_period=300) as bar:
-        task = bar.add_task(description, total=total)
+        # Work without steps, such as integrals, does not show how many were made.
+        task = bar.add_task(description, total=total, steps="")
         bar.update(task, completed=done)
-        yield Progress(
-            lambda text: bar.update(task, description=printable(text)), lambda amount: bar.advance(task, amount)
-        )
+
+        def advance(amount: float) -> None:
+            bar.advance(task, amount)
+            bar.update(task, steps=f"{bar.tasks[0].completed:.0f} steps")
+
+        yield Progress(lambda text: bar.update(task, description=printable(text)), advance)
 
 
 def say(text: str) -> None:

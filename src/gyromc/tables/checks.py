@@ -29,6 +29,10 @@ HEAVY_TAILS = 1.0  # excess kurtosis of residuals: 1.2 for a t law with nine deg
 SKEWED = 0.25  # (q₉₀ + q₁₀ - 2 q₅₀)/(q₉₀ - q₁₀) of residuals: 0.47 for an exponential law
 
 
+def _backticked(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z_]\w*", name) else f"`{name}`"
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Setting:
     """What the sentences name: columns, what was asked for, the places of rows, whether all responses are positive, the excess
@@ -84,7 +88,9 @@ class Setting:
         refused = self.request.formula is not None or self.request.columns or source in made
         return None if refused else self.command(drop=[*self.request.drop, source])
 
-    def formula(self, change: Callable[[str], str], extra: str = "", target: Callable[[str], str] = str) -> str | None:
+    def formula(
+        self, extra: str = "", change: Callable[[str], str] = _backticked, target: Callable[[str], str] = str
+    ) -> str | None:
         """The command with a formula that changes some columns and adds a term; None where that cannot be written out."""
         design, more = self.encoding.formula, f" + {extra}" if extra else ""
         if design is not None:
@@ -143,10 +149,6 @@ def _share(check: ModelCheck) -> str:
     return f"{number(100 * check.statistic, 2)} % of the residual variance"
 
 
-def _backticked(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z_]\w*", name) else f"`{name}`"
-
-
 def _weights(check: ModelCheck, setting: Setting) -> Advice:
     text = (
         f"a weight is {number(check.statistic)}, not a whole number of observations. The variance of such a row is unknown, so "
@@ -179,7 +181,7 @@ def _dispersion(check: ModelCheck, setting: Setting) -> Advice:
     if setting.left_out is not None:
         name, share = setting.left_out.details["name"], _share(setting.left_out)
         remedy = f"Add {name}, which the model leaves out and which would explain {share}."
-        return Advice(text, remedy, setting.formula(_backticked, _backticked(name)))
+        return Advice(text, remedy, setting.formula(_backticked(name)))
     if check.details["zeros"] and setting.model == "poisson":
         return Advice(text, "Zeros are too many: give them a share of their own.", setting.command(family=ZEROS))
     return setting.wide(text) or Advice(text, "A relevant column may be missing, or rows may belong to groups.")
@@ -202,13 +204,13 @@ def _dependence(check: ModelCheck, setting: Setting) -> Advice:
     share, quoted = _share(check), _backticked(name)
     if kind == "column":
         text = f"{name}, which the model leaves out, would explain {share}{_chance(check)}."
-        return Advice(text, f"Add {name}.", setting.formula(_backticked, quoted), lasting=True)
+        return Advice(text, f"Add {name}.", setting.formula(quoted), lasting=True)
     text = (
         f"rows of one {name} are alike: it would explain {share}, and intervals are too narrow{_chance(check)}.{small}"
     )
     if FAMILIES[setting.model].vector:
-        return Advice(text, f"Add {name}.", setting.formula(_backticked, f"C({quoted})"), lasting=True)
-    command = setting.formula(_backticked, f"(1 | {quoted})")
+        return Advice(text, f"Add {name}.", setting.formula(f"C({quoted})"), lasting=True)
+    command = setting.formula(f"(1 | {quoted})")
     return Advice(text, f"Give each {name} its own intercept: (1 | {quoted}).", command, lasting=True)
 
 
@@ -245,7 +247,7 @@ def _curvature(check: ModelCheck, setting: Setting) -> Advice:
     plain = [name for name in columns if name == setting.encoding.sources.get(name, name)]
     if not plain:
         return Advice(text, "Let it be curved in another way.")
-    command = setting.formula(lambda name: f"bs({_backticked(name)}, 4)" if name in plain else _backticked(name))
+    command = setting.formula(change=lambda name: f"bs({_backticked(name)}, 4)" if name in plain else _backticked(name))
     return Advice(text, f"Give {plain[0]} a curve: bs({_backticked(plain[0])}, 4) in a formula.", command)
 
 
@@ -283,7 +285,7 @@ def _calibration(check: ModelCheck, setting: Setting) -> Advice:
         return Advice(text, "Compare with other families.", setting.command(family="auto"))
     skewed = direction == "skewed" or setting.skewed
     if skewed and setting.positive:
-        command = setting.formula(_backticked, target=lambda name: f"log({name})") or setting.command(family="gamma")
+        command = setting.formula(target=lambda name: f"log({name})") or setting.command(family="gamma")
         return Advice(text, f"Take the logarithm of {setting.target}.", command)
     if setting.heavy and not skewed:
         return Advice(text, "Use a family with heavy tails.", setting.command(family="student-t"))
@@ -321,7 +323,7 @@ def _interactions(check: ModelCheck, setting: Setting) -> Advice:
         return Advice(f"{those} the residuals{_chance(check)}.")
     text = f"{listed([f'{a} × {b}' for a, b in pairs], 3)} would explain {_share(check)}{_chance(check)}."
     product = ":".join(_backticked(_source(setting.encoding, name)) for name in pairs[0])
-    return Advice(text, f"Try the interaction {product}.", setting.formula(_backticked, product), lasting=True)
+    return Advice(text, f"Try the interaction {product}.", setting.formula(product), lasting=True)
 
 
 def _influence(check: ModelCheck, setting: Setting) -> Advice:

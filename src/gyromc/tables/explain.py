@@ -51,7 +51,7 @@ def explained(prepared: Prepared, prior_scale: float) -> dict[str, Any]:
         "intercept": f"{_prior(prepared, usual, 'intercept')} at the columns' means" if encoding.intercept else None,
         "columns": columns,
         "groups": [_group(prepared, group) for group in rows.groups],
-        "other": {role: name for role, name in encoding.roles.given.items()},
+        "other": encoding.roles.given,
         "offset": None if rows.offset is None else [float(x) for x in rows.offset[:FIRST_ROWS]],
         "first_rows": [[float(x) + 0.0 for x in row] for row in rows.X[:FIRST_ROWS]],
         "lines": [int(line) for line in prepared.table.lines[:FIRST_ROWS]],
@@ -85,9 +85,10 @@ def _group(prepared: Prepared, group: GroupTerm) -> dict[str, Any]:
 
 def _coding(encoding: Encoding, source: str) -> str:
     kinds = {feature.name: feature for feature in encoding.features}
-    crossed = [source] if encoding.formula is None else source.split(":")
-    levels = [kinds[part] for part in crossed if isinstance(kinds.get(part), CategoricalColumn)]
-    coding = [f"{'' if encoding.formula is None else f'{f.name}: '}0 or 1, against {f.reference!r}" for f in levels]
+    crossed = [kinds.get(part) for part in ([source] if encoding.formula is None else source.split(":"))]
+    levels = [one for one in crossed if isinstance(one, CategoricalColumn)]
+    names = ["" if encoding.formula is None else f"{one.name}: " for one in levels]
+    coding = [f"{name}0 or 1, against {one.reference!r}" for name, one in zip(names, levels, strict=True)]
     return "; ".join(coding) or ("as it is" if source in kinds else "computed")
 
 
