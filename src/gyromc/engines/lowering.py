@@ -66,7 +66,7 @@ def _root(covariance: np.ndarray) -> np.ndarray:
 class Center(NamedTuple):
     """A control variate that uses the whole of K: it adds gradient + K(θ - point) to a step's gradient, besides prior and rows.
 
-    A row (x, y) with t = xᵀθ is multiplied by slope(t, y) - slope, at order 2 less change · (t - predictor) as well (T8).
+    A row (x, y) with t = xᵀθ is multiplied by slope(t, y) - slope, at order 2 less change · (t - predictor) as well.
     """
 
     point: np.ndarray
