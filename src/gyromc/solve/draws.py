@@ -142,20 +142,17 @@ def check(draws: Any, target: Target | Plan, start: Any = None) -> DrawCheck:
             abs(virial_z[i]) > limit and abs(wide) > SETTINGS.spread
         )
         rows[name] = CheckedCoordinate(name, moved, float(-shift_z[i]), wide, float(virial_z[i]), bool(wrong))
-    return DrawCheck(rows, _verdict(rows), len(flat))
-
-
-def _verdict(rows: Mapping[str, CheckedCoordinate]) -> list[str]:
-    wrong = [row for row in rows.values() if row.wrong]
-    if not wrong:
-        return []
-    worst = max(wrong, key=lambda row: max(abs(row.shift), abs(row.variance_error)))
-    return [
-        f"The draws do not follow the target: {listed(by_site(list(rows), [row.name for row in wrong]))}. Worst is {worst.name}: "
+    off = [row for row in rows.values() if row.wrong]
+    if not off:
+        return DrawCheck(rows, [], len(flat))
+    worst = max(off, key=lambda row: max(abs(row.shift), abs(row.variance_error)))
+    said = (
+        f"The draws do not follow the target: {listed(by_site(list(rows), [row.name for row in off]))}. Worst is {worst.name}: "
         f"mean off by {worst.shift:+.2g} standard deviations ({abs(worst.shift_z):.1f} standard errors), variance off by "
         f"{100 * worst.variance_error:+.0f} % ({abs(worst.variance_z):.1f}). Take a smaller step size, run longer, or write the "
         "model in other coordinates."
-    ]
+    )
+    return DrawCheck(rows, [said], len(flat))
 
 
 def sharpen(
