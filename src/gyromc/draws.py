@@ -134,12 +134,12 @@ def _from_sites(values: Mapping[str, Any], target: Any) -> np.ndarray:
     )
     found = {name: numbers(values[name], "draws", finite=False) for name in target.sites}
     axes = {name: value.ndim - len(target.structure.shapes[name]) for name, value in found.items()}
+    first = next(iter(found))
+    lead = found[first].shape[: axes[first]]
     for name, value in found.items():
         shape = target.structure.shapes[name]
         require(
-            axes[name] in (1, 2)
-            and value.shape[axes[name] :] == shape
-            and value.shape[: axes[name]] == _lead(found, axes),
+            axes[name] in (1, 2) and value.shape[axes[name] :] == shape and value.shape[: axes[name]] == lead,
             f"Site {name!r} has shape {shape} in the model, after one axis over draws or two over chains and draws, the same for "
             f"all sites: got {value.shape}.",
         )
@@ -148,12 +148,6 @@ def _from_sites(values: Mapping[str, Any], target: Any) -> np.ndarray:
     rows = target.unconstrained(found)
     _require_inside(rows, target)
     return rows
-
-
-def _lead(found: Mapping[str, np.ndarray], axes: Mapping[str, int]) -> tuple[int, ...]:
-    """Chains and draws, or draws, of the first site."""
-    name = next(iter(found))
-    return found[name].shape[: axes[name]]
 
 
 def _require_inside(rows: np.ndarray, target: Any) -> None:

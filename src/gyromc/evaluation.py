@@ -150,14 +150,6 @@ def _doubled(array):
         return jnp.asarray(array)
 
 
-def _padded_to(count: int) -> int:
-    """How many rows are evaluated for `count` of them: 1, 8, 64, or the next power of two.
-
-    One row is one row: a descent or an anchor asks for single gradients, and each may read all the data.
-    """
-    return next((size for size in (1, 8, 64) if count <= size), 1 << (count - 1).bit_length())
-
-
 def over_rows(function: Callable, rows: np.ndarray, *pieces, chunk: int = CHUNK) -> np.ndarray:
     """`function(*pieces, row)` at every row; compiled once for a function and pieces of one structure."""
     parts = []
@@ -165,7 +157,9 @@ def over_rows(function: Callable, rows: np.ndarray, *pieces, chunk: int = CHUNK)
         pieces = doubled(pieces)
         for i in range(0, len(rows), chunk):
             block = np.asarray(rows[i : i + chunk], float)
-            size = min(chunk, _padded_to(len(block)))
+            # one row is one row: a descent or an anchor asks for single gradients, and each may read all the data
+            padded_to = next((size for size in (1, 8, 64) if len(block) <= size), 1 << (len(block) - 1).bit_length())
+            size = min(chunk, padded_to)
             padded = np.concatenate([block, np.broadcast_to(block[:1], (size - len(block), *block.shape[1:]))])
             parts.append(np.asarray(_mapped(function, jnp.asarray(padded), *pieces), float)[: len(block)])
     return np.concatenate(parts)

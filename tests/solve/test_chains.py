@@ -6,8 +6,7 @@ import pytest
 
 import gyromc as gm
 from gyromc.errors import InvalidInput
-from gyromc.solve.chains import ChainSettings, LangevinChains
-from gyromc.solve.descent import descend_all
+from gyromc.solve.chains import ChainSettings, LangevinChains, descend_all
 from gyromc.solve.metric import DenseMetric, LowRankMetric, fitted_metric
 
 

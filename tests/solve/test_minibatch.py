@@ -6,9 +6,9 @@ import pytest
 
 import gyromc as gm
 from gyromc.model import Model
+from gyromc.solve.expect import Limits, Solver
 from gyromc.solve.minibatch import MinibatchChains, NoServiceError, serves_minibatches
 from gyromc.solve.question import Question
-from gyromc.solve.solver import Limits, Solver
 
 
 def logistic(rows=40_000, columns=12, seed=0):

@@ -73,7 +73,21 @@ def find_mode(target: Target, start: np.ndarray, tolerance: float = 1e-6) -> np.
         potential = lambda x: float(target.potentials(x[None])[0])
         gradient = lambda x: target.gradients(x[None])[0]
         return newton(potential, gradient, lambda x: target.mean_hessian(x[None]), first, reuse)
-    return _descend(target, np.asarray(start, float), tolerance)
+    # L-BFGS, then Newton's method where the Hessian is small enough to form
+    start = np.asarray(start, float)
+    with jax.enable_x64(True):
+        found, at = descend(target, start)
+        first, x = float(np.abs(at(start)[1]).max()), found.x
+        if x.size <= SETTINGS.most_for_newton and np.all(np.isfinite(x)):
+            hessian = lambda x: target.hessians(x[None])[0]
+            x = newton(lambda x: at(x)[0], lambda x: at(x)[1], hessian, x)
+        left = float(np.abs(at(x)[1]).max())
+    if not np.all(np.isfinite(x)) or not left <= tolerance * max(1.0, first):
+        raise InvalidInput(
+            f"No mode was found: |∇U| is still {left:.3g} after {found.nit} iterations. "
+            "Pass `center`, or check that the target has a maximum."
+        )
+    return x
 
 
 @compiled  # compiled once for a target, whatever the number of descents
@@ -97,23 +111,6 @@ def descend(target: Target, start: np.ndarray, iterations: int = 2000, gradient:
 
     options = {"maxiter": iterations, "ftol": 1e-15, "gtol": gradient}
     return scipy.optimize.minimize(at, start, jac=True, method="L-BFGS-B", options=options, callback=end_far_away), at
-
-
-def _descend(target: Target, start: np.ndarray, tolerance: float) -> np.ndarray:
-    """L-BFGS, then Newton's method where the Hessian is small enough to form."""
-    with jax.enable_x64(True):
-        found, at = descend(target, start)
-        first, x = float(np.abs(at(start)[1]).max()), found.x
-        if x.size <= SETTINGS.most_for_newton and np.all(np.isfinite(x)):
-            hessian = lambda x: target.hessians(x[None])[0]
-            x = newton(lambda x: at(x)[0], lambda x: at(x)[1], hessian, x)
-        left = float(np.abs(at(x)[1]).max())
-    if not np.all(np.isfinite(x)) or not left <= tolerance * max(1.0, first):
-        raise InvalidInput(
-            f"No mode was found: |∇U| is still {left:.3g} after {found.nit} iterations. "
-            "Pass `center`, or check that the target has a maximum."
-        )
-    return x
 
 
 def newton(

@@ -117,14 +117,6 @@ def between(averages: Float[np.ndarray, "chains k"]) -> np.ndarray:
     return averages.std(axis=0, ddof=1) / np.sqrt(len(averages))
 
 
-def _between_segments(averages: Float[np.ndarray, "segments chains k"], lengths: np.ndarray) -> np.ndarray:
-    """The standard error of the mean over all states if segments were independent."""
-    chains, states = averages.shape[1], lengths.sum()
-    away = averages - np.average(averages, axis=0, weights=lengths).mean(axis=0)
-    variance = np.einsum("s,sck->k", lengths.astype(float), away**2) / (len(lengths) * chains - 1)
-    return np.sqrt(variance / (chains * states))
-
-
 def skewness_factor(averages: Float[np.ndarray, "chains k"]) -> np.ndarray:
     """By how much a standard error from skew averages is made larger: 1 where their skewness is within chance.
 
@@ -274,7 +266,10 @@ class FieldRegression:
                 turned = best
         fourth = self.fourths / (self.states * len(self.fold))
         kurtosis = np.where(sd > 0, fourth / np.where(sd > 0, sd, 1.0) ** 4, 3.0)
-        errors = _between_segments(best, lengths)
+        # of the mean over all states, if segments were independent
+        away = best - whole(best).mean(axis=0)
+        variance = np.einsum("s,sck->k", lengths.astype(float), away**2) / (len(lengths) * len(self.fold) - 1)
+        errors = np.sqrt(variance / (len(self.fold) * self.states))
         plain, best, plainer, turned = (whole(x) + self.center for x in (plain, best, plainer, turned))
         return Sharpened(plain, best, plainer, turned, list(groups), sd, kurtosis, errors)
 

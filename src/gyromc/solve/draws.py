@@ -138,25 +138,22 @@ def check(draws: Any, target: Target | Plan, start: Any = None) -> DrawCheck:
     shift_z, virial_z = z_of(shift), z_of(virial)
     for i, name in enumerate(question.coordinates):
         moved, wide = float(-shift[:, i].mean()), float(virial[:, i].mean())
-        # NaN agrees with nothing.
+        # NaN agrees with nothing
         mean_right = abs(shift_z[i]) <= limit or abs(moved) <= SETTINGS.shift
         variance_right = abs(virial_z[i]) <= limit or abs(wide) <= SETTINGS.spread
         wrong = not (mean_right and variance_right)
         rows[name] = CheckedCoordinate(name, moved, float(-shift_z[i]), wide, float(virial_z[i]), wrong)
-    return DrawCheck(rows, _verdict(rows), len(flat))
-
-
-def _verdict(rows: Mapping[str, CheckedCoordinate]) -> list[str]:
-    wrong = [row for row in rows.values() if row.wrong]
-    if not wrong:
-        return []
-    worst = max(wrong, key=lambda row: max(abs(row.shift), abs(row.variance_error)))
-    return [
-        f"The draws do not follow the target: {listed(by_site(list(rows), [row.name for row in wrong]))}. Worst is {worst.name}: "
+    off = [row for row in rows.values() if row.wrong]
+    if not off:
+        return DrawCheck(rows, [], len(flat))
+    worst = max(off, key=lambda row: max(abs(row.shift), abs(row.variance_error)))
+    said = (
+        f"The draws do not follow the target: {listed(by_site(list(rows), [row.name for row in off]))}. Worst is {worst.name}: "
         f"mean off by {worst.shift:+.2g} standard deviations ({abs(worst.shift_z):.1f} standard errors), variance off by "
         f"{100 * worst.variance_error:+.0f} % ({abs(worst.variance_z):.1f}). Take a smaller step size, run longer, or write the "
         "model in other coordinates."
-    ]
+    )
+    return DrawCheck(rows, [said], len(flat))
 
 
 def sharpen(

@@ -12,7 +12,7 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Array, Float
 
-__all__ = ["DenseMetric", "LowRankMetric", "Metric", "diagonal_scale", "fitted_metric"]
+__all__ = ["DenseMetric", "LowRankMetric", "Metric", "fitted_metric"]
 
 Rows = Float[np.ndarray, "n d"]
 
@@ -67,13 +67,6 @@ class LowRankMetric(Metric):
         return root.T @ root
 
 
-def diagonal_scale(theta: Rows, gradient: Rows) -> np.ndarray:
-    """The scale of each coordinate, √(sd(θ)/sd(∇U)): exact on a Gaussian without correlations."""
-    wide, steep = theta.std(axis=0), gradient.std(axis=0)
-    known = (wide > 0) & (steep > 0) & np.isfinite(wide) & np.isfinite(steep)
-    return np.sqrt(np.where(known, wide, 1.0) / np.where(known, steep, 1.0))
-
-
 def fitted_metric(theta: Rows, gradient: Rows, most_dense: int, rank: int = 0) -> DenseMetric | LowRankMetric:
     """The metric from points and gradients: dense up to `most_dense` parameters, beyond with `rank` directions of its own.
 
@@ -81,7 +74,10 @@ def fitted_metric(theta: Rows, gradient: Rows, most_dense: int, rank: int = 0) -
     too few points, a diagonal is left.
     """
     n, d = theta.shape
-    scale = diagonal_scale(theta, gradient)
+    wide, steep = theta.std(axis=0), gradient.std(axis=0)
+    known = (wide > 0) & (steep > 0) & np.isfinite(wide) & np.isfinite(steep)
+    # √(sd(θ)/sd(∇U)) is exact on a Gaussian without correlations
+    scale = np.sqrt(np.where(known, wide, 1.0) / np.where(known, steep, 1.0))
     wide, steep = (theta - theta.mean(axis=0)) / scale, (gradient - gradient.mean(axis=0)) * scale
     if d <= most_dense:
         covariance = _geometric_mean(_shrunk(wide, d / n), _shrunk(steep, d / n))

@@ -109,7 +109,12 @@ class MinibatchChains:
                 self.model.mode if isinstance(target, KnownLikelihood) else descend(target, start, gradient=1e-6)[0].x
             )
             oracle = ControlVariate(SETTINGS.first_size, center=mode, order=2).prepared(self.model)
-            root = _inverse_root(target, oracle, mode)
+            assert oracle.operator is not None
+            with jax.enable_x64(True):
+                prior = np.asarray(eqx.filter_jit(lambda t, x: jax.jacfwd(t.prior_gradient)(x))(doubled(target), mode))
+            # K = ∇²U at the mode: the data's part is the oracle's
+            K = oracle.operator.dense() + prior
+            root = np.linalg.inv(np.linalg.cholesky((K + K.T) / 2)).T
         except (InvalidInput, np.linalg.LinAlgError) as error:
             raise NoServiceError(str(error)) from error
         self.gradients += 30 + self.dim
@@ -162,12 +167,3 @@ class MinibatchChains:
     def warm_states(self) -> tuple[np.ndarray, np.ndarray]:
         """States and gradients of the warm-up, as rows."""
         return stacked(self.warm)
-
-
-def _inverse_root(target: SumOverData, oracle: ControlVariate, mode: np.ndarray) -> np.ndarray:
-    """B with B Bᵀ = K⁻¹, K = ∇²U at the mode: the data's part from the oracle, the prior's by differentiation."""
-    assert oracle.operator is not None
-    with jax.enable_x64(True):
-        prior = np.asarray(eqx.filter_jit(lambda t, x: jax.jacfwd(t.prior_gradient)(x))(doubled(target), mode))
-    K = oracle.operator.dense() + prior
-    return np.linalg.inv(np.linalg.cholesky((K + K.T) / 2)).T

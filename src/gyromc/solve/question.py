@@ -107,7 +107,12 @@ class Question:
             )
             labels[name] = (name,) if isinstance(h, Ridge) else _value_labels(name, h, model.template)
             if isinstance(h, Ridge):
-                _check_ridge(name, h, model)
+                flat = hasattr(model.template, "shape")
+                require(
+                    len(h.direction) == model.dim and flat,
+                    f"Observable {name!r} has a direction of {len(h.direction)} numbers, but the parameters are {model.dim} "
+                    f"numbers{'' if flat else ' in a pytree: use `gm.observables.function(f)`'}.",
+                )
                 by_profile.setdefault(h.profile, []).append((name, h.direction))
             else:
                 functions.append((name, h if isinstance(h, Observable) else _Own(owned(h))))
@@ -203,14 +208,6 @@ def _elements(name: str, shape: tuple[int, ...]) -> list[str]:
     if not shape:
         return [name]
     return [f"{name}[{', '.join(map(str, index))}]" for index in np.ndindex(*shape)]
-
-
-def _check_ridge(name: str, h: Ridge, model: Model) -> None:
-    require(
-        len(h.direction) == model.dim and hasattr(model.template, "shape"),
-        f"Observable {name!r} has a direction of {len(h.direction)} numbers, but the parameters are "
-        f"{model.dim} numbers{'' if hasattr(model.template, 'shape') else ' in a pytree: use `gm.observables.function(f)`'}.",
-    )
 
 
 def _value_labels(name: str, h: Callable, template: Any) -> tuple[str, ...]:

@@ -6,16 +6,16 @@ Input: rounds of states. Output: sharpened means, split R-hat, tests by zero-mea
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from statistics import NormalDist
 
 import numpy as np
+from scipy import special
 
-from gyromc.fields.functions import FieldGroup, Fields
+from gyromc.fields.functions import Fields
 from gyromc.fields.regression import FieldRegression, Sharpened, calibrated_weights
 from gyromc.posterior import PosteriorMean
 from gyromc.solve.chains import Round
 
-__all__ = ["Sampling", "ZeroMeanTest", "posterior_means", "rotation_gain", "split_r_hat"]
+__all__ = ["Sampling", "ZeroMeanTest", "posterior_means"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +100,14 @@ class Sampling:
 
     def r_hat(self) -> np.ndarray:
         """Split R-hat of every observable, from the plain averages."""
-        return split_r_hat(np.array(self.rounds), self.regression.sd())
+        rounds, sd = np.array(self.rounds), self.regression.sd()
+        half = len(rounds) // 2
+        if half == 0:
+            return np.full(len(sd), np.nan)
+        parts = np.concatenate([rounds[:half].mean(axis=0), rounds[half : 2 * half].mean(axis=0)])
+        between = parts.var(axis=0, ddof=1)
+        within = np.maximum(sd**2 - between, 1e-300 + 1e-12 * sd**2)
+        return np.where(sd > 0, np.sqrt(1 + between / within), 1.0)
 
     def tests(self) -> list[ZeroMeanTest]:
         """Coordinates whose virial is not what the target says, beyond chance and by more than `SETTINGS.virial`."""
@@ -109,7 +116,7 @@ class Sampling:
         mean, error = averages.mean(axis=0), averages.std(axis=0, ddof=1) / math.sqrt(chains)
         # Where U does not change at all, every chain has the same virial, 1, and its error is zero.
         z = mean / np.maximum(error, 1e-300)
-        limit = _student_quantile(1 - SETTINGS.chance / (2 * d), chains - 1)
+        limit = -float(special.stdtrit(chains - 1, SETTINGS.chance / (2 * d)))
         off = np.flatnonzero(~np.isfinite(mean) | (np.abs(z) > limit) & (np.abs(mean) > SETTINGS.virial))
         return [ZeroMeanTest(int(i), float(mean[i]), float(z[i])) for i in off[np.argsort(-np.abs(mean[off]))]]
 
@@ -130,32 +137,3 @@ def posterior_means(
         name: PosteriorMean(name, float(mean), float(error), dof, float(sd), float(r), float(gain), str(group), level)
         for name, mean, error, sd, r, gain, group in columns
     }
-
-
-def _student_quantile(probability: float, dof: int) -> float:
-    """Student's quantile by its expansion around the normal one, to a thousandth for 20 degrees of freedom or more.
-
-    SciPy's takes half a second to import, which is a tenth of what a small problem takes.
-    """
-    z = NormalDist().inv_cdf(probability)
-    first = (z**3 + z) / 4
-    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
-    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
-    return z + first / dof + second / dof**2 + third / dof**3
-
-
-def split_r_hat(rounds: np.ndarray, sd: np.ndarray) -> np.ndarray:
-    """Split R-hat from averages of rounds (rounds × chains × k) and the standard deviations of single states."""
-    half = len(rounds) // 2
-    if half == 0:
-        return np.full(len(sd), np.nan)
-    parts = np.concatenate([rounds[:half].mean(axis=0), rounds[half : 2 * half].mean(axis=0)])
-    between = parts.var(axis=0, ddof=1)
-    within = np.maximum(sd**2 - between, 1e-300 + 1e-12 * sd**2)
-    return np.where(sd > 0, np.sqrt(1 + between / within), 1.0)
-
-
-def rotation_gain(sharp: Sharpened) -> float:
-    """The median gain that rotations bring beyond gradients of quadratics, over the observables that use them."""
-    used = [i for i, group in enumerate(sharp.groups) if group in (FieldGroup.ROTATION, FieldGroup.QUADRATIC)]
-    return float(np.median(sharp.rotation_gain[used])) if used else 1.0

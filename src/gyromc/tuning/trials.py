@@ -29,11 +29,10 @@ from gyromc.schemes import balanced
 from gyromc.schemes.moments import GradientMoments, mean_covariance, why_no_moments
 from gyromc.show.progress import progress as show_progress
 from gyromc.solve.chains import ChainSettings
-from gyromc.solve.expect import answer
+from gyromc.solve.expect import Limits, Solver, answer
 from gyromc.solve.metric import DenseMetric
 from gyromc.solve.minibatch import MinibatchChains
 from gyromc.solve.question import Question
-from gyromc.solve.solver import Limits, Solver
 from gyromc.targets import SumOverData
 
 
