@@ -95,14 +95,7 @@ class DrawsFiles:
         if full and full[-1].size < max(PIECE, SHARE * sum(piece.size for piece in full)):
             full = full[:-1]
         first = sum(piece.draws for piece in full)
-        # The draws from number `first` on; those before are not copied.
-        parts, place = [], total
-        for part in reversed(kept):
-            place -= len(part)
-            parts.append(part[max(0, first - place) :])
-            if place <= first:
-                break
-        draws = np.concatenate(parts[::-1])
+        draws = _from(kept, first)
         begin, end = (self.burn_in + draw * self.thin for draw in (first, total))
         name = f"draws-{begin:015d}-{end:015d}.gyromc"
         sums = write_archive(self.directory / name, DRAWS, draws, CODEC, own_folder=True)
@@ -128,6 +121,17 @@ class DrawsFiles:
             if DRAWS_NAME.fullmatch(path.name) and path.name not in names:
                 with contextlib.suppress(OSError):
                     path.unlink()
+
+
+def _from(kept: Sequence[np.ndarray], first: int) -> np.ndarray:
+    """The draws from number `first` on as one array; those before are not copied."""
+    begin, parts = sum(map(len, kept)), []
+    for part in reversed(kept):
+        begin -= len(part)
+        parts.append(part[max(0, first - begin) :])
+        if begin <= first:
+            break
+    return np.concatenate(parts[::-1])
 
 
 class Checkpoints:
