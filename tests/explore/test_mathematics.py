@@ -125,6 +125,19 @@ def test_the_whole_table_is_what_predict_says_today():
             assert now == {name: value for name, value in stored.items() if name != "expected"}
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("what", "predicted"), [("cosine", vectors.on_ripples), ("bent", vectors.on_banana)])
+def test_what_predict_says_beyond_gaussians_is_right_within_its_errors(what, predicted):
+    for case in TABLE[what]:
+        row, exact = predicted(case), case["expected"]
+        assert abs(row.variance - exact["variance"]) <= 4 * row.variance_error < 0.3 * row.variance
+        assert abs(row.reversible_variance - exact["reversible_variance"]) <= 4 * row.reversible_variance_error
+        if "std" in exact:
+            assert abs(row.bias - exact["bias"]) <= row.bias_error + row.expectation_error
+            assert abs(row.std - exact["std"]) <= 2 * row.std_uncertainty
+            assert row.std == pytest.approx(exact["std"], rel=0.25)
+
+
 def test_the_posterior_of_the_page_is_that_of_the_heart_data():
     stored, today = json.loads(vectors.POSTERIOR.read_text()), vectors.posterior()
     assert stored["command"] == vectors.COMMAND
