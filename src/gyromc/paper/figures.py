@@ -267,9 +267,9 @@ def _sensitivity_panel(name: str, found: dict[str, Any]) -> Panel:
         size, alpha = (2, 0.35) if group["cases"] > 50 else (4, 0.7)
         style = {"marker": marker, "color": colour, "markersize": size, "alpha": alpha}
         columns(group["ratios"], place, 0.11, label=f"start {group['start']:g}", **style)
-        ends = np.outer(np.array(etas), 2.0 ** (place + np.array([-0.14, 0.14])))
+        left, right = (np.array(etas) * 2 ** (place + half) for half in (-0.14, 0.14))
         medians = [np.median(ratios) for ratios in group["ratios"]]
-        ax.hlines(medians, *ends.T, color="black", linewidth=1.4, label=None if j else "median", zorder=2)
+        ax.hlines(medians, left, right, color="black", linewidth=1.4, label="" if j else "median", zorder=2)
     for j, group in enumerate(exact):
         style = {"marker": "_", "color": "#555555", "markersize": 9, "label": None if j else "exact prediction"}
         columns(group["ratios"], 0.36 * _place(j, exact), 0.0, **style)

@@ -313,7 +313,7 @@ def target(
     written = kind(model, args, kwargs, structure)  # type: ignore[call-arg]  # the base class's `__init__`
     possible = tuple(structure.hierarchical)
     if noncentre is None or isinstance(noncentre, bool):
-        sites = () if noncentre is False else possible
+        sites: Any = () if noncentre is False else possible
     else:
         sites = tuple(noncentre) if isinstance(noncentre, list | tuple) else (noncentre,)
     unknown = [name for name in sites if name not in possible]
