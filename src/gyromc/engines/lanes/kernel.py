@@ -144,15 +144,10 @@ def state_size(p, source, w):
 def multiply(source, M, out):
     """out = shift + M source for a sparse matrix M and a block of chains."""
     for i in range(M.shift.size):
-        first, last = number(M.start, i), number(M.start, i + 1)
-        # Two sums, so that an addition need not wait for the one before.
-        even, odd = zero_block(source) + number(M.shift, i), zero_block(source)
-        for e in range(first, last - 1, 2):
-            even = fma(load_block(source, number(M.column, e)), number(M.entry, e), even)
-            odd = fma(load_block(source, number(M.column, e + 1)), number(M.entry, e + 1), odd)
-        if (last - first) % 2 == 1:
-            even = fma(load_block(source, number(M.column, last - 1)), number(M.entry, last - 1), even)
-        store(out, i * WIDTH, even + odd)
+        total = zero_block(source) + number(M.shift, i)
+        for e in range(number(M.start, i), number(M.start, i + 1)):
+            total = fma(load_block(source, number(M.column, e)), number(M.entry, e), total)
+        store(out, i * WIDTH, total)
 
 
 @kernel
