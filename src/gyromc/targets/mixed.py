@@ -341,23 +341,22 @@ class MixedRegression(SumOverData):
 
         A constant linear predictor that fits y gives every level its information I, the curvature summed over its rows, and an
         effect, the slope over I. What the effects vary more than by chance, 1/I, is the variance between levels; where it times
-        I is above `INFORMED`, deviations that vary with their standard deviation would make a narrow curved ridge.
+        I is above `INFORMED`, deviations that vary with their standard deviation would make a narrow curved ridge. The groups
+        with the fewest levels come first, and their effects are kept: levels inside them vary by what is left.
         """
-        if not self.groups:
-            return self
         given = self.likelihood.natural(np.zeros(len(self.likelihood.auxiliary)))
         t = np.full(self.num_data, float(np.ravel(self.likelihood.start(self.y))[0]))
         loss = lambda t: self.weights * self.likelihood.loss(t, self.y, *self.known, *given)
-        low, middle, high = (loss(t + h) for h in (-STEP, 0.0, STEP))
-        slope = (high - low) / (2 * STEP)
-        curvature = np.maximum((high - 2 * middle + low) / STEP**2, 1e-6)
-        centred = []
-        for group in self.groups:
-            sums = lambda x, group=group: np.bincount(group.index, x, minlength=group.num_levels)
-            information = np.maximum(sums(curvature), 1e-6)
-            effects = -sums(slope) / information
+        centred = [False] * len(self.groups)
+        for i in sorted(range(len(self.groups)), key=lambda i: self.groups[i].num_levels):
+            low, middle, high = (loss(t + h) for h in (-STEP, 0.0, STEP))
+            curvature = np.maximum((high - 2 * middle + low) / STEP**2, 1e-6)
+            index, levels = self.groups[i].index, self.groups[i].num_levels
+            information = np.maximum(np.bincount(index, curvature, levels), 1e-6)
+            effects = -np.bincount(index, (high - low) / (2 * STEP), levels) / information
             between = max(0.0, float(np.var(effects) - np.mean(1 / information)))
-            centred.append(bool(between * np.median(information) > INFORMED))
+            centred[i] = bool(between * np.median(information) > INFORMED)
+            t = t + (effects * between / (between + 1 / information))[index]
         return self.centred(centred)
 
     def centred(self, which: Sequence[bool]) -> "MixedRegression":
