@@ -147,8 +147,8 @@ def test_a_start_far_off_shows():
 
 @pytest.mark.parametrize(("start", "counted"), [pytest.param(1000.0, False, marks=pytest.mark.slow), (4.0, True)])
 def test_a_predicted_bias_silences_the_start_only_where_it_contains_it(start, counted):
-    """From 1000 the chains do not arrive in 40 steps, and the prediction leaves the start out; from 4 it is in the bias."""
-    run = gm.run(on_cosine(step_size=0.02, num_steps=40, num_chains=64, start=[start]))
+    """From 1000 the chains do not arrive in 150 steps, and the prediction leaves the start out; from 4 it is in the bias."""
+    run = gm.run(on_cosine(step_size=0.02, num_steps=150, num_chains=64, start=[start]))
     with pytest.warns(gm.GyromcWarning):
         found = gm.estimate(run, bias="predict")
     row = found["x"]
