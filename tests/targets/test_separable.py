@@ -125,7 +125,9 @@ def tilted_wells():
 
 
 def test_a_branch_is_named_and_the_jax_form_serves_instead():
-    with pytest.raises(gm.InvalidInput, match="a Numba function with a branch that vectors do not have: write it without"):
+    with pytest.raises(
+        gm.InvalidInput, match="a Numba function with a branch that vectors do not have: write it without"
+    ):
         gm.run(make(gm.targets.Separable(jnp.abs, np.ones(3), slope=branching)), "lanes")
     erf = gm.targets.Separable(lambda t: t * jax.lax.erf(t), precision=np.ones(3))
     run = gm.run(make(erf))
