@@ -154,6 +154,12 @@ def equivalents() -> list[str]:
         ("--family", "--prior", "--weights", "--robust"), 'gyromc fit d.csv --formula "y ~ x" '
     )
     whole = [start[key] + text for text in found for key in start if text.startswith(key)]
+    # the target of these is a share, a measurement, or has groups
+    suited = {"--family beta": "u ~ x", "sigma=": "x ~ z", "g=": "x ~ z + (1 | g)", "cor=": "x ~ z + (1 + z | g)"}
+    for part, formula in suited.items():
+        whole = [
+            re.sub('"y ~ x"', f'"{formula}"', text) if part in text and "beta-" not in text else text for text in whole
+        ]
     return [command.replace("¦", "|") for command in whole if "--order" not in command]
 
 
@@ -162,9 +168,10 @@ def equivalents() -> list[str]:
 def test_the_equivalents_of_r_are_accepted(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rows = [
-        f"{i % 7 + i / 10},{i % 5},{i % 3 + 1},{i % 4 + 2},{i % 3},g{i % 4},{i % 2 + 1},{i % 2 + 1}" for i in range(40)
+        f"{i % 7 + i / 10},{i % 5},{i % 3 + 1},{i % 4 + 2},{i % 3},g{i % 4},{i % 2 + 1},{i % 2 + 1},{(i + 1) / 50},{i % 2}"
+        for i in range(40)
     ]
-    (tmp_path / "d.csv").write_text("\n".join(["x,z,t,n,s,g,w,y", *rows]) + "\n")
+    (tmp_path / "d.csv").write_text("\n".join(["x,z,t,n,s,g,w,y,u,event", *rows]) + "\n")
     assert "Design matrix" in run_commands(f"{command} --explain")
 
 

@@ -257,7 +257,9 @@ WITH_MEMORY = ("lm_ab2", "hfhr_splitting")
     "scheme", [pytest.param(s, marks=[] if s in WITH_MEMORY else [pytest.mark.slow]) for s in gm.schemes.SCHEMES]
 )
 def test_a_continued_run_is_one_longer_run(scheme):
-    dynamics = {"leimkuhler_matthews": "reversible", "hfhr_splitting": "hfhr"}.get(scheme, "general")
+    dynamics = {"leimkuhler_matthews": "reversible", "hfhr_splitting": "hfhr", "gaul_splitting": "gaul"}.get(
+        scheme, "general"
+    )
     plan = plan_of(scheme, dynamics, gm.oracles.Gaussian(0.2))
     whole, part = gm.run(plan, "scan"), in_chunks(3, plan.replace(num_steps=20), "scan").continue_(30)
     np.testing.assert_array_equal(whole.state.z, part.state.z)

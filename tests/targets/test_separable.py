@@ -73,7 +73,7 @@ def test_matrix_mean_and_weights_reach_the_loop():
     start = np.random.default_rng(0).standard_normal((5, 3))
     plan = make(target, dynamics=dynamics, oracle=gm.oracles.Exact(), start=start, num_chains=5, step_size=0.05)
     session = lanes.Session(plan, lanes.initial_state(plan), 1e8, None, 0)
-    assert session.program.part == gradients.SCALAR
+    assert session.program.part == gradients.Part.SCALAR
     session.program.entry[session.program.column >= 6 * gradients.WIDTH] = 0.0
     session.advance(3)
     z, G = start, dynamics.D + dynamics.Q
