@@ -200,7 +200,8 @@ class Steps:
         flat = lambda y: apply(y.reshape(d, d)).ravel()
         map_: Any = sparse.LinearOperator((d * d, d * d), matvec=flat, dtype=float)  # type: ignore[call-issue]  # incomplete stubs
         start = np.eye(d).ravel()  # positive, as the eigenvector is
-        return float(np.abs(sparse.eigs(map_, 1, v0=start, tol=SAME, return_eigenvectors=False)[0]))
+        options: Any = {"v0": start, "tol": SAME, "return_eigenvectors": False}
+        return float(np.abs(sparse.eigs(map_, 1, **options)[0]))
 
     def _map(self, step_size: float, r: float) -> Callable[[np.ndarray], np.ndarray]:
         """(r - Φ₀)⁻¹Φ₁ on second moments of θ, in a basis of eigenvectors of M where it has one."""

@@ -336,6 +336,7 @@ class Draws:
                 term is not None,
                 f"`groups` has no term for the group {name!r} of the fit. Pass a `GroupTerm`; index -1 stands for a new level.",
             )
+            assert term is not None
             require(
                 term.columns == group.columns and len(term.Z) == num_rows,
                 f"The group {name!r} must have the columns {', '.join(group.columns)} for {num_rows} rows.",

@@ -381,7 +381,7 @@ def _closed_form(question: _Question) -> Fit | str:
     noise = unit * np.array(found.sigma(question.ends))
     return question.fit(
         Draws(target.likelihood, standard.units, theta, (unit * sigma,)),
-        np.column_stack([[mean + offset, sd, *ends], noise]),
+        list(np.column_stack([[mean + offset, sd, *ends], noise])),
         "Independent draws: given σ the posterior is Gaussian, and p(σ | y) is known in closed form. Means, standard "
         "deviations and intervals of the coefficients are integrals over σ, by quadrature; no chain was run.",
     )

@@ -158,7 +158,7 @@ class KnownLikelihood(SumOverData):
 
         def block(X: np.ndarray, y: np.ndarray) -> np.ndarray:
             of = lambda part: self.likelihood.curvature(self.predictors(part, X)).sum(axis=0) / len(points)
-            return self.curved(X, sum(map(of, self._parts(points, len(X)))))
+            return self.curved(X, np.sum([of(part) for part in self._parts(points, len(X))], axis=0))
 
         return self.over_data(block, len(points))
 

@@ -118,7 +118,8 @@ def _batch_form(target: targets.GeneralizedLinear, oracle: Batch) -> Form:
     X, sign, y, code = _signed_rows(target)
     (N, d), part = X.shape, Part.BATCH
     center = center_of(oracle, target) if isinstance(oracle, ControlVariate) else None
-    uses_response, centre_column, curvature_column = code != gradients.SIGNED_LOGISTIC, 0, 0
+    uses_response = code != gradients.SIGNED_LOGISTIC
+    centre_column = curvature_column = 0
     if center is not None and code == gradients.AFFINE:
         y = center.predictor  # the slope at θ less that at the centre is xᵀθ - xᵀc
     columns = [X, y] if uses_response else [X]
@@ -131,9 +132,19 @@ def _batch_form(target: targets.GeneralizedLinear, oracle: Batch) -> Form:
     products = [X[:, i] * X[:, j] for i in range(d) for j in range(i, d)] if code == gradients.AFFINE else []
     if products and len(products) + d <= MAX_MOMENTS:
         part, columns = Part.MOMENTS, [*products, y[:, None] * X]
-    flags = {"uses_response": uses_response, "centre_column": centre_column, "curvature_column": curvature_column}
     table, (K, a) = _padded(*columns), _linear_part(target, center)
-    return Form(K, a, N / oracle.size, part, code, **flags, table=table, batch=oracle.size)
+    return Form(
+        K,
+        a,
+        N / oracle.size,
+        part,
+        code,
+        uses_response,
+        centre_column,
+        curvature_column,
+        table=table,
+        batch=oracle.size,
+    )
 
 
 def _mapped_form(target: targets.StreamedRegression, oracle: Batch) -> Form:

@@ -222,7 +222,7 @@ class _Traced(np.lib.mixins.NDArrayOperatorsMixin):
         raise _no_vectors("a branch")
 
     def __array_ufunc__(self, ufunc, method, *inputs, **_):
-        name = {"absolute": "abs"}.get(ufunc.__name__, ufunc.__name__)
+        name = "abs" if ufunc.__name__ == "absolute" else ufunc.__name__
         if method != "__call__" or not hasattr(jnp, name):
             raise _no_vectors(f"`{ufunc.__name__}`")
         return _Traced(getattr(jnp, name)(*(x.value if isinstance(x, _Traced) else x for x in inputs)))
