@@ -411,7 +411,7 @@ def _whitened(K, D, dim: int | None = None) -> tuple[Dynamics, Any]:
     """The dynamics whose D = RRᵀ is kept, without a name where D was left out, and RᵀPR, P the Hessian over the state."""
     hessian = _read(K, dim)
     d = hessian.shape[0]
-    kept = D if isinstance(D, Dynamics) else general(np.ones(d) if D is None else as_operator(D, "D", size=d), 0)
+    kept = D if isinstance(D, Dynamics) else general(np.ones(d) if D is None else D, 0)
     if not isinstance(hessian, np.ndarray):
         entries = kept.diffusion.entries()
         if entries is None or kept.size != d:

@@ -60,8 +60,9 @@ def paired_rates(eigenvalues: np.ndarray, largest: float) -> np.ndarray:
 
 
 def products(apply: Callable, dim: int) -> scipy.sparse.linalg.LinearOperator:
-    """The map x ↦ Kx for SciPy."""
-    return scipy.sparse.linalg.LinearOperator((dim, dim), matvec=lambda x: np.asarray(apply(x.ravel()), float))  # type: ignore[call-issue]  # incomplete stubs
+    """The map x ↦ Kx for SciPy, which would call it at once to find its type."""
+    matvec = lambda x: np.asarray(apply(x.ravel()), float)
+    return scipy.sparse.linalg.LinearOperator((dim, dim), matvec=matvec, dtype=float)  # type: ignore[call-issue]  # incomplete stubs
 
 
 def spectrum(K: Matrix | scipy.sparse.linalg.LinearOperator, count: int) -> tuple[np.ndarray, np.ndarray, float]:

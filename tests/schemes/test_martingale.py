@@ -210,7 +210,7 @@ def test_with_mini_batches_the_oracle_s_part_remains():
 
 
 def test_more_parameters_than_matrices_allow():
-    d = module.MOST_PARAMETERS + 1
+    d = module.SETTINGS.parameters + 1
     plan = gm.Plan(
         target=gm.targets.Quadratic(np.ones(d)),
         dynamics=gm.dynamics.overdamped(d),
