@@ -23,9 +23,8 @@ LOST = "unknown: chains from the plan's start do not come to the bulk of the tar
 ENDS = 1.5  # over rate × time: the part of both ends of a chain in the variance of its average
 OF_GAUSSIAN = ", s of the nearest Gaussian"
 SECOND_ORDER = 2.0  # the second order in η against that of a Gaussian, at most
-TRACE = (
-    1e-3  # of the error: what the estimated mean of the nearest Gaussian makes of an odd function on a symmetric target
-)
+# Share of the error: what the estimated mean of the nearest Gaussian makes of an odd function on a symmetric target.
+TRACE = 1e-3
 NOT_RESOLVED = 0.5  # share of a bias, from which on an error that also exceeds the standard deviation of h refutes it
 NOTHING = 1e-9  # s against V/η: rounding
 SHORT = 5.0  # relaxation times V/(2 Var h)

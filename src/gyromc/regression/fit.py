@@ -20,7 +20,7 @@ import numpy as np
 from gyromc.approx.sample import systematic
 from gyromc.checks import coverage, flag, positive, require, shown, whole
 from gyromc.errors import GyromcWarning
-from gyromc.machine import one_blas_thread, require_memory
+from gyromc.machine import require_memory
 from gyromc.observables import linear
 from gyromc.posterior import Account
 from gyromc.regression import marginal
@@ -432,7 +432,7 @@ def _solved(question: _Question) -> Fit:
     asked: dict[str, Any] = dict(zip(names, map(linear, wide), strict=True))
     if further:
         asked["further"] = lambda theta: _draws(question, target, theta, lift).further()
-    with warnings.catch_warnings(), one_blas_thread(), interruptible() as stop:
+    with warnings.catch_warnings(), interruptible() as stop:
         warnings.simplefilter("ignore", GyromcWarning)  # they are in the answer
         options = {"seconds": SECONDS, "seed": question.seed, "progress": question.progress}
         found = expect(target, asked, question.error, **options)

@@ -20,6 +20,7 @@ from gyromc.draws import read_draws
 from gyromc.errors import GyromcWarning
 from gyromc.fields.functions import choose_fields
 from gyromc.fields.regression import FieldRegression, calibrated_weights
+from gyromc.machine import one_blas_thread
 from gyromc.plan import Plan
 from gyromc.posterior import Account, Posterior, by_site
 from gyromc.show.numbers import listed
@@ -156,6 +157,7 @@ def check(draws: Any, target: Target | Plan, start: Any = None) -> DrawCheck:
     return DrawCheck(rows, [said], len(flat))
 
 
+@one_blas_thread()
 def sharpen(
     draws: Any,
     target: Target | Plan,
@@ -195,7 +197,7 @@ def sharpen(
     weights = calibrated_weights(fields, flat, slopes)
     said = check(theta.swapaxes(0, 1), target, start).warnings
     if said:
-        warnings.warn(" ".join(said), GyromcWarning, stacklevel=2)
+        warnings.warn(" ".join(said), GyromcWarning, stacklevel=3)
     spent = time.perf_counter() - began
     account = Account("sharpened draws", segments, len(flat), len(flat), 0, spent, math.nan, math.nan)
     by_segment = lambda x: np.asarray(x).reshape(steps, segments, *np.shape(x)[1:]).swapaxes(0, 1)

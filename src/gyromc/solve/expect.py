@@ -20,6 +20,7 @@ from gyromc.coordinates.learned import funnel_shaped, learn
 from gyromc.coordinates.maps import Coordinates, check_coordinates
 from gyromc.errors import GyromcWarning
 from gyromc.fields.functions import FieldGroup, FieldSettings, choose_fields
+from gyromc.machine import one_blas_thread
 from gyromc.model import check_gradient
 from gyromc.plan import Plan
 from gyromc.posterior import Account, Posterior, PosteriorMean, by_site
@@ -304,6 +305,7 @@ class Solver:
         return float(relative[worst]), enough
 
 
+@one_blas_thread()
 def expect(
     target: Target | Plan,
     observables: Mapping[str, Any] | None = None,
@@ -365,7 +367,7 @@ def expect(
         solver.solve()
     found = answer(solver, level)
     if found.warnings:
-        warnings.warn(" ".join(found.warnings), GyromcWarning, stacklevel=2)
+        warnings.warn(" ".join(found.warnings), GyromcWarning, stacklevel=3)
     return found
 
 
