@@ -151,10 +151,15 @@ def _mapped_form(target: targets.StreamedRegression, oracle: Batch) -> Form:
     """The gradient of a mini-batch of mapped rows; the table has the width of a row and y beside it, and no rows."""
     center = center_of(oracle) if isinstance(oracle, ControlVariate) else None
     second = center is not None and center.curvature is not None
-    flags = {"centre_column": int(center is not None), "curvature_column": int(second)}
     table, code = _padded(np.zeros((0, target.dim + 1))), KNOWN[BY_FAMILY[target.family]]
     K, a = _linear_part(target, center)
-    return Form(K, a, target.num_data / oracle.size, Part.MAPPED_BATCH, code, **flags, table=table, batch=oracle.size)
+    return Form(
+        *(K, a, target.num_data / oracle.size, Part.MAPPED_BATCH, code),
+        centre_column=int(center is not None),
+        curvature_column=int(second),
+        table=table,
+        batch=oracle.size,
+    )
 
 
 def _padded(*columns: np.ndarray) -> np.ndarray:
