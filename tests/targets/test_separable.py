@@ -9,6 +9,7 @@ import pytest
 import gyromc as gm
 from gyromc.engines import lanes, pallas, unrolled
 from gyromc.engines.lanes import gradients
+from gyromc.engines.lanes.vectors import WIDTH
 from support.values import skew, spd
 from support.zscores import score
 
@@ -74,7 +75,8 @@ def test_matrix_mean_and_weights_reach_the_loop():
     plan = make(target, dynamics=dynamics, oracle=gm.oracles.Exact(), start=start, num_chains=5, step_size=0.05)
     session = lanes.Session(plan, lanes.initial_state(plan), 1e8, None, 0)
     assert session.program.part == gradients.Part.SCALAR
-    session.program.entry[session.program.column >= 6 * gradients.WIDTH] = 0.0
+    step = session.program.step
+    step.entry[step.column >= 6 * WIDTH] = 0.0
     session.advance(3)
     z, G = start, dynamics.D + dynamics.Q
     for _ in range(3):
