@@ -1,7 +1,7 @@
 """How a run is divided: over a mesh of devices, and into slices of chains that processes and devices move on their own.
 
-Input: what a user passes as `mesh`. Output: a `jax.sharding.Mesh` with the axes "chains", "data" and "parameters", in this order;
-an axis that was not given has one device. `ChainMesh` says how the arrays of one plan lie on it, `put` copies a host array to it.
+Input: what a user passes as `mesh`. Output: a `jax.sharding.Mesh` with the axes "chains" and "data", in this order; an axis that
+was not given has one device. `put` copies a host array to it.
 
 `sliced` takes a plan, the state of its chains and how a session of some of them is made, and returns a session of all. A slice
 has the random numbers that its chains have in one piece, so the averages are the same, bit for bit, on any number of processes
@@ -19,7 +19,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
-from jax.sharding import PartitionSpec as P
 
 from gyromc import processes
 from gyromc.checks import require, shown, whole
@@ -27,45 +26,15 @@ from gyromc.engines.base import Session
 from gyromc.plan import Plan
 from gyromc.results import EngineState
 
-AXES = ("chains", "data", "parameters")
-ROWS = ("data", "parameters")
-"""The axes over which rows of data are shared: where parameters are gathered for a gradient, each device reads other rows."""
-
-
-@dataclasses.dataclass(frozen=True)
-class ChainMesh:
-    """How the chains of one plan lie on a mesh; `chains` is their number without those that only fill the last device."""
-
-    mesh: Mesh
-    chains: int
-
-    @property
-    def rows(self) -> int:
-        """How many devices share the rows of the data."""
-        return self.mesh.shape["data"] * self.mesh.shape["parameters"]
-
-    @property
-    def parts(self) -> int:
-        """Into how many parts the parameters are cut."""
-        return self.mesh.shape["parameters"]
-
-    @property
-    def filled(self) -> int:
-        """The number of chains that are computed, a multiple of the devices of the axis: those beyond `chains` are ignored."""
-        across = self.mesh.shape["chains"]
-        return -(-self.chains // across) * across
-
-    def sharding(self, *axes: Any) -> NamedSharding:
-        """An array's place on the mesh, by the axis of each of its dimensions."""
-        return NamedSharding(self.mesh, P(*axes))
+AXES = ("chains", "data")
 
 
 def read_mesh(mesh: Any) -> Mesh | None:
-    """A mesh or a dictionary of sizes as a mesh with all three axes; None stays None. `InvalidInput` for anything else.
+    """A mesh or a dictionary of sizes as a mesh with both axes; None stays None. `InvalidInput` for anything else.
 
     ```python
     from gyromc.engines.meshes import read_mesh
-    assert dict(read_mesh({"chains": 1}).shape) == {"chains": 1, "data": 1, "parameters": 1}
+    assert dict(read_mesh({"chains": 1}).shape) == {"chains": 1, "data": 1}
     ```
     """
     if mesh is None:
@@ -108,12 +77,12 @@ def default_mesh(num_chains: int) -> Mesh:
     devices = jax.devices()
     if processes.count() == 1:
         devices = devices[: math.gcd(len(devices), num_chains)]
-    return Mesh(np.array(devices).reshape(-1, 1, 1), AXES)
+    return Mesh(np.array(devices).reshape(-1, 1), AXES)
 
 
-def shares(mesh: Mesh | None) -> tuple[str, ...]:
-    """The axes besides "chains" that have more than one device."""
-    return () if mesh is None else tuple(axis for axis in ROWS if mesh.shape[axis] > 1)
+def shares_rows(mesh: Mesh | None) -> bool:
+    """Whether the rows of the data are shared by several devices."""
+    return mesh is not None and mesh.shape["data"] > 1
 
 
 def put(value: Any, sharding: NamedSharding) -> jax.Array:

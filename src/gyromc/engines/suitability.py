@@ -9,10 +9,11 @@ import os
 from typing import Any
 
 import jax
+import numpy as np
 
 from gyromc import targets
 from gyromc.data import Mapped
-from gyromc.engines.meshes import shares
+from gyromc.engines.meshes import shares_rows
 from gyromc.flat import identity
 from gyromc.machine import why_no_jax
 from gyromc.observables import Ridge, ridge_of
@@ -56,8 +57,11 @@ def scan(plan: Plan, mesh: Any = None) -> str | None:
     functions = sum(ridge_of(h) is None for h in plan.observables.values())
     if reason := why_no_jax():
         return reason
-    if plan.coordinates is not None and shares(mesh):
-        return "in other coordinates it shares chains alone over the devices of a mesh"
+    if shares_rows(mesh) and not _has_rows(plan.flat_target):
+        return (
+            f"the axis `data` of a mesh shares rows of data in memory, of which {type(plan.target).__name__} has none: leave the "
+            "axis out"
+        )
     if steps > LIMITS.steps:
         return f"it counts at most {LIMITS.steps} steps and the plan has {steps}: continue a shorter run"
     if functions > LIMITS.scan_functions:
@@ -66,6 +70,11 @@ def scan(plan: Plan, mesh: Any = None) -> str | None:
             "the form ρ(aᵀθ) with `gyromc.observables`, of which there may be any number, or make several plans"
         )
     return None
+
+
+def _has_rows(target: targets.Target) -> bool:
+    count = getattr(target, "num_data", None)
+    return any(np.shape(leaf)[:1] == (count,) for leaf in jax.tree.leaves(target))
 
 
 def lanes(plan: Plan, mesh: Any = None) -> str | None:
@@ -147,8 +156,7 @@ def _only_scan(plan: Plan, mesh: Any) -> str | None:
     """Why the plan or the mesh needs `scan`: the mesh shares more than the chains, or these move in other coordinates."""
     if plan.coordinates is not None:
         return "only `scan` moves chains in other coordinates"
-    wanted = " and ".join(f"`{axis}`" for axis in shares(mesh))
-    return f"only `scan` shares the axis {wanted} of a mesh" if wanted else None
+    return "only `scan` shares the axis `data` of a mesh" if shares_rows(mesh) else None
 
 
 def _no_gpu() -> str | None:
