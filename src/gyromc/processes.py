@@ -115,27 +115,28 @@ def _who(
         # `jax.distributed.initialize()` uses it, too late for our own checks.
         from jax._src.clusters import ClusterEnv
 
-        given = None, num_processes, process_id
+        known = None, num_processes, process_id, None, None, int(timeout) + 1
         try:
-            found = ClusterEnv.auto_detect_unset_distributed_params(*given, None, None, int(timeout) + 1)
+            found = ClusterEnv.auto_detect_unset_distributed_params(*known)
         except (RuntimeError, KeyError, ValueError) as error:
+            which = f"`coordinator`, --coordinator or {ADDRESS}"
             raise InvalidInput(
-                f"What the launcher says cannot be used: {error}. Pass the address of process 0: `coordinator`, --coordinator or "
-                f"{ADDRESS}."
+                f"What the launcher says cannot be used: {error}. Pass the address of process 0: {which}."
             ) from None
         coordinator, num_processes, process_id = found[:3]
     num_processes = _number(COUNT) if num_processes is None else num_processes
     process_id = _number(INDEX) if process_id is None else process_id
-    missing = {
+    given = {
         f"the address of process 0 (`coordinator`, --coordinator or {ADDRESS})": coordinator,
         f"the number of processes (`num_processes`, --processes or {COUNT[0]})": num_processes,
         f"the number of this one (`process_id`, --process-id or {INDEX[0]})": process_id,
     }
-    if coordinator is None or num_processes is None or process_id is None:
-        raise InvalidInput(
-            "What is not known, and no launcher says (SLURM, Open MPI and Kubernetes are known): "
-            f"{'; '.join(what for what, value in missing.items() if value is None)}. Give it to every process."
-        )
+    missing = "; ".join(what for what, value in given.items() if value is None)
+    require(
+        not missing,
+        "What is not known, and no launcher says (SLURM, Open MPI and Kubernetes are known): "
+        f"{missing}. Give it to every process.",
+    )
     num_processes, process_id = whole(num_processes, "num_processes", least=1), whole(process_id, "process_id", least=0)
     require(
         process_id < num_processes,
@@ -146,12 +147,12 @@ def _who(
 
 def _number(names: tuple[str, ...]) -> int | None:
     """The first of some environment variables that is set, as a number."""
-    for name in names:
-        text = os.environ.get(name)
-        if text is not None:
-            require(text.strip().isdigit(), f"The environment variable {name} must be a whole number: it is {text!r}.")
-            return int(text)
-    return None
+    name = next((name for name in names if name in os.environ), None)
+    if name is None:
+        return None
+    text = os.environ[name]
+    require(text.strip().isdigit(), f"The environment variable {name} must be a whole number: it is {text!r}.")
+    return int(text)
 
 
 # --- meeting before JAX starts, which would abort the process where something is wrong
@@ -263,12 +264,12 @@ def _received(link: socket.socket, seconds: float) -> dict[str, Any]:
 
 def count() -> int:
     """How many processes compute together."""
-    return 1 if _client() is None else _state().num_processes
+    return 1 if (runtime := _runtime()) is None else runtime.num_processes
 
 
 def index() -> int:
     """Which of them this one is, from 0."""
-    return 0 if _client() is None else _state().process_id
+    return 0 if (runtime := _runtime()) is None else runtime.process_id
 
 
 def agree(value: Any) -> Any:
@@ -284,10 +285,10 @@ def agree(value: Any) -> Any:
 
 def everyone(value: Any) -> list[Any]:
     """The values of all processes, by their index; each as `agree` takes it."""
-    client = _client()
-    if client is None:
+    runtime = _runtime()
+    if runtime is None:
         return [value]
-    number = next(_calls)
+    client, number = runtime.client, next(_calls)
     place = f"gyromc/{number}/"
     with _waiting():
         client.key_value_set_bytes(f"{place}{index()}", json.dumps(value).encode())
@@ -304,16 +305,15 @@ def everyone(value: Any) -> list[Any]:
 
 def first(function: Callable[[], T]) -> T | None:
     """The function's value on process 0, None on the others; an `InvalidInput` of it is raised on all of them."""
+    if count() == 1:
+        return function()
     found, error = None, None
     if index() == 0:
         try:
             found = function()
         except InvalidInput as raised:
-            if count() == 1:
-                raise
             error = str(raised)
-    error = agree(error)
-    if error is not None:
+    if (error := agree(error)) is not None:
         raise InvalidInput(error)
     return found
 
@@ -334,7 +334,7 @@ def gathered(array: Any) -> np.ndarray:
 
 def joined(rows: np.ndarray) -> np.ndarray:
     """The rows of all processes, in the order of the processes, on each of them; bit for bit. Their numbers may differ."""
-    if _client() is None:
+    if _runtime() is None:
         return rows
     from jax.experimental.multihost_utils import process_allgather
 
@@ -348,16 +348,15 @@ def joined(rows: np.ndarray) -> np.ndarray:
     return np.frombuffer(data, rows.dtype).reshape(sum(counts), *rows.shape[1:]).copy()
 
 
-def _state() -> Any:
+def _runtime() -> Any:
+    """JAX's state of the processes, or None where this one is alone."""
+    if "jax" not in sys.modules:
+        return None
     # Nothing public has the store of keys and values.
     from jax._src import distributed
 
-    return distributed.global_state
-
-
-def _client() -> Any:
-    """The connection to the coordinator, or None where this process is alone."""
-    return None if "jax" not in sys.modules or _state().num_processes == 1 else _state().client
+    found = distributed.global_state
+    return None if found.num_processes == 1 or found.client is None else found
 
 
 # --- how they end
@@ -371,7 +370,7 @@ def finish() -> None:
 
 def leave(status: int) -> None:
     """End this process with a status other than 0, and so the others; with one process nothing is done."""
-    if _client() is None or status == 0:
+    if _runtime() is None or status == 0:
         return
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()

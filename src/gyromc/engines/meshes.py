@@ -1,14 +1,9 @@
 """How a run is divided: over a mesh of devices, and into slices of chains that processes and devices move on their own.
 
-Input: what a user passes as `mesh`. Output: a `jax.sharding.Mesh` with the axes "chains" and "data", in this order; an axis that
-was not given has one device. `put` copies a host array to it.
-
-`sliced` takes a plan, the state of its chains and how a session of some of them is made, and returns a session of all. A slice
-has the random numbers that its chains have in one piece, so the averages are the same, bit for bit, on any number of processes
-and devices. Slices meet only where their states, sums and draws are read.
+A mesh has the axes "chains" and "data", in this order. A slice has the random numbers that its chains have in one piece, so the
+averages are the same, bit for bit, on any number of processes and devices.
 """
 
-import copy
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +17,7 @@ from jax.sharding import Mesh, NamedSharding
 
 from gyromc import processes
 from gyromc.checks import require, shown, whole
-from gyromc.engines.base import Session
+from gyromc.engines.base import Session, with_chains
 from gyromc.plan import Plan
 from gyromc.results import EngineState
 
@@ -30,13 +25,7 @@ AXES = ("chains", "data")
 
 
 def read_mesh(mesh: Any) -> Mesh | None:
-    """A mesh or a dictionary of sizes as a mesh with both axes; None stays None. `InvalidInput` for anything else.
-
-    ```python
-    from gyromc.engines.meshes import read_mesh
-    assert dict(read_mesh({"chains": 1}).shape) == {"chains": 1, "data": 1}
-    ```
-    """
+    """A mesh or a dictionary of sizes as a mesh with both axes; None stays None. `InvalidInput` for anything else."""
     if mesh is None:
         return None
     known = ", ".join(f"`{axis}`" for axis in AXES)
@@ -71,9 +60,7 @@ def read_mesh(mesh: Any) -> Mesh | None:
 
 
 def default_mesh(num_chains: int) -> Mesh:
-    """Where no mesh was given: chains over the local devices, as many of them as divide their number; over all devices where
-    several processes run.
-    """
+    """Chains over as many devices as divide their number; over all devices where several processes run."""
     devices = jax.devices()
     if processes.count() == 1:
         devices = devices[: math.gcd(len(devices), num_chains)]
@@ -122,9 +109,7 @@ class Slices:
 
     def _part(self, make: Make, first: int, last: int) -> Session:
         """A session of the chains from `first` to `last`."""
-        part = copy.copy(self.plan)  # the same pieces; a row of `start` for each chain would not fit fewer of them
-        object.__setattr__(part, "num_chains", int(last - first))
-        return make(part, _rows_of(self.begun, slice(first, last)), int(first))
+        return make(with_chains(self.plan, int(last - first)), _rows_of(self.begun, slice(first, last)), int(first))
 
     def _each(self, functions: list[Callable[[], Any]]) -> list[Any]:
         """What the functions return, each called on its own device, at the same time."""
@@ -160,10 +145,10 @@ class Slices:
         states = [session.state() for session in self.sessions]
         if not states:  # more processes than chains
             states = [dataclasses.replace(_rows_of(self.begun, self.own), step=self.begun.step + self.steps)]
-        whole = {}
-        for name in BY_CHAIN:
-            rows = [getattr(state, name) for state in states]
-            whole[name] = None if rows[0] is None else processes.joined(np.concatenate(rows))
+        parts = {name: [getattr(state, name) for state in states] for name in BY_CHAIN}
+        whole = {
+            name: None if rows[0] is None else processes.joined(np.concatenate(rows)) for name, rows in parts.items()
+        }
         clock = processes.agree(list(states[0].clock))
         return EngineState(step=states[0].step, clock=(clock[0], clock[1]), **whole)
 

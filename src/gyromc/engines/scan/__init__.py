@@ -31,11 +31,10 @@ from gyromc.results import EngineState
 from gyromc.schemes import Scheme
 from gyromc.targets import Target
 
-__all__ = ["Session", "cast", "initial_state", "open_session", "step_memory", "why_not"]
+__all__ = ["Session", "cast", "initial_state", "open_session", "why_not"]
 
 BLOCK = 128
-MANY = 16
-"""Observables beyond which all ridges of one profile are one matrix product: each on its own takes 26 ms to compile."""
+MANY = 16  # ridges, beyond which those of one profile are one matrix product: each on its own takes 26 ms to compile
 
 
 class Stacked(eqx.Module):
@@ -175,20 +174,6 @@ class ScanSession:
 
 
 open_session = Session = ScanSession
-
-
-def step_memory(plan: Plan) -> tuple[int, int]:
-    """The bytes a step needs: (the state and all temporary memory, by XLA's analysis; three times the state).
-
-    Data are not counted. Of chains in blocks, the state of all and the temporary memory of one block are counted.
-    """
-    session = ScanSession(plan, initial_state(plan), 1e8, None, 0)
-    counts = jnp.asarray(1, jnp.int32), jnp.asarray(0, jnp.int32), None
-    with _full_precision():
-        lowered = session.program.lower(session.arrays, session.carries[0], session.layout.firsts[0], *counts)
-        memory = lowered.compile().memory_analysis()
-    state = sum(carry.z.nbytes for carry in session.carries)
-    return memory.temp_size_in_bytes + state, 3 * state
 
 
 def _full_precision():

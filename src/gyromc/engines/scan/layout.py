@@ -98,18 +98,19 @@ def on_mesh(pieces: Any, dtype, mesh: Mesh | None) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class BlockSettings:
-    """How many chains a block has, measured by benchmarks/blocks.py (docs/measured/blocks.json)."""
+    """How many chains a block has, measured by benchmarks/blocks.py (docs/measured/blocks.json).
+
+    - `numbers`: of the states in a block: with fewer, what a step costs for any number of chains would show.
+    - `read`: numbers that the gradients of a block read: a step that takes longer may as well be shared by processes.
+    - `least`: chains that read a matrix together; `large`: numbers of a state, from which on one chain is a block.
+    - `most`: blocks: each is a call of the program.
+    """
 
     numbers: int = 2**14
-    """Of the states in a block: with fewer, what a step costs for any number of chains would show."""
     read: int = 2**21
-    """Numbers that the gradients of a block read: a step that takes longer may as well be shared by processes."""
     least: int = 32
-    """Chains that read a matrix together, at least."""
     large: int = 4096
-    """Numbers of a state, from which on one chain is a block."""
     most: int = 64
-    """Blocks: each is a call of the program."""
 
 
 SETTINGS = BlockSettings()
@@ -244,8 +245,7 @@ def _numbers(count: int, size: int):
     return jax.lax.iota(jnp.uint32, count * size).reshape(count, size)
 
 
-_BYTES, _LONGEST = 2**24, 256
-"""What is copied to the device at once, at most: bytes of rows, and steps whose rows these are."""
+_BYTES, _LONGEST = 2**24, 256  # copied to the device at once, at most: bytes of rows, and steps whose rows these are
 
 
 def is_fed(plan: Plan) -> bool:
@@ -264,14 +264,11 @@ class Feed:
         assert isinstance(plan.flat_target, StreamedRegression)
         assert isinstance(plan.oracle, Batch)
         self.plan, self.layout, self.source = plan, layout, plan.flat_target.by_row
-        batch = plan.num_chains * plan.oracle.size
+        batch, total = plan.num_chains * plan.oracle.size, plan.num_steps + plan.burn_in
         self.length = max(1, min(_LONGEST, _BYTES // (batch * (plan.dim + 1) * np.dtype(plan.dtype).itemsize)))
-        self.keep: dict[str, bool] = {}
-        if isinstance(self.source, Mapped):
-            self.keep = {"keep": self.source.keeps(batch * (plan.num_steps + plan.burn_in), plan.oracle.size)}
-        self.chunks = prefetched(self._placed(first))
-        self.rows: Any = None
-        self.used = self.length
+        mapped = isinstance(self.source, Mapped)
+        self.keep = {"keep": self.source.keeps(batch * total, plan.oracle.size)} if mapped else {}
+        self.chunks, self.rows, self.used = prefetched(self._placed(first)), None, self.length
 
     def take(self, most: int) -> tuple[Any, int, int]:
         """(rows, the first step's place among them, the number of steps), for at most so many steps."""
