@@ -1,7 +1,7 @@
 """A function evaluated at many points, in float64: rows of θ in, a NumPy array out.
 
 Points are taken some thousand at a time and padded to few different numbers, so that JAX compiles each function once. `metered`
-counts the gradients that a piece of work takes.
+counts the gradients that a piece of work takes. `entries_read` says which entries of a vector a function reads.
 """
 
 import collections
@@ -20,7 +20,7 @@ from gyromc.checks import require
 from gyromc.machine import why_no_jax
 from gyromc.precision import fresh
 
-__all__ = ["Meter", "Programs", "compiled", "doubled", "metered", "over_rows", "spend"]
+__all__ = ["Meter", "Programs", "compiled", "doubled", "entries_read", "metered", "over_rows", "spend"]
 
 CHUNK = 2**15
 LARGE = 2**17
@@ -151,3 +151,21 @@ def over_rows(function: Callable, rows: np.ndarray, *pieces, chunk: int = CHUNK)
             padded = np.concatenate([block, np.broadcast_to(block[:1], (size - len(block), *block.shape[1:]))])
             parts.append(np.asarray(_mapped(function, jnp.asarray(padded), *pieces), float)[: len(block)])
     return np.concatenate(parts)
+
+
+def entries_read(values: Callable, size: int) -> tuple[int, ...]:
+    """The entries of a vector of `size` numbers on which a function depends; `values` evaluates it at rows.
+
+    At points from 0.1 to 1000 in size, each entry is set to another number, and to NaN, which arithmetic passes on: only what
+    a function reads by a comparison alone, and in a rare region, could be missed.
+    """
+    rng, sizes = np.random.default_rng(0), np.repeat([0.1, 1.0, 10.0, 100.0, 1000.0], 12)
+    rows = sizes[:, None] * rng.standard_normal((len(sizes), size))
+    others = np.stack([rng.permutation(sizes) * rng.standard_normal(len(sizes)), np.full(len(sizes), np.nan)])
+    before, found = np.tile(values(rows), 2), []
+    for i in range(size):
+        changed = np.stack([rows, rows])
+        changed[:, :, i] = others
+        if not np.array_equal(values(changed.reshape(-1, size)), before, equal_nan=True):
+            found.append(i)
+    return tuple(found)

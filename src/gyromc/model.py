@@ -29,7 +29,7 @@ from gyromc.approx.sample import (
 from gyromc.checks import numbers, require
 from gyromc.coordinates.maps import Coordinates
 from gyromc.errors import InvalidInput
-from gyromc.evaluation import compiled, over_rows
+from gyromc.evaluation import compiled, entries_read, over_rows
 from gyromc.flat import Moved, flatten, unraveler
 from gyromc.observables import Observable, Ridge
 from gyromc.precision import fresh
@@ -154,26 +154,12 @@ class Model:
         return over_rows(_value_gradient, np.asarray(rows, float), h, self.unravel)
 
     def coordinates_of(self, h: Observable) -> tuple[int, ...]:
-        """The coordinates of θ on which h depends; all of them where there are too many to try.
-
-        At points from 0.1 to 1000 in size, each coordinate is set to another number, and to NaN, which arithmetic passes on: what
-        a function reads by a comparison alone, and only in a rare region, could be missed.
-        """
+        """The coordinates of θ on which h depends; all of them where there are too many to try."""
         if isinstance(h, Ridge):
             return tuple(int(i) for i in np.flatnonzero(h.direction))
         if self.dim > SETTINGS.most_followed:
             return tuple(range(self.dim))
-        rng, sizes = np.random.default_rng(0), np.repeat([0.1, 1.0, 10.0, 100.0, 1000.0], 12)
-        rows = sizes[:, None] * rng.standard_normal((len(sizes), self.dim))
-        others = np.stack([rng.permutation(sizes) * rng.standard_normal(len(sizes)), np.full(len(sizes), np.nan)])
-        before, found = self.values(h, rows), []
-        for i in range(self.dim):
-            changed = np.stack([rows, rows])
-            changed[:, :, i] = others
-            after = self.values(h, changed.reshape(-1, self.dim)).reshape(2, -1)
-            if not np.array_equal(after, np.stack([before, before]), equal_nan=True):
-                found.append(i)
-        return tuple(found)
+        return entries_read(lambda rows: self.values(h, rows), self.dim)
 
     @functools.cached_property
     def mode(self) -> np.ndarray:

@@ -114,15 +114,7 @@ class Plan:
                 object.__setattr__(self, name, value)
 
         oracle = Exact() if oracle is None else oracle
-        for name, value, kind in (
-            ("target", target, Target),
-            ("dynamics", dynamics, Dynamics),
-            ("oracle", oracle, Oracle),
-        ):
-            came = value.__name__ if isinstance(value, type) else type(value).__name__
-            where = name if name == "dynamics" else f"{name}s"
-            require(isinstance(value, kind), f"`{name}` must be a value of `gyromc.{where}`: got {came}.")
-        oracle.check(target)
+        _check_pieces(target, dynamics, oracle)
         eta = step_size if callable(step_size) else read_step_size(step_size)
         set_(target=target, dynamics=dynamics, oracle=oracle, start=start, scheme=find_scheme(scheme), step_size=eta)
         set_(weighting=one_of(weighting, WEIGHTINGS, "weighting"), martingale=flag(martingale, "martingale"))
@@ -131,23 +123,8 @@ class Plan:
         set_(seed=whole(seed, "seed", least=0, most=LARGEST), dtype=_dtype(dtype))
         whole(self.num_steps + self.burn_in, "num_steps + burn_in", least=1)
         _check_step_size(eta, self.num_steps + self.burn_in, self.dtype)
-        n, chains = dynamics.size, self.num_chains
-        # Before any of them is made.
-        require_memory(
-            4 * chains * n,
-            f"The state of {chains:,} chains with {n:,} numbers each",
-            "Take fewer chains or parameters.",
-        )
-        # How many parameters there may be, by the target or else by the dynamics, the likelier first.
-        dims = {True: (n // 2,), False: (n,), None: (n, n // 2)}[dynamics.augmented]
-        template, starts = read_start(
-            start, dims if target.dim is None else (target.dim,), n, chains, target.dim is None
-        )
+        template, starts = _starts(start, target, dynamics, self.num_chains, coordinates)
         dim = unraveler(template)[1]
-        if coordinates is not None:
-            theta = starts.point(dim) if starts.draw is None else ravel(starts.draw(jax.random.key(0)))
-            check_coordinates(coordinates, np.asarray(theta, float))
-            starts = starts.moved(coordinates)
         set_(model=Model(target, template, starts.point(dim), coordinates), starts=starts, coordinates=coordinates)
         set_(augmented=dynamics.has_momentum(dim, f"the target ({type(target).__name__})"))
         require(
@@ -285,6 +262,29 @@ class Plan:
 
 FIELDS = tuple(inspect.signature(Plan).parameters)
 """What a plan is built from, by name."""
+
+
+def _check_pieces(target: Target, dynamics: Dynamics, oracle: Oracle) -> None:
+    for name, value, kind in (("target", target, Target), ("dynamics", dynamics, Dynamics), ("oracle", oracle, Oracle)):
+        came = value.__name__ if isinstance(value, type) else type(value).__name__
+        where = name if name == "dynamics" else f"{name}s"
+        require(isinstance(value, kind), f"`{name}` must be a value of `gyromc.{where}`: got {came}.")
+    oracle.check(target)
+
+
+def _starts(start: Any, target: Target, dynamics: Dynamics, chains: int, coordinates: Any) -> tuple[Any, Start]:
+    """The template of the parameters, and where chains start, in their coordinates; refused where memory cannot hold them."""
+    n = dynamics.size
+    what = f"The state of {chains:,} chains with {n:,} numbers each"
+    require_memory(4 * chains * n, what, "Take fewer chains or parameters.")
+    # How many parameters there may be, by the target or else by the dynamics, the likelier first.
+    dims = {True: (n // 2,), False: (n,), None: (n, n // 2)}[dynamics.augmented]
+    template, starts = read_start(start, dims if target.dim is None else (target.dim,), n, chains, target.dim is None)
+    if coordinates is None:
+        return template, starts
+    theta = starts.point(unraveler(template)[1]) if starts.draw is None else ravel(starts.draw(jax.random.key(0)))
+    check_coordinates(coordinates, np.asarray(theta, float))
+    return template, starts.moved(coordinates)
 
 
 def _check_scheme(plan: Plan) -> None:

@@ -142,7 +142,7 @@ def _who(
         process_id < num_processes,
         f"`process_id` counts from 0: with {num_processes} processes the last is {num_processes - 1}, got {process_id}.",
     )
-    return coordinator, num_processes, process_id
+    return str(coordinator), num_processes, process_id
 
 
 def _number(names: tuple[str, ...]) -> int | None:

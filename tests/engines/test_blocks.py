@@ -135,5 +135,5 @@ def test_processes_have_every_chain_once(count, monkeypatch):
 def test_shared_rows_are_not_in_blocks():
     mesh = read_mesh({"chains": 1})
     assert blocks.in_blocks(plan(), mesh)
-    fake = type("Mesh", (), {"shape": {"chains": 1, "data": 2}, "devices": mesh.devices})()
+    fake = type("Mesh", (), {"shape": {"chains": 1, "data": 2, "parameters": 1}, "devices": mesh.devices})()
     assert not blocks.in_blocks(plan(), fake)

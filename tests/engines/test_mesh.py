@@ -19,8 +19,8 @@ from gyromc.engines.scan import layout
 from support import compiling, on_devices
 from support.on_devices import DIM, ETA, ROWS, STEPS, X, plan
 
-EVERY = "chains+data+all+8 of chains"
-DEFAULT = ["bits of gaussian@33", "bits of minibatch@10", "minibatch@all"]
+EVERY = "chains+data+parameters+all+8 of chains"
+DEFAULT = ["bits of gaussian@33", "bits of minibatch@10", "minibatch@all+parameters"]
 BITS = [f"bits of {case}@7+10+33" for case in on_devices.BITS]
 SLOW = ["distinct rows", "every row", "order 1", "order 2", "diagonal", "matrix-free", "refresh", "dense dynamics", "martingale",
         "splitting", "softmax", "mixed", "mixed batches", "network", "exact", "minibatch", "streamed"]  # fmt: skip
@@ -62,8 +62,8 @@ def test_chains_on_any_number_of_devices_have_the_same_bits(found):
     assert found["bits of minibatch"] == {"10 in 10": 0, "10 in 7": 0}
 
 
-def test_rows_on_several_devices_give_the_same_chains(found):
-    """101 rows, 5 chains: no axis divides them. A row that is lost or counted twice moves a chain by about η."""
+def test_rows_and_parameters_on_several_devices_give_the_same_chains(found):
+    """101 rows, 7 parameters, 5 chains: no axis divides them. A row that is lost or counted twice moves a chain by about η."""
     assert tolerance() < 1e-4 * ETA
     assert max(found["minibatch"].values()) <= tolerance()
 
@@ -90,17 +90,22 @@ def test_chains_without_a_matrix_have_the_same_bits():
     assert found["no matrix"] == dict.fromkeys(("2 of chains", "4 of chains", "8 of chains"), 0.0)
 
 
-def test_a_device_holds_its_share_of_the_rows():
+def test_a_device_holds_its_share_of_the_rows_and_of_the_states():
     """XLA leaves the rows where they are: what a step needs beside them does not depend on their number."""
-    (arguments, temporary), (more, same) = found_on_eight_devices(["rows"])["rows"]
+    found = found_on_eight_devices(["memory"])["memory"]
+    (arguments, temporary), (more, same) = found["rows"]
     assert more - arguments == pytest.approx((20_000 - 10_001) / 4 * (DIM + 1) * 8, rel=0.01)
     assert same == pytest.approx(temporary, rel=0.1)
+    assert found["states"] == [
+        6 * 2 * 8,
+        6 * 2 * DIM * 8,
+    ]  # eight parts of seven parameters with momenta: of two numbers
 
 
 @pytest.mark.parametrize(
     ("mesh", "message"),
     [
-        ({"rows": 2}, "may have the axes `chains`, `data`: got 'rows'"),
+        ({"rows": 2}, "may have the axes `chains`, `data`, `parameters`: got 'rows'"),
         (
             {"chains": 10**6},
             r"needs 1000000 = 1000000 devices, and JAX has .*xla_force_host_platform_device_count=1000000",
@@ -117,12 +122,12 @@ def test_a_wrong_mesh_is_refused(mesh, message):
 
 def test_a_mesh_of_jax_in_any_order_of_axes():
     given = Mesh(np.array(jax.devices()[:1]).reshape(1, 1), ("data", "chains"))
-    assert read_mesh(given).axis_names == ("chains", "data")
+    assert dict(read_mesh(given).shape) == {"chains": 1, "data": 1, "parameters": 1}
     assert read_mesh(None) is None
 
 
-def test_only_scan_shares_rows():
-    chains, rows = (SimpleNamespace(shape={"chains": 4, "data": k}) for k in (1, 2))
+def test_only_scan_shares_rows_and_parameters():
+    chains, rows = (SimpleNamespace(shape={"chains": 4, "data": k, "parameters": 1}) for k in (1, 2))
     assert choose(plan(), "auto", chains)[0] == choose(plan(), "auto")[0]
     assert choose(plan(), "auto", rows)[0] == "scan"
     with pytest.raises(gm.InvalidInput, match="only `scan` shares the axis `data` of a mesh"):
@@ -133,7 +138,7 @@ def test_only_scan_shares_rows():
 
 def test_chains_that_fill_the_last_device_repeat_the_last_one(plan, monkeypatch):
     monkeypatch.setattr(layout, "in_blocks", lambda plan, mesh: False)
-    mesh = SimpleNamespace(shape={"chains": 4, "data": 1})
+    mesh = SimpleNamespace(shape={"chains": 4, "data": 1, "parameters": 1})
     found = layout.ChainLayout(plan.replace(num_chains=6), mesh)  # type: ignore[arg-type]
     assert found.size == 8
     assert found.fill(np.arange(6)).tolist() == [0, 1, 2, 3, 4, 5, 5, 5]

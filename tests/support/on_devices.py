@@ -24,8 +24,8 @@ X = RNG.standard_normal((ROWS, DIM))
 Y = (RNG.random(ROWS) < 0.5).astype(float)
 LEVELS = RNG.integers(0, 4, ROWS)
 SKEW = np.triu(np.ones((DIM, DIM)), 1) - np.tril(np.ones((DIM, DIM)), -1)
-ALL = {"chains": [2, 1], "data": [1, 4], "all": [2, 3]}
-MESHES = {name: dict(zip(("chains", "data"), sizes, strict=True)) for name, sizes in ALL.items()}
+ALL = {"chains": [2, 1, 1], "data": [1, 4, 1], "parameters": [1, 1, 4], "all": [2, 2, 2]}
+MESHES = {name: dict(zip(("chains", "data", "parameters"), sizes, strict=True)) for name, sizes in ALL.items()}
 MESHES |= {f"{k} of chains": {"chains": k} for k in (1, 2, 4, 8)}
 MESHES |= {"left out": None}
 
@@ -70,19 +70,19 @@ def streamed():
     return gm.targets.StreamedRegression(gm.data.Batches([(X, Y)], ROWS), "logistic")
 
 
-def rows() -> list[list[int]]:
-    """The bytes of the arguments and of temporary memory on each of four devices that share 10,001 and 20,000 rows."""
-    found = []
-    for count in (10_001, 20_000):
-        target = gm.targets.LogisticRegression(np.ones((count, DIM)), np.ones(count))
-        with jax.enable_x64(True):
-            given = plan(target, gm.oracles.Minibatch(40))
-            session = scan.Session(given, scan.initial_state(given), 1e8, None, 0, read_mesh({"data": 4}))
-            counts = jnp.asarray(1, jnp.int32), jnp.asarray(0, jnp.int32), None
+def memory() -> dict[str, list]:
+    """Bytes: arguments and temporary memory of devices that share 10,001 and 20,000 rows; states on eight devices and on one."""
+    session_of = lambda given, mesh: scan.Session(given, scan.initial_state(given), 1e8, None, 0, read_mesh(mesh))
+    found, counts = [], (jnp.asarray(1, jnp.int32), jnp.asarray(0, jnp.int32), None)
+    with jax.enable_x64(True):
+        for count in (10_001, 20_000):
+            target = gm.targets.LogisticRegression(np.ones((count, DIM)), np.ones(count))
+            session = session_of(plan(target, gm.oracles.Minibatch(40)), {"data": 4})
             lowered = session.program.lower(session.arrays, session.carries[0], None, *counts)
-            memory = lowered.compile().memory_analysis()
-        found.append([memory.argument_size_in_bytes, memory.temp_size_in_bytes])
-    return found
+            of_step = lowered.compile().memory_analysis()
+            found.append([of_step.argument_size_in_bytes, of_step.temp_size_in_bytes])
+        states = [session_of(plan(), mesh).carries[0].z for mesh in ({"parameters": 8}, None)]
+    return {"rows": found, "states": [z.addressable_shards[0].data.nbytes for z in states]}
 
 
 O = gm.oracles
@@ -160,7 +160,7 @@ def compared(case: str, meshes: list[str]) -> dict[str, float]:
 
 def continued() -> dict[str, float]:
     """Half of the steps on one mesh and the rest on another, by `continue_` and from a checkpoint."""
-    given, meshes = CASES["minibatch"](), [MESHES["all"], {"data": 3}]
+    given, meshes = CASES["minibatch"](), [MESHES["all"], {"parameters": 3}]
     one, half = run(given, {"chains": 1}), given.replace(num_steps=16)
     by_hand = run(half, meshes[0]).continue_(STEPS - 16, mesh=meshes[1])
     with tempfile.TemporaryDirectory() as folder:
@@ -194,9 +194,9 @@ if __name__ == "__main__":
     for argument in sys.argv[1:]:
         case, _, meshes = argument.partition("@")
         bitwise = case.startswith("bits of ")
-        as_usual = bitwise or case in ("no matrix", "rows")
+        as_usual = bitwise or case in ("no matrix", "memory")
         jax.config.update("jax_disable_most_optimizations", not as_usual)  # compiles faster
-        special = {"continued": continued, "rows": rows}
+        special = {"continued": continued, "memory": memory}
         if bitwise:
             found[case] = bits(case.removeprefix("bits of "), [int(count) for count in meshes.split("+")])
         else:

@@ -1,7 +1,7 @@
 """How a run is divided: over a mesh of devices, and into slices of chains that processes and devices move on their own.
 
-A mesh has the axes "chains" and "data", in this order. A slice has the random numbers that its chains have in one piece, so the
-averages are the same, bit for bit, on any number of processes and devices.
+A mesh has the axes "chains", "data" and "parameters", in this order. A slice has the random numbers that its chains have in one
+piece, so the averages are the same, bit for bit, on any number of processes and devices.
 """
 
 import dataclasses
@@ -21,11 +21,11 @@ from gyromc.engines.base import Session, with_chains
 from gyromc.plan import Plan
 from gyromc.results import EngineState
 
-AXES = ("chains", "data")
+AXES = ("chains", "data", "parameters")
 
 
 def read_mesh(mesh: Any) -> Mesh | None:
-    """A mesh or a dictionary of sizes as a mesh with both axes; None stays None. `InvalidInput` for anything else."""
+    """A mesh or a dictionary of sizes as a mesh with all axes; None stays None. `InvalidInput` for anything else."""
     if mesh is None:
         return None
     known = ", ".join(f"`{axis}`" for axis in AXES)
@@ -64,12 +64,12 @@ def default_mesh(num_chains: int) -> Mesh:
     devices = jax.devices()
     if processes.count() == 1:
         devices = devices[: math.gcd(len(devices), num_chains)]
-    return Mesh(np.array(devices).reshape(-1, 1), AXES)
+    return Mesh(np.array(devices).reshape(-1, 1, 1), AXES)
 
 
-def shares_rows(mesh: Mesh | None) -> bool:
-    """Whether the rows of the data are shared by several devices."""
-    return mesh is not None and mesh.shape["data"] > 1
+def shares(mesh: Mesh | None) -> tuple[str, ...]:
+    """The axes besides "chains" that have more than one device."""
+    return () if mesh is None else tuple(axis for axis in AXES[1:] if mesh.shape[axis] > 1)
 
 
 def put(value: Any, sharding: NamedSharding) -> jax.Array:
@@ -146,7 +146,7 @@ class Slices:
         if not states:  # more processes than chains
             states = [dataclasses.replace(_rows_of(self.begun, self.own), step=self.begun.step + self.steps)]
         parts = {name: [getattr(state, name) for state in states] for name in BY_CHAIN}
-        whole = {
+        whole: dict[str, Any] = {
             name: None if rows[0] is None else processes.joined(np.concatenate(rows)) for name, rows in parts.items()
         }
         clock = processes.agree(list(states[0].clock))

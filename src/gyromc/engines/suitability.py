@@ -13,7 +13,7 @@ import numpy as np
 
 from gyromc import targets
 from gyromc.data import Mapped
-from gyromc.engines.meshes import shares_rows
+from gyromc.engines.meshes import shares
 from gyromc.flat import identity
 from gyromc.machine import why_no_jax
 from gyromc.observables import Ridge, ridge_of
@@ -59,7 +59,7 @@ def scan(plan: Plan, mesh: Any = None) -> str | None:
     functions = sum(ridge_of(h) is None for h in plan.observables.values())
     if reason := why_no_jax():
         return reason
-    if shares_rows(mesh) and not _has_rows(plan.flat_target):
+    if "data" in shares(mesh) and not _has_rows(plan.flat_target):
         return (
             f"the axis `data` of a mesh shares rows of data in memory, of which {type(plan.target).__name__} has none: leave the "
             "axis out"
@@ -158,7 +158,8 @@ def _only_scan(plan: Plan, mesh: Any) -> str | None:
     """Why the plan or the mesh needs `scan`: the mesh shares more than the chains, or these move in other coordinates."""
     if plan.coordinates is not None:
         return "only `scan` moves chains in other coordinates"
-    return "only `scan` shares the axis `data` of a mesh" if shares_rows(mesh) else None
+    wanted = " and ".join(f"`{axis}`" for axis in shares(mesh))
+    return f"only `scan` shares the axis {wanted} of a mesh" if wanted else None
 
 
 def _no_gpu() -> str | None:

@@ -64,6 +64,7 @@ class Pieces(eqx.Module):
     martingale: Martingale | None
     weighting: str = eqx.field(static=True)
     dim: int = eqx.field(static=True)
+    size: int = eqx.field(static=True)
     chains: int = eqx.field(static=True)
     order: Any = None  # the places of the observables among those that are computed; None: as they come
 
@@ -113,6 +114,7 @@ def make_pieces(plan: Plan, bound: float, thin: int | None, mesh: Mesh | None = 
         martingale=martingale(plan) if plan.martingale else None,
         weighting=plan.weighting,
         dim=plan.dim,
+        size=plan.state_size,
         chains=plan.num_chains,
         order=order,
     )
@@ -209,7 +211,7 @@ def _step(pieces: Pieces, carry: Carry, first, first_slot, zeta=None) -> Carry:
 
     `first`: the number of the first chain, where not all of them are here; `zeta`: the oracle's randomness, where given.
     """
-    k, y, dtype = carry.step, carry.z, carry.z.dtype
+    k, y, dtype = carry.step, carry.z[:, : pieces.size], carry.z.dtype
     z = y[:, : pieces.dynamics.size]
     key_noise, key_oracle = jax.random.split(jax.random.fold_in(pieces.key, k))
     eta = pieces.step_size(k) if callable(pieces.step_size) else pieces.step_size
@@ -237,6 +239,7 @@ def _step(pieces: Pieces, carry: Carry, first, first_slot, zeta=None) -> Carry:
     if pieces.martingale is not None:
         values = jnp.concatenate([values, pieces.martingale.increments(after, xi)], axis=1)
     high, low = two_sum(carry.high, carry.low, jnp.where(counted, weight * values, 0))  # E4: z_0 counts
+    after = jnp.pad(after, [(0, 0), (0, carry.z.shape[1] - pieces.size)])  # to equal parts for all devices
     return Carry(k + 1, after, high, low, clock, failed_at, kept, anchors)
 
 

@@ -1,9 +1,9 @@
 """Where the arrays of engine `scan` are: its pieces and the state of its chains, between the host and the devices.
 
-On a mesh all chains are one array, cut along the axis "chains", and rows of data are cut along "data"; XLA adds the sums over
-rows. On a CPU chains are in blocks of one size, each moved by the same compiled program: XLA chooses by the shape of a matrix
-product in which order it adds, and the size of a block depends on the plan alone, so every process and every mesh finds the
-same bits. The devices of one process share its cores: its blocks are on the first, and XLA computes several at a time.
+On a mesh all chains are one array, cut along the axes "chains" and "parameters", and rows of data are cut along "data"; XLA moves
+and adds what a device lacks. On a CPU chains are in blocks of one size, each moved by the same compiled program: XLA chooses by
+the shape of a matrix product in which order it adds, and the size of a block depends on the plan alone, so every process and
+every mesh finds the same bits. The devices of one process share its cores: its blocks are on the first.
 
 `Feed` reads rows of a source ahead of the steps that use them: which rows a step draws depends on (seed, step, chain) alone.
 """
@@ -23,7 +23,7 @@ from jax.sharding import PartitionSpec as P
 from gyromc import processes
 from gyromc.data import Mapped, prefetched
 from gyromc.engines.base import keys
-from gyromc.engines.meshes import default_mesh, put, shares_rows
+from gyromc.engines.meshes import default_mesh, put, shares
 from gyromc.engines.scan import threefry
 from gyromc.oracles import Batch, Exact, Gaussian, Oracle
 from gyromc.oracles.base import MOST_COMPARED, bounds, settled, shuffled
@@ -78,22 +78,22 @@ def cast(tree, dtype):
 
 def on_mesh(pieces: Any, dtype, mesh: Mesh | None) -> Any:
     """The pieces of a run in its precision, on the devices of a mesh: where it shares rows, those of the target in shares."""
-    count, is_shared = getattr(pieces.target, "num_data", 0), lambda x: isinstance(x, SharedRows)
+    count = getattr(pieces.target, "num_data", 0)
 
-    def shared(x):
+    def shared(x, across: Mesh):
         if not eqx.is_array(x) or x.shape[:1] != (count,):
             return x
         kind = dtype if jnp.issubdtype(x.dtype, jnp.floating) else jax.dtypes.canonicalize_dtype(x.dtype)
-        filled = np.pad(np.asarray(x, kind), [(0, -count % mesh.shape["data"]), *[(0, 0)] * (x.ndim - 1)])
-        return SharedRows(put(filled, NamedSharding(mesh, P("data"))), count)
+        filled = np.pad(np.asarray(x, kind), [(0, -count % across.shape["data"]), *[(0, 0)] * (x.ndim - 1)])
+        return SharedRows(put(filled, NamedSharding(across, P("data"))), count)
 
-    if shares_rows(mesh):
-        pieces = dataclasses.replace(pieces, target=jax.tree.map(shared, pieces.target))
+    if mesh is not None and "data" in shares(mesh):
+        pieces = dataclasses.replace(pieces, target=jax.tree.map(lambda x: shared(x, mesh), pieces.target))
     pieces = cast(pieces, dtype)
     if mesh is None or processes.count() == 1:
         return pieces
     whole = lambda x: put(x, NamedSharding(mesh, P())) if eqx.is_array(x) else x
-    return jax.tree.map(whole, pieces, is_leaf=is_shared)
+    return jax.tree.map(whole, pieces, is_leaf=lambda x: isinstance(x, SharedRows))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,7 +119,7 @@ DRAWN = (Exact.draw, Gaussian.draw, Batch.draw)  # what `drawn` knows
 
 def in_blocks(plan: Plan, mesh: Mesh) -> bool:
     """Whether the chains of a plan are moved in blocks: not on a GPU, which needs all its chains in one program."""
-    if jax.default_backend() != "cpu" or shares_rows(mesh) or mesh.devices.flat[0].platform != "cpu":
+    if jax.default_backend() != "cpu" or shares(mesh) or mesh.devices.flat[0].platform != "cpu":
         return False
     numbers = (plan.num_chains + block_size(plan)) * max(plan.dynamics.size, plan.dim, getattr(plan.oracle, "size", 1))
     return threefry.counts(keys(plan.seed).steps, numbers)
@@ -178,6 +178,9 @@ class ChainLayout:
         carries = []
         for own in self.slices:
             placed = {name: self.place(self.fill(x[own]), "chains") for name, x in rows.items()}
+            if self.mesh is not None:
+                z = np.pad(self.fill(rows["z"]), [(0, 0), (0, -plan.state_size % self.mesh.shape["parameters"])])
+                placed["z"] = self.place(z, "chains", "parameters")
             kept = np.zeros((slots, self.size, plan.dim), dtype)
             carries.append(
                 Carry(
@@ -203,12 +206,13 @@ class ChainLayout:
         if carries:
             step, *clock = (processes.gathered(x).item() for x in (carries[0].step, *carries[0].clock))
         step, clock = processes.agree([step, clock])  # process 0 has the first block
+        whole["z"] = np.ascontiguousarray(whole["z"][:, : self.plan.state_size])
         return EngineState(step=step, clock=(clock[0], clock[1]), **whole)
 
     def _own(self, rows: list[Any], none: np.ndarray) -> np.ndarray:
         """The rows of the chains that this process has, from those of its blocks; on a mesh, of all chains."""
         held = sum(own.stop - own.start for own in self.slices)
-        return np.concatenate([none, *map(processes.gathered, rows)])[:held]
+        return np.concatenate([*map(processes.gathered, rows)] or [none])[:held]
 
     def failed(self, carries: list[Carry]) -> bool:
         """Whether a chain has failed, on any process."""
@@ -266,8 +270,9 @@ class Feed:
         self.plan, self.layout, self.source = plan, layout, plan.flat_target.by_row
         batch, total = plan.num_chains * plan.oracle.size, plan.num_steps + plan.burn_in
         self.length = max(1, min(_LONGEST, _BYTES // (batch * (plan.dim + 1) * np.dtype(plan.dtype).itemsize)))
-        mapped = isinstance(self.source, Mapped)
-        self.keep = {"keep": self.source.keeps(batch * total, plan.oracle.size)} if mapped else {}
+        self.keep: dict[str, bool] = {}
+        if isinstance(self.source, Mapped):
+            self.keep = {"keep": self.source.keeps(batch * total, plan.oracle.size)}
         self.chunks, self.rows, self.used = prefetched(self._placed(first)), None, self.length
 
     def take(self, most: int) -> tuple[Any, int, int]:
