@@ -1,7 +1,4 @@
-"""The command line, `gyromc predict | run | fit | …`. Data go to standard output, everything else to standard error.
-
-The modules imported here add their commands to `app`. Nothing heavy is imported until a command needs it.
-"""
+"""The command line, `gyromc predict | run | fit | …`. Data go to standard output, everything else to standard error."""
 
 import gc
 import importlib

@@ -81,8 +81,9 @@ def fit(json: bool, **options: Any) -> None:
     request = Request(**options)
     large = is_large(request)
     if request.explain and not large:
-        from gyromc.tables.explain import explained, explanation_tables
+        from gyromc.tables.findings import explained
         from gyromc.tables.preparation import prepare
+        from gyromc.tables.report import explanation_tables
 
         found = explained(prepare(request), request.prior_scale)
         answer(json, found, *explanation_tables(found))

@@ -41,10 +41,7 @@ def print_json(value: Any) -> None:
 
 
 def prepare_streams() -> None:
-    """Make standard output and error take any text; raise `InvalidInput` before any work where output is closed.
-
-    A letter that the locale's encoding lacks is spelled in ASCII.
-    """
+    """Make standard output and error take any text; raise `InvalidInput` before any work where output is closed."""
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # for the whole process
     if sys.stdout is None:

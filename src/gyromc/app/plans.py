@@ -1,7 +1,4 @@
-"""`gyromc predict`, `run`, `continue` and `tune`: what a plan will deliver, what it delivers, and a better plan; `schema`.
-
-`run` and `continue` may be one of several processes: then only process 0 prints, writes files and shows progress.
-"""
+"""`gyromc predict`, `run`, `continue` and `tune`: what a plan will deliver, what it delivers, and a better plan; `schema`."""
 
 import contextlib
 import io
@@ -59,10 +56,7 @@ def is_plan_file(what: str) -> bool:
 
 
 def find(what: str, step_size: float | None = None, allow_import: bool = False) -> "Plan":
-    """Return the plan of a file (a path ending in .toml, or any path that exists) or of an experiment in the catalogue.
-
-    `step_size` replaces the file's step size; an experiment's smallest is the default.
-    """
+    """Return the plan of a file (a path ending in .toml, or any path that exists) or of an experiment in the catalogue."""
     from gyromc.errors import InvalidInput
     from gyromc.io.planfiles import load
     from gyromc.paper.catalogue import CATALOGUE

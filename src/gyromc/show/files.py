@@ -1,7 +1,4 @@
-"""Files written whole or not at all: single files, folders of results, CSV text, and JSON with a versioned schema.
-
-All text is UTF-8. A reader never sees half a file, and a run that is stopped leaves what was there before.
-"""
+"""Files written whole or not at all: single files, folders of results, CSV text, and JSON with a versioned schema."""
 
 import contextlib
 import csv
@@ -31,11 +28,7 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def write_atomically(path: Path, content: str | bytes | Callable[[IO[bytes]], object]) -> None:
-    """Write a file whole or not at all; missing folders are made.
-
-    A symbolic link stays, and the file that it names is written. The file gets the permissions of the one that it replaces, or
-    those of the umask. `content` may be a function that writes to an open binary file.
-    """
+    """Write a file whole or not at all; missing folders are made."""
     place, temporary = Path(os.path.realpath(read_path(path))), None
     try:
         require(
@@ -66,10 +59,7 @@ def write_atomically(path: Path, content: str | bytes | Callable[[IO[bytes]], ob
 
 
 def require_output(path: str | Path | None, option: str, *inputs: str | Path | None) -> None:
-    """Raise `InvalidInput` where no file can be written to the path, or where that would overwrite one of the inputs.
-
-    Nothing is checked where the path is None.
-    """
+    """Raise `InvalidInput` where no file can be written to the path, or where that would overwrite one of the inputs."""
     if path is None:
         return
     path = Path(path)
@@ -103,12 +93,7 @@ def require_writable(directory: Path) -> None:
 
 @contextlib.contextmanager
 def results_folder(path: str | Path, own: Collection[str], *inputs: str | None) -> Iterator[Path]:
-    """Yield an empty folder whose files move to `path` when the block ends; it is removed when the block raises.
-
-    An earlier folder may hold files of the names `own` and nothing else; those are replaced. It is never renamed, so that it may
-    be a mount point, a symbolic link or the current directory. Folders that killed processes left there are removed. None of the
-    `inputs`, files that are read, may be one of those that are replaced.
-    """
+    """Yield an empty folder whose files move to `path` when the block ends; it is removed when the block raises."""
     path = Path(os.path.realpath(path))
     _refuse_files(path)
     for given in filter(None, inputs):
@@ -149,10 +134,7 @@ def results_folder(path: str | Path, own: Collection[str], *inputs: str | None) 
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[bool | None]:
-    """Hold a lock on a folder, which ends with the process; False where another process holds it, None without locks.
-
-    Windows has none for folders, and some file systems of clusters (Lustre without `flock`, old NFS) have none at all.
-    """
+    """Hold a lock on a folder, which ends with the process; False where another process holds it, None without locks."""
     handle, free = None, None
     try:
         import fcntl
@@ -192,10 +174,7 @@ def _remove_abandoned(place: Path, prefix: str) -> None:
 
 
 def csv_text(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """Return CSV with one header line: nine significant digits of a float, an empty cell for None.
-
-    A text that a spreadsheet would run as a formula gets an apostrophe in front.
-    """
+    """Return CSV with one header line: nine significant digits of a float, an empty cell for None."""
 
     def cell(x: Any) -> Any:
         if isinstance(x, str):
@@ -209,10 +188,7 @@ def csv_text(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 
 
 def private_folder(name: str, base: str | None = None) -> Path | str:
-    """A folder for files that are code, made if needed; or why there is none that only this user can write, as a sentence.
-
-    It lies in `base`, or in the user's folder for caches. Nobody else may write to it, or put another in its place.
-    """
+    """A folder for files that are code, made if needed; or why there is none that only this user can write, as a sentence."""
     base = base or os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     folder = Path(os.path.abspath(os.path.expanduser(base)), name)
     try:

@@ -1,7 +1,4 @@
-"""Pages and their pictures, in one style for every report, from Jinja templates and Matplotlib figures.
-
-A page that extends `page.html.j2` is readable in light and dark, on a phone and on paper, and fetches nothing.
-"""
+"""Pages and their pictures, in one style for every report, from Jinja templates and Matplotlib figures."""
 
 import base64
 import dataclasses
@@ -69,10 +66,7 @@ def environment(package: str):
 
 
 def lay_out(figure) -> None:
-    """Move the axes of a Matplotlib figure so that no text overlaps or is cut off.
-
-    It is done once, for all formats: a figure with a layout engine of its own is laid out and drawn twice for each.
-    """
+    """Move the axes of a Matplotlib figure so that no text overlaps or is cut off."""
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     ConstrainedLayoutEngine().execute(figure)

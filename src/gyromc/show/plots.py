@@ -1,8 +1,4 @@
-"""Figures of posteriors and predictions, from arrays, as Matplotlib's `Figure`.
-
-Input: weighted draws by chain, with means and intervals; or predictions with their standard deviations. Output: a figure without
-a window, which notebooks show and `figure.savefig(path)` writes.
-"""
+"""Figures of posteriors and predictions, from arrays, as Matplotlib's `Figure`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -37,10 +33,7 @@ class NotebookFigure(Figure):
 def posterior_plot(
     kind: str, names: Sequence[str], values: np.ndarray, weights: np.ndarray, ends: np.ndarray, means: np.ndarray
 ) -> Figure:
-    """Draw observables by the weighted draws: densities, a forest of intervals, traces, or ranks of chains.
-
-    - `values`: chains × draws × observables; `weights`: chains × draws; `ends`: observables × 2; `means`: observables.
-    """
+    """Draw observables by the weighted draws: densities, a forest of intervals, traces, or ranks of chains."""
     with figure_style():
         if kind == "forest":
             figure = interval_plot(names, means, ends)

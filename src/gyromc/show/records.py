@@ -1,8 +1,4 @@
-"""Results with one row per name, read by row or by column: `result["x"].mean` and `result.mean["x"]` are the same number.
-
-`Records` is a mapping of names to rows; a `Column` is the mapping of names to one attribute of the rows. `Forwarded` is an
-attribute of a part of a row.
-"""
+"""Results with one row per name, read by row or by column: `result["x"].mean` and `result.mean["x"]` are the same number."""
 
 import functools
 import operator
@@ -39,11 +35,7 @@ def _plain(value: Any) -> Any:
 
 
 class Records(Mapping[str, Row]):
-    """A mapping of names to rows.
-
-    A subclass provides `rows`, as a field or as a property, and lists the attributes of its rows as `Column`s. `_entry` and
-    `_result` are the words for one row and for the whole in messages. Two results are equal only if they are the same object.
-    """
+    """A mapping of names to rows."""
 
     rows: Mapping[str, Row]
     _entry: ClassVar[str] = "observable"

@@ -1,8 +1,4 @@
-"""Tables for a terminal, for a notebook and as plain text, from one description.
-
-A result lists its tables and lines of text once (`shown`); the base class `Shown` prints them wherever the result appears. Cells,
-titles and notes are plain text: brackets in a name are brackets, never Rich markup.
-"""
+"""Tables for a terminal, for a notebook and as plain text, from one description."""
 
 import dataclasses
 import html
@@ -21,11 +17,7 @@ Cell = str | tuple[str, str]
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """Rows under a header, with a title above and notes below.
-
-    - `left`: the columns aligned to the left, the others to the right; the first column when left out.
-    - `style`: `"grid"`, or `"simple"` with one line under the header and headings broken at spaces, for wide tables.
-    """
+    """Rows under a header, with a title above and notes below."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell]]

@@ -102,10 +102,7 @@ def _prior(results: Results) -> Drawn:
 
 
 def axes_of(size: tuple[float, float], title: str, rows: int = 1, columns: int = 1, names: Sequence[str] = ()):
-    """Return a figure and its axes, with a title above the first, and a margin for `names` beside the vertical axes.
-
-    Margins are computed, and not found by drawing each figure once more, which takes as long as drawing it.
-    """
+    """Return a figure and its axes, with a title above the first, and a margin for `names` beside the vertical axes."""
     figure = NotebookFigure(figsize=size)
     left = max([0.3 if names else MARGINS["left"], *(0.18 + LETTER * len(name) for name in names)])
     width, height = (size[0] - MARGINS["right"]) / columns - left, size[1] - MARGINS["bottom"] - MARGINS["top"]

@@ -1,7 +1,4 @@
-"""Decides from all values of a column whether it holds numbers or categories; returns an `Encoding`.
-
-An ambiguous column is refused, not guessed: the error names column, line, value and remedy.
-"""
+"""Decides from all values of a column whether it holds numbers or categories; returns an `Encoding`."""
 
 import dataclasses
 import re
@@ -35,10 +32,7 @@ FEW_VALUES = 10  # with so few rows, different texts in all of them need not be 
 
 
 def complete_rows(table: DataTable, target: str, impute: bool, drop: bool = False) -> tuple[DataTable, tuple[str, ...]]:
-    """Return the rows that have a target value and, if `impute` lets others be left out, a note that says how many.
-
-    With `drop` all rows are left out that lack a value in a column that is not empty.
-    """
+    """Return the rows that have a target value and, if `impute` lets others be left out, a note that says how many."""
     missing = table.columns[target].isna().to_numpy()
     require(not missing.all(), f"The target {target!r} of {table.path} has no values at all.")
     if drop:
@@ -68,10 +62,7 @@ def complete_rows(table: DataTable, target: str, impute: bool, drop: bool = Fals
 
 
 def recognise(table: DataTable, target: str, wishes: Wishes | None = None, train: np.ndarray | None = None) -> Encoding:
-    """Decide what every column is, in a table whose rows all have a target value (`complete_rows`).
-
-    Medians and most frequent categories come from the rows `train`, kinds and levels from all rows.
-    """
+    """Decide what every column is, in a table whose rows all have a target value (`complete_rows`)."""
     wishes = Wishes() if wishes is None else wishes
     train = np.arange(table.num_rows) if train is None else train
     for name in (*wishes.categorical, *wishes.reference):

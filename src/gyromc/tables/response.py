@@ -1,8 +1,4 @@
-"""Which family suits the target, from its values and the user's wishes, and the order of its classes.
-
-Input: a table and `Wishes`. Output: a `Response`; for `--family auto`, or a list such as `poisson,negative-binomial`, the
-families to compare, the simplest first.
-"""
+"""Which family suits the target, from its values and the user's wishes, and the order of its classes."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence

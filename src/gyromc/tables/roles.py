@@ -1,8 +1,4 @@
-"""Columns that are no plain predictors: weights, offset, exposure, trials and clusters of the rows, and dates.
-
-Input: a table and the names of such columns. Output: their numbers, checked, with the place of what is wrong; for dates the table
-with year, month, weekday and days since the first in place of each, and what new rows need: the first day and the format.
-"""
+"""Columns that are no plain predictors: weights, offset, exposure, trials and clusters of the rows, and dates."""
 
 import dataclasses
 

@@ -1,13 +1,4 @@
-"""A fitted model as one file, predictions from it without the data that it was fitted to, and comparisons of such models.
-
-Input: the fit of a study and its encoding. Output: a `FittedModel`, which `save` writes and `gyromc.load` reads: the encoding of
-columns (a formula's knots, means and levels included), the draws of the posterior and the table of coefficients. The rows of the
-data are not in it.
-
-Models of the same rows are compared by leave-one-out cross-validation, from log p(y_i | all other rows) of each. The standard
-error of a difference is that of paired rows, √n sd(elpd_i - elpd'_i). Stacking weights w maximise
-Σ_i log Σ_k w_k p_k(y_i | all other rows), the log score of the mixture (Yao, Vehtari, Simpson and Gelman 2018).
-"""
+"""A fitted model as one file, predictions from it without the data that it was fitted to, and comparisons of such models."""
 
 import dataclasses
 import warnings
@@ -27,7 +18,7 @@ from gyromc.regression.fit import Coefficient
 from gyromc.show.files import write_atomically
 from gyromc.show.numbers import number
 from gyromc.show.tables import Shown, Table
-from gyromc.tables.datatable import DataTable, pandas_module, read_table, table_of
+from gyromc.tables.datatable import DataTable, pandas_module, read_table
 from gyromc.tables.effects import level_rows
 from gyromc.tables.encoding import CategoricalColumn, Encoding, GroupFactor, NumericColumn, Response
 from gyromc.tables.formula import FormulaDesign
@@ -167,11 +158,7 @@ class FittedModel(Shown):
 
     def plot(self, kind: str = "coefficients") -> Any:
         """Draw a Matplotlib figure: `coefficients`, `groups`, `predictive`, `residuals`, `trace`, `prior`, `pit`, `calibration`,
-        `curve`.
-
-        `prior` has the data beside data drawn from the prior. The last three are there where the model has them: numbers and
-        counts, held-out rows, a column that wants a curve.
-        """
+        `curve`."""
         with needs("fit", "A figure of a fit"):
             from gyromc.tables.figures import drawn
         return drawn(kind, self._findings())
@@ -200,18 +187,13 @@ class FittedModel(Shown):
 
     def table(self, data: Any, **text: Any) -> DataTable:
         """Return new rows as a table: of a file, with the options of `read_table`, a data frame or a mapping of columns."""
+        in_memory = text and not isinstance(data, str | Path)
+        require(not in_memory, f"{', '.join(text)}: for files, and the rows are in memory. Leave it out.")
         needs = self.encoding.needs
-        if isinstance(data, str | Path):
-            return read_table(data, needs[:1], keep=needs, role="needed by the model", **text)
-        require(not text, f"{', '.join(text)}: such options are for files, and the rows are in memory. Leave them out.")
-        return table_of(data, needs)
+        return read_table(data, needs[:1], keep=needs, role="needed by the model", **text)
 
     def predict(self, data: Any, **text: Any) -> Predictions:
-        """Return what the model expects of new rows: mean, Monte Carlo error, posterior standard deviation and noise apart.
-
-        `data` is the path of a file, a data frame or a mapping of columns, in the units of the fitted file. Columns that the
-        model does not need are ignored.
-        """
+        """Return what the model expects of new rows: mean, Monte Carlo error, posterior standard deviation and noise apart."""
         rows = self.encoding.rows_of(self.table(data, **text), fitted=False)
         return self.posterior.predict(rows.X, **rows.beside())
 
