@@ -35,18 +35,15 @@ def _process_option(help: str, *names: str) -> Any:
     return typer.Option(*names, help=help, rich_help_panel="Several processes")
 
 
-LAUNCHER = "or what the launcher says."
 STARTED = "Run as one of several processes, started by SLURM, Open MPI, Kubernetes or by hand."
+LEFT_OUT = "left out: GYROMC_{}, or what the launcher says."
+HOST = f"HOST:PORT of process 0; {LEFT_OUT.format('COORDINATOR')}"
+WHICH = f"Which process this is, from 0; {LEFT_OUT.format('PROCESS_ID')}"
+HOW_MANY = f"How many processes there are; {LEFT_OUT.format('PROCESSES')}"
 Distributed = Annotated[bool, _process_option(STARTED, "--distributed")]
-Coordinator = Annotated[
-    str | None, _process_option(f"HOST:PORT of process 0; left out: GYROMC_COORDINATOR, {LAUNCHER}")
-]
-ProcessId = Annotated[
-    int | None, _process_option(f"Which process this is, from 0; left out: GYROMC_PROCESS_ID, {LAUNCHER}")
-]
-Processes = Annotated[
-    int | None, _process_option(f"How many processes there are; left out: GYROMC_PROCESSES, {LAUNCHER}")
-]
+Coordinator = Annotated[str | None, _process_option(HOST)]
+ProcessId = Annotated[int | None, _process_option(WHICH)]
+Processes = Annotated[int | None, _process_option(HOW_MANY)]
 Wait = Annotated[float, _process_option("Seconds to wait for the other processes at the start.")]
 
 
@@ -161,9 +158,8 @@ def continue_(
     join(distributed, coordinator, process_id, processes, wait)
     require_output(save if is_first() else None, "--save")
     run = load(saved, allow_import=allow_import)
-    require(
-        isinstance(run, Run), f"{saved} holds no run but a {type(run).__name__}. Save one with `gyromc run … --save`."
-    )
+    kind = f"{saved} holds no run but a {type(run).__name__}. Save one with `gyromc run … --save`."
+    require(isinstance(run, Run), kind)
     require(steps is not None or run.partial, "This run is complete: say with `--steps` how many more steps to make.")
     steps = None if steps is None else whole(steps, "--steps", least=1)
     _finish(run.continue_(steps), save, json)

@@ -1,6 +1,7 @@
 """Ctrl-C and SIGTERM at a safe moment: the first is remembered, a second one acts at once."""
 
 import contextlib
+import dataclasses
 import signal
 import sys
 import threading
@@ -23,12 +24,12 @@ class Stopped(SystemExit, KeyboardInterrupt):
     """A `KeyboardInterrupt` that ends a program with status 130 and without a traceback, which would show a compiler's code."""
 
 
+@dataclasses.dataclass(eq=False)
 class Interruption:
     """Whether Ctrl-C was pressed, or another signal came; `number` is that of the other one."""
 
-    def __init__(self):
-        self.pressed = False
-        self.number: int | None = None
+    pressed: bool = False
+    number: int | None = None
 
     def __bool__(self) -> bool:
         return self.pressed
@@ -43,7 +44,11 @@ class Interruption:
 def interruptible(
     message: str = "stopping (Ctrl-C again to stop at once)", patience: float | None = None
 ) -> Iterator[Interruption]:
-    """Remember Ctrl-C while the block runs, in this block and in those around it; print `message` at the first press."""
+    """Remember Ctrl-C while the block runs, in this block and in those around it; print `message` at the first press.
+
+    After `patience` seconds `KeyboardInterrupt` is raised, but not in an `unhurried` block. A process that ignores SIGINT goes on
+    ignoring it. Outside the main thread, to which Python delivers signals, nothing is remembered.
+    """
     previous = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or previous in (signal.SIG_IGN, None):
         yield Interruption()

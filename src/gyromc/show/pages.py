@@ -46,22 +46,11 @@ def environment(package: str):
     with needs("report", "A page of results"):
         import jinja2
 
-    loaders = [jinja2.PackageLoader(name, "templates") for name in (package, "gyromc.show")]
-    found = jinja2.Environment(
-        loader=jinja2.ChoiceLoader(loaders),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    found.filters |= {
-        "num": number,
-        "ci": bounds,
-        "pm": plus_minus,
-        "signed": signed,
-        "duration": duration,
-        "share": lambda x: f"{100 * x:.0f} %",
-    }
+    loader = jinja2.ChoiceLoader([jinja2.PackageLoader(name, "templates") for name in (package, "gyromc.show")])
+    options = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True, "undefined": jinja2.StrictUndefined}
+    found = jinja2.Environment(loader=loader, **options)
+    found.filters |= {"num": number, "ci": bounds, "pm": plus_minus, "signed": signed, "duration": duration}
+    found.filters["share"] = lambda x: f"{100 * x:.0f} %"
     return found
 
 

@@ -23,19 +23,19 @@ class UnknownName(InvalidInput, KeyError):
 
 def plain_attributes(row: object, *names: str) -> dict[str, Any]:
     """Some attributes of a row by name, for JSON: NaN and infinities become None, pairs lists, enumerations text."""
-    return {name: _plain(getattr(row, name)) for name in names}
 
+    def of(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return [plain(x) for x in value]
+        if isinstance(value, bool | np.bool_):
+            return bool(value)
+        return str(value) if isinstance(value, str) else plain(value)
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return [plain(x) for x in value]
-    if isinstance(value, bool | np.bool_):
-        return bool(value)
-    return str(value) if isinstance(value, str) else plain(value)
+    return {name: of(getattr(row, name)) for name in names}
 
 
 class Records(Mapping[str, Row]):
-    """A mapping of names to rows."""
+    """A mapping of names to `rows`, whose attributes a subclass lists as `Column`s; `_entry` and `_result` are for messages."""
 
     rows: Mapping[str, Row]
     _entry: ClassVar[str] = "observable"

@@ -20,8 +20,8 @@ from gyromc.tables.datatable import (
     ordered,
     require_scale,
 )
-from gyromc.tables.encoding import CategoricalColumn, Encoding, GroupFactor, NumericColumn, Response
-from gyromc.tables.formula import Formula, FormulaDesign, read_formula
+from gyromc.tables.encoding import CategoricalColumn, Encoding, GroupFactor, NumericColumn
+from gyromc.tables.formula import FormulaDesign, read_formula
 from gyromc.tables.response import Wishes, recognise_response
 
 MAX_LEVELS = 50
@@ -89,7 +89,9 @@ def recognise(table: DataTable, target: str, wishes: Wishes | None = None, train
     encoding = Encoding(features, response, tuple(dropped.items()), roles=wishes.roles, dates=wishes.dates)
     if formula is not None:
         for one in features:
-            text = f"The formula computes with {one.name!r}, which holds categories. Use it as it is, without a function."
+            text = (
+                f"The formula computes with {one.name!r}, which holds categories. Use it as it is, without a function."
+            )
             require(isinstance(one, NumericColumn) or one.name not in formula.numeric, text)
         frame = encoding.frame(table) or {"": np.zeros(table.num_rows)}
         factors = tuple(GroupFactor.learn(table, group.factor) for group in formula.groups)
@@ -123,7 +125,9 @@ def rare_levels(table: DataTable, encoding: Encoding, X: np.ndarray) -> list[str
 
 
 def _require_names(names: Sequence[str], path: str) -> None:
-    called = f"A column of {path} is called 'intercept', the name of the constant. Rename it, or pass `--drop intercept`."
+    called = (
+        f"A column of {path} is called 'intercept', the name of the constant. Rename it, or pass `--drop intercept`."
+    )
     require("intercept" not in names, called)
     twice = next((name for name in names if names.count(name) > 1), None)
     require(twice is None, f"Two coefficients would be called {twice!r}. Rename a column of {path}.")
@@ -241,9 +245,7 @@ def _categorical(table: DataTable, name: str, wishes: Wishes, train: np.ndarray,
     )
     reference = wishes.reference.get(name, levels[0])
     its = ", ".join(map(repr, levels[:12]))
-    require(
-        reference in levels, f"`--reference {name}={reference}`: {name!r} has no such level. Its levels: {its}."
-    )
+    require(reference in levels, f"`--reference {name}={reference}`: {name!r} has no such level. Its levels: {its}.")
     plainly = "categories, though they look like numbers: write those plainly (1000, 31)"
     notes, fill = [plainly] if not forced and adorned(column.dropna()) else [], None
     if wishes.impute:

@@ -195,5 +195,7 @@ def _parsed(table: DataTable, name: str, format: str | None):
     texts = column.astype(text_dtype()).where(column.notna(), None)
     days = pandas_module().to_datetime(_day(texts), format=format, errors="coerce")
     wrong = (days.isna() & column.notna()).to_numpy()
-    table.refuse(wrong, name, lambda value, rows: f"{value!r} in {name!r} is no date of the format {format}. Correct it.")
+    table.refuse(
+        wrong, name, lambda value, rows: f"{value!r} in {name!r} is no date of the format {format}. Correct it."
+    )
     return days
