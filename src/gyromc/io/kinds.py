@@ -58,11 +58,6 @@ class Type(enum.Enum):
         _any_of(_refer("numbers"), _refer("operator")),
         "J K C D Q S preconditioner",
     )
-    CURVATURE = (
-        "diagonal or matrix-free",
-        {"type": "string", "enum": ["diagonal", "matrix-free"]},
-        "curvature",
-    )
     SCHEME = (
         "the name of a scheme, or a table with a `kind`",
         _any_of({"enum": list(schemes.SCHEMES)}, _refer("scheme")),
