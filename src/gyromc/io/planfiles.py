@@ -24,7 +24,7 @@ from gyromc.io.functions import find_function
 from gyromc.io.kinds import DATA, GROUP, KINDS, PLAN, PieceKind, Type, kind_named
 from gyromc.oracles import ControlVariate, Exact
 from gyromc.plan import Plan
-from gyromc.schemes.balanced import Balanced
+from gyromc.schemes import Balanced
 
 NUMERIC = (Type.NUMBERS, Type.PARAMETERS, Type.STEP_SIZE, Type.START, Type.OPERATOR)
 COUNTED = ("overdamped", "hfhr", "rotations")
