@@ -60,7 +60,8 @@ def reproduce(
     # Before the work, not at its end.
     require_extra("report", "`gyromc reproduce`")
     from gyromc.paper.computation import Interrupted
-    from gyromc.paper.reproduction import SUMS, reproduce
+    from gyromc.paper.report import took
+    from gyromc.paper.reproduction import reproduce
     from gyromc.show.progress import say
 
     try:
@@ -73,9 +74,7 @@ def reproduce(
     for text in done.warnings:
         say(f"warning: {text}")
     say(f"{done.computed} pieces computed, {done.reused} from the cache")
-    listed = lambda names: ", ".join(f"{name} {done.times[name]:.1f}" for name in names)
-    say(f"seconds by the clock: {listed(name for name in done.times if name not in SUMS)}")
-    say(f"seconds added over processes and devices: {listed(name for name in SUMS if name in done.times)}")
+    say(took(done.results["times"]))
     content = {"report": str(done.report), "computed": done.computed, "reused": done.reused, "results": done.results}
     answer(json, content, _verdicts(done.results), path=done.report)
 
@@ -94,8 +93,7 @@ def report(
         if markdown:
             print(report.markdown(results), end="")
             return
-        workers = report.drawing_workers(len(results["experiments"]))
-        path = report.write_report(results, Path(directory), workers=workers)
+        path = report.write_report(results, Path(directory))
     answer(json, {"report": str(path.resolve())}, path=path)
 
 

@@ -1,4 +1,4 @@
-"""`gyromc predict`, `run`, `continue` and `tune`: what a plan will deliver, what it delivers, and a better plan; `schema`.
+"""`gyromc predict`, `run`, `continue` and `tune`: what a plan will deliver, what it delivers, and a better plan.
 
 `run` and `continue` may be one of several processes: then only process 0 prints, writes files and shows progress.
 """
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gyromc import __version__
-from gyromc.app.output import Json, answer, app, print_json
+from gyromc.app.output import Json, answer, app
 from gyromc.errors import GyromcWarning
 
 if TYPE_CHECKING:
@@ -195,14 +195,6 @@ def _finish(result: "Run", save: Path | None, json: bool) -> None:
         agree(None)
     if result.partial:
         raise typer.Exit(INTERRUPTED)
-
-
-@app.command(epilog="Example: gyromc schema > plan.schema.json")
-def schema() -> None:
-    """Print the JSON Schema of plan files, with which editors check and complete them."""
-    from gyromc.io.kinds import plan_schema
-
-    print_json(plan_schema())
 
 
 @app.command(
