@@ -203,9 +203,9 @@ class Blocks(Operator):
         zero = Scaled(0.0, m)
         if self.upper_right.is_zero() and self.lower_left.is_zero():
             return Blocks(self.upper_left.cholesky(), zero, zero, self.lower_right.cholesky())
-        if any(block.entries() is None for block in blocks):
-            return super().cholesky()
         a, b, d = (block.entries() for block in blocks)
+        if a is None or b is None or d is None:
+            return super().cholesky()
         positive_definite(float(np.min((a + d) / 2 - np.hypot((a - d) / 2, b))))
         return Blocks(Diagonal(np.sqrt(a)), zero, Diagonal(b / np.sqrt(a)), Diagonal(np.sqrt(d - b**2 / a)))
 

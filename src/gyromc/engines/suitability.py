@@ -89,8 +89,6 @@ def lanes(plan: Plan, mesh: Any = None) -> str | None:
             return f"observable {name!r} is a general {kind}, not one of {', '.join(PROFILES)} of aᵀθ"
     if type(oracle) not in KNOWN_ORACLES:
         return f"the oracle is a {type(oracle).__name__}"
-    if oracle.memory(plan.dim):
-        return f"it keeps no anchors between steps, which {oracle.name} needs"
     if isinstance(oracle, Batch) and oracle.size > LIMITS.lanes_batch:
         return f"the mini-batch has {oracle.size} rows, more than {LIMITS.lanes_batch}"
     if type(target) is targets.SoftmaxRegression and not isinstance(oracle, Exact | Gaussian):
@@ -133,7 +131,6 @@ def pallas(plan: Plan, mesh: Any = None) -> str | None:
         "it weights all states alike and the plan weights them by step size": plan.weighting != "uniform",
         f"it takes schemes that are linear in their noise and the plan asks for {plan.scheme}": not plan.scheme.linear,
         f"it has no {type(plan.oracle).__name__} oracle": not isinstance(plan.oracle, KNOWN_ORACLES),
-        f"it keeps no anchors between steps, which {plan.oracle.name} needs": plan.oracle.memory(plan.dim) > 0,
         f"it holds states of at most {LIMITS.pallas_state} numbers and the plan's has {n}": n > LIMITS.pallas_state,
         f"it counts at most {LIMITS.steps - 1} steps and the plan has {steps}: continue a shorter run": steps
         > LIMITS.steps - 1,

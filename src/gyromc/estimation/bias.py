@@ -27,7 +27,6 @@ from gyromc.prediction.answers import UNKNOWN, Kind
 from gyromc.prediction.predict import predict
 from gyromc.prediction.stability import stability
 from gyromc.results import Run
-from gyromc.schemes.moments import why_no_moments
 from gyromc.show.interruption import interruptible
 from gyromc.targets import SumOverData
 from gyromc.targets.regressions import KnownLikelihood
@@ -61,6 +60,8 @@ SETTINGS = BiasSettings()
 
 
 class BiasSource(enum.StrEnum):
+    """Where the bias comes from, besides earlier estimates."""
+
     AUTO = "auto"
     PREDICT = "predict"
     RICHARDSON = "richardson"
@@ -117,13 +118,9 @@ def unknown(why: str, plan: Plan) -> Bias:
 
 def hinted(why: str, plan: Plan) -> str:
     """The reason for an unknown bias, with what to do about it."""
-    if _why_no_pairs(plan) is not None:
+    if plan.scheduled:
         return f"{why.rstrip('.')}; keep draws, and `gyromc.check` tests whether there is one"
     return f'{why.rstrip(".")}; pass `bias="richardson"` to measure it with pairs of chains'
-
-
-def _why_no_pairs(plan: Plan) -> str | None:
-    return "the step size is a schedule" if plan.scheduled else why_no_moments(plan.oracle)
 
 
 def order_of_bias(plan: Plan) -> int:
@@ -160,8 +157,7 @@ def too_costly(run: Run) -> str | None:
 def extrapolated(run: Run) -> dict[str, Bias]:
     """The bias of averages of as many steps as the run made, without the effect of the start, which a pair shares."""
     plan = run.plan.replace(num_steps=run.steps_done)
-    reason = _why_no_pairs(plan)
-    require(reason is None, f'`bias="richardson"` cannot pair chains here: {reason}.')
+    require(not plan.scheduled, '`bias="richardson"` cannot pair chains here: the step size is a schedule.')
     order, stable = order_of_bias(plan), stability(plan)
     factor = 2**order / (2**order - 1)
     share = plan.eta / stable.largest_step_size if stable is not None and stable.largest_step_size > 0 else 0.0

@@ -109,7 +109,7 @@ def why_not_shared(target: Target, oracle: Oracle) -> str | None:
     if not isinstance(inner, KNOWN):
         names = "a regression or a `FiniteSum`"
         return f"the rows of {type(inner).__name__} are not known: write the target as {names}"
-    if isinstance(inner, StreamedRegression) and (not isinstance(oracle, Batch) or oracle.memory(1)):
+    if isinstance(inner, StreamedRegression) and not isinstance(oracle, Batch):
         return (
             f"sums over all rows of a {type(inner).__name__} are computed on the host: use a mini-batch that needs none"
         )
