@@ -143,8 +143,8 @@ def _convergence(row: Estimate, slowest: float) -> Iterator[str]:
 def by_zero_mean_functions(run: Run, level: float) -> tuple[Mapping[str, PosteriorMean], list[str]]:
     """The kept draws regressed on functions whose mean under the target is known to be zero, and what these say is wrong.
 
-    Returns sharpened means by observable and warnings: none without draws, with too few chains, and without a finite gradient at a
-    draw. With more than `MOST_PARAMETERS` parameters draws are only checked.
+    Returns sharpened means by observable and warnings: none without draws, with too few chains, or infinite gradients.
+    With more than `MOST_PARAMETERS` parameters draws are only checked.
     """
     plan, good = run.plan, ~run.diverged
     chains = int(good.sum())
