@@ -41,7 +41,7 @@ class Type(enum.Enum):
     TEXT = "a text", {"type": "string"}
     FILE = "the path of a file, from the folder of the plan file on", {"type": "string"}, "X_file y_file"
     NUMBERS = 'a number, an array of numbers, or {npy = "file.npy"}', _refer("numbers")
-    FUNCTION = 'a function as "module:function"', _refer("function"), "slope"
+    FUNCTION = 'a function as "module:function"', _refer("function")
     PARAMETERS = "numbers, or a table of them", _refer("parameters"), "data center"
     STEP_SIZE = (
         'a number, or a schedule as "module:function"',

@@ -321,11 +321,11 @@ def _require_names(names: Collection[str], known: Sequence[str], path: str, role
 def _read_csv(
     path: Path, select: Callable[..., list[int]], named: Collection[str], encoding: str, decimal: str
 ) -> DataTable:
-    with CsvFile(path, encoding, option="--encoding", index=True) as file:
-        names, unnamed = _filled(file.names)
-        index = names[0] if names[0] in unnamed and names[0] not in named else None
-        places = [i for i in select(names, unnamed - {index}) if names[i] != index]
-        columns, lines = _texts(file, places if index is None else [0, *places])
+    file = CsvFile(path, encoding, option="--encoding", index=True)
+    names, unnamed = _filled(file.names)
+    index = names[0] if names[0] in unnamed and names[0] not in named else None
+    places = [i for i in select(names, unnamed - {index}) if names[i] != index]
+    columns, lines = _texts(file, places if index is None else [0, *places])
     require(lines.size, f"{path} has a header line but no rows.")
     notes = [] if file.separator == "comma" else [f"{path.name} is separated by {file.separator}s."]
     if index is not None:
