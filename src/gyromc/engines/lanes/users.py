@@ -94,7 +94,8 @@ def written(function: Callable, num_arguments: int, kind: str) -> list[str]:
         scalar = jax.ShapeDtypeStruct((), np.dtype(kind))
         unrolled = unroll(function, *[scalar] * num_arguments, operation=writer.operation)
         result = unrolled(*(entries([x], ()) for x in vectors))[()]
-    for instruction in (*vectors, builder.store(writer.vector(result), place.args[0])):
+    instructions: list[Any] = [*vectors, builder.store(writer.vector(result), place.args[0])]
+    for instruction in instructions:
         instruction.align = VECTORS[kind].bits // 8  # a vector may lie wherever a number may
     builder.ret_void()
     return [str(module), *(text for _, text in writer.libraries.values())]
