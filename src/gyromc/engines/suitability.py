@@ -39,8 +39,8 @@ class EngineLimits:
     """Entries of z: beyond, matrix products over all chains at once are faster (measured)."""
     lanes_batch: int = 4096
     """Rows of a mini-batch, whose offsets have to stay in the cache."""
-    lanes_compared: int = 512
-    """Distinct rows of a batch up to which comparing each with all others is the fastest way to them (measured)."""
+    lanes_distinct: int = 512
+    """Distinct rows of a batch: each is compared with all others."""
     lanes_rows: int = 2**32 - 1
     """Rows of a file: a word of 32 random bits chooses one."""
     pallas_state: int = 32
@@ -91,6 +91,8 @@ def lanes(plan: Plan, mesh: Any = None) -> str | None:
         return f"the oracle is a {type(oracle).__name__}"
     if isinstance(oracle, Batch) and oracle.size > LIMITS.lanes_batch:
         return f"the mini-batch has {oracle.size} rows, more than {LIMITS.lanes_batch}"
+    if isinstance(oracle, Batch) and not oracle.replace and oracle.size > LIMITS.lanes_distinct:
+        return f"it draws at most {LIMITS.lanes_distinct} distinct rows, and the batch has {oracle.size}"
     if type(target) is targets.SoftmaxRegression and not isinstance(oracle, Exact | Gaussian):
         return f"mini-batches of a {type(target).__name__} are not known here"
     if isinstance(target, targets.StreamedRegression):
@@ -109,9 +111,6 @@ def _lanes_over_files(target: targets.StreamedRegression, oracle: Oracle) -> str
         return f"it reads mapped files, and {target.source.name} is none (`gyromc.data.store` writes one)"
     if target.num_data > LIMITS.lanes_rows:
         return f"it chooses from {LIMITS.lanes_rows} rows at most, and the data have {target.num_data}"
-    most = LIMITS.lanes_compared
-    if not oracle.replace and oracle.size > most:
-        return f"of rows that are not in memory it draws at most {most} distinct ones, and the batch has {oracle.size}"
     return None
 
 

@@ -30,7 +30,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from gyromc import processes
-from gyromc.data import Mapped, prefetched
+from gyromc.data import prefetched
 from gyromc.engines.base import keys
 from gyromc.engines.meshes import ROWS, ChainMesh, default_mesh, put, shares
 from gyromc.engines.scan import threefry
@@ -304,9 +304,6 @@ class Feed:
         self.plan, self.layout, self.source = plan, layout, plan.flat_target.by_row
         batch = plan.num_chains * plan.oracle.size
         self.length = max(1, min(_LONGEST, _BYTES // (batch * (plan.dim + 1) * np.dtype(plan.dtype).itemsize)))
-        self.keep: dict[str, bool] = {}
-        if isinstance(self.source, Mapped):
-            self.keep = {"keep": self.source.keeps(batch * (plan.num_steps + plan.burn_in), plan.oracle.size)}
         self.chunks = prefetched(self._placed(first))
         self.rows: Any = None
         self.used = self.length
@@ -322,7 +319,7 @@ class Feed:
     def _placed(self, first: int) -> Iterator[list[tuple[Any, Any]]]:
         """X (steps × chains × b × d) and y of every chunk, for every block of chains, on the devices."""
         dtype = np.dtype(self.plan.dtype)
-        read = (self.source.read(index, **self.keep) for index in prefetched(self._drawn(first)))
+        read = (self.source.read(index) for index in prefetched(self._drawn(first)))
         # A setting of each thread.
         with jax.enable_x64(dtype == np.float64):
             for pair in prefetched(read):
