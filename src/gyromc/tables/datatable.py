@@ -303,16 +303,15 @@ def _require_names(names: Collection[str], known: Sequence[str], path: str, role
 def _read_csv(
     path: Path, select: Callable[..., list[int]], named: Collection[str], encoding: str, decimal: str
 ) -> DataTable:
-    pandas = pandas_module()
-    with CsvFile(path, encoding, option="--encoding", index=True) as file:
-        names, unnamed = _filled(file.names)
-        index = names[0] if names[0] in unnamed and names[0] not in named else None
-        places = [i for i in select(names, unnamed - {index}) if names[i] != index]
-        parts, ends = [], []
-        for chunk in file.chunks(places if index is None else [0, *places]):
-            lines, rows = zip(*chunk, strict=True)
-            ends += lines
-            parts.append([pandas.Series(column, dtype=text_dtype()) for column in zip(*rows, strict=True)])
+    pandas, file = pandas_module(), CsvFile(path, encoding, option="--encoding", index=True)
+    names, unnamed = _filled(file.names)
+    index = names[0] if names[0] in unnamed and names[0] not in named else None
+    places = [i for i in select(names, unnamed - {index}) if names[i] != index]
+    parts, ends = [], []
+    for chunk in file.chunks(places if index is None else [0, *places]):
+        lines, rows = zip(*chunk, strict=True)
+        ends += lines
+        parts.append([pandas.Series(column, dtype=text_dtype()) for column in zip(*rows, strict=True)])
     require(ends, f"{path} has a header line but no rows.")
     columns = [pandas.concat(column, ignore_index=True) for column in zip(*parts, strict=True)]
     notes = [] if file.separator == "comma" else [f"{path.name} is separated by {file.separator}s."]
