@@ -21,12 +21,11 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from gyromc import processes
-from gyromc.data import Mapped, prefetched
+from gyromc.data import prefetched
 from gyromc.engines.base import keys
 from gyromc.engines.meshes import default_mesh, put, shares
 from gyromc.engines.scan import threefry
-from gyromc.oracles import Batch, Exact, Gaussian, Oracle
-from gyromc.oracles.base import MOST_COMPARED, bounds, settled, shuffled
+from gyromc.oracles import MOST_COMPARED, Batch, Exact, Gaussian, Oracle, bounds, settled, shuffled
 from gyromc.plan import Plan
 from gyromc.precision import fresh
 from gyromc.results import EngineState
@@ -43,7 +42,6 @@ class Carry(NamedTuple):
     clock: Any
     failed_at: Any
     kept: Any
-    anchors: Any  # what the oracle keeps for each chain, or None
 
 
 class SharedRows(eqx.Module):
@@ -171,9 +169,6 @@ class ChainLayout:
         plan, dtype = self.plan, np.dtype(self.plan.dtype)
         rows = {name: np.asarray(getattr(state, name), dtype) for name in ("z", "high", "low")}
         rows["failed_at"] = np.asarray(state.failed_at, np.int32)
-        if memory := plan.oracle.memory(plan.dim):  # before the first step there is none
-            none = np.zeros((plan.num_chains, memory))
-            rows["anchors"] = np.asarray(none if state.anchors is None else state.anchors, dtype)
         self.none = {name: x[:0] for name, x in rows.items()}
         carries = []
         for own in self.slices:
@@ -187,7 +182,7 @@ class ChainLayout:
                     self.place(np.int32(state.step)),
                     clock=tuple(self.place(part) for part in np.asarray(state.clock, dtype)),
                     kept=self.place(kept, None, "chains") if slots else None,
-                    **{"anchors": None, **placed},
+                    **placed,
                 )
             )
         return carries
@@ -254,8 +249,7 @@ _BYTES, _LONGEST = 2**24, 256  # copied to the device at once, at most: bytes of
 
 def is_fed(plan: Plan) -> bool:
     """Whether the rows of a plan's mini-batches are read ahead."""
-    streamed = isinstance(plan.flat_target, StreamedRegression) and isinstance(plan.oracle, Batch)
-    return streamed and not plan.oracle.memory(plan.dim)
+    return isinstance(plan.flat_target, StreamedRegression) and isinstance(plan.oracle, Batch)
 
 
 class Feed:
@@ -268,11 +262,8 @@ class Feed:
         assert isinstance(plan.flat_target, StreamedRegression)
         assert isinstance(plan.oracle, Batch)
         self.plan, self.layout, self.source = plan, layout, plan.flat_target.by_row
-        batch, total = plan.num_chains * plan.oracle.size, plan.num_steps + plan.burn_in
+        batch = plan.num_chains * plan.oracle.size
         self.length = max(1, min(_LONGEST, _BYTES // (batch * (plan.dim + 1) * np.dtype(plan.dtype).itemsize)))
-        self.keep: dict[str, bool] = {}
-        if isinstance(self.source, Mapped):
-            self.keep = {"keep": self.source.keeps(batch * total, plan.oracle.size)}
         self.chunks, self.rows, self.used = prefetched(self._placed(first)), None, self.length
 
     def take(self, most: int) -> tuple[Any, int, int]:
@@ -286,7 +277,7 @@ class Feed:
     def _placed(self, first: int) -> Iterator[list[tuple[Any, Any]]]:
         """X (steps × chains × b × d) and y of every chunk, for every block of chains, on the devices."""
         dtype = np.dtype(self.plan.dtype)
-        read = (self.source.read(index, **self.keep) for index in prefetched(self._drawn(first)))
+        read = (self.source.read(index) for index in prefetched(self._drawn(first)))
         # A setting of each thread.
         with jax.enable_x64(dtype == np.float64):
             for pair in prefetched(read):
