@@ -413,8 +413,9 @@ def _check_step_size(step_size: Any, total: int, dtype: str) -> None:
             "near 1.",
         )
         return
+    schedule: Callable[[Any], Any] = step_size
     try:
-        value = jax.eval_shape(step_size, jax.ShapeDtypeStruct((), jnp.int32))
+        value = jax.eval_shape(schedule, jax.ShapeDtypeStruct((), jnp.int32))
     except Exception as error:
         raise InvalidInput(
             f"The schedule cannot be evaluated on a step number inside JAX: {cause(error)} Write it with `jax.numpy`, and "
@@ -428,7 +429,7 @@ def _check_step_size(step_size: Any, total: int, dtype: str) -> None:
     )
     steps = np.unique(np.concatenate([np.arange(min(total, 64)), np.geomspace(1, total, 64).astype(np.int64) - 1]))
     with jax.enable_x64(True):
-        found = np.array([float(step_size(jnp.asarray(k))) for k in steps])
+        found = np.array([float(schedule(jnp.asarray(k))) for k in steps])
     wrong = np.flatnonzero(~(np.isfinite(found) & (found > 0)))
     if wrong.size:
         raise InvalidInput(
