@@ -1,7 +1,7 @@
 """Whether the model fits, in sentences: what each check found, what to try, and the command that does so.
 
 Input: the fit to all rows, the rows, and the coverage found on held-out rows. Output: the part `adequacy` of fit.json: checks, a
-headline, LOO, WAIC, R², deviance and the numbers of figures.
+headline, LOO, R², deviance and the numbers of figures.
 """
 
 import dataclasses
@@ -447,7 +447,7 @@ def adequacy(fit: Fit, prepared: Prepared, held_out: dict[str, Any] | None, requ
 
 def _quoted(found: Adequacy) -> dict[str, Any]:
     """What people quote; the LOO R² is 1 - Σ(y - ŷ)²/Σ(y - ȳ)², ŷ predicted without the row, for at most two classes."""
-    loo, waic, y, loo_r_squared = found.loo, found.waic, found.y, None
+    loo, y, loo_r_squared = found.loo, found.y, None
     low, high = np.quantile(found.r_squared, [0.025, 0.975])
     total = float(np.sum((y - y.mean()) ** 2))
     if found.law.mean.ndim <= 2 and total > 0:
@@ -461,7 +461,6 @@ def _quoted(found: Adequacy) -> dict[str, Any]:
             "looic": loo.looic,
             "rows_above_0.7": int(loo.influential.size),
         },
-        "waic": {"elpd": waic.elpd, "std_error": waic.std_error, "p_waic": waic.p_waic, "waic": waic.waic},
         "loo_r_squared": loo_r_squared,
         "r_squared": {"mean": float(found.r_squared.mean()), "interval_95": [float(low), float(high)]},
         "deviance": {"mean": float(found.deviance.mean()), "sd": float(found.deviance.std(ddof=1))},

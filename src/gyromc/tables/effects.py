@@ -38,7 +38,7 @@ def effect_findings(fit: Fit, prepared: Prepared) -> dict[str, Any] | None:
     encoding, likelihood, X = prepared.encoding, fit.posterior.likelihood, prepared.rows.X
     response, sources = encoding.response, list(encoding.sources.values())
     several, alone = len(response.classes) > 2, changeable(fit.names, sources, X)
-    no_ratio = likelihood.words.ratio is None and not likelihood.measured
+    no_ratio = likelihood.words.effect.ratio is None and not likelihood.measured
     together = [one for one in encoding.features if several or no_ratio or one.name not in alone]
     count = prepared.table.num_rows
     picked = np.unique(np.linspace(0, count - 1, min(count, MOST_ROWS)).astype(int))
@@ -51,7 +51,7 @@ def effect_findings(fit: Fit, prepared: Prepared) -> dict[str, Any] | None:
     what = f"P({response.name} = {response.positive})" if response.positive else f"the expected {response.name}"
     curved = [one for one in together if isinstance(one, NumericColumn)]
     return {
-        "ratio": likelihood.words.ratio,
+        "ratio": likelihood.words.effect.ratio,
         "target": response.name,
         "what": "the probability of a class" if several else what,
         "rows": rows,

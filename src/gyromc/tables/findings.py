@@ -1,6 +1,6 @@
 """The findings of a `Fit` as plain values: the parts of fit.json and the rows of its tables.
 
-Posterior standard deviation, Monte Carlo error and step-size bias are separate everywhere. With the coefficients come the model
+Posterior standard deviation and Monte Carlo error are separate everywhere. With the coefficients come the model
 in sentences, diagnostics of the computation, ratios and contrasts, and robust standard deviations.
 """
 
@@ -16,9 +16,8 @@ from scipy import special
 from gyromc.regression.adequacy.assess import held_out_coverage
 from gyromc.regression.adequacy.laws import averaged, distribution
 from gyromc.regression.draws import Predictive
-from gyromc.regression.fit import Coefficient, Fit
+from gyromc.regression.fit import Coefficient, Fit, robust_sd
 from gyromc.regression.problem import GroupTerm, settable
-from gyromc.regression.robust import robust_sd
 from gyromc.regression.scores import calibration_of_classes, calibration_of_intervals, class_scores, number_scores
 from gyromc.show.numbers import counted, duration, listed, readable
 from gyromc.show.pages import machine
@@ -39,7 +38,7 @@ def model_words(prepared: Prepared, prior_scale: float, noise_scale: float | Non
     words = family.words
     of_target = " and of the target" if family.measured else ""
     of_classes = ", for the difference of two classes" if family.vector else ""
-    change, noise = words.of.format_map(fill), None
+    change, noise = words.effect.of.format_map(fill), None
     title, sentence = group_words(groups)
     categories = any(feature.kind == "categorical" for feature in prepared.encoding.features)
     levels = "; that of a category is against its column's reference" if categories else ""
@@ -55,7 +54,7 @@ def model_words(prepared: Prepared, prior_scale: float, noise_scale: float | Non
         "reason": response.reason,
         "sentence": f"{words.sentence.format_map(fill)}{sentence}",
         "reading": f"A coefficient is the change of {change} for one unit more of its column, the others unchanged{levels}.",
-        "effect": words.effect.format_map(fill),
+        "effect": words.effect.label.format_map(fill),
         "noise": noise,
         "noise_scale": noise_scale,
         "prior": f"Prior: N(0, {prior_scale:g}²) for a coefficient per standard deviation of its column{of_target}{of_classes}; "
@@ -86,7 +85,7 @@ def prior_words(family: str, groups: Sequence[GroupTerm], asked: Mapping[str, Pr
     return " ".join(sentences)
 
 
-MOST_ERROR = 0.15  # of a posterior standard deviation: a 95 % interval with such an error or bias still covers 94.5 %
+MOST_ERROR = 0.15  # of a posterior standard deviation: a 95 % interval with such an error still covers 94.5 %
 MANY = 1e6  # independent draws, beyond which their number says nothing more
 CHANCE = 0.001  # of a false alarm, over all coefficients
 
@@ -96,10 +95,6 @@ def checkup(fit: Fit, X: np.ndarray, prior_scale: float) -> list[dict[str, Any]]
     error, worst = _largest(fit, lambda c: c.std_error)
     size = f"; effective sample size {readable(worst.ess, 2)}" if worst.ess < MANY else ""
     errors = f"at most {100 * error:.2g} % of a posterior standard deviation ({label(worst)}){size}."
-    bias, worst = _largest(fit, lambda c: abs(c.bias))
-    biases = (
-        f"at most {100 * bias:.1f} % of a posterior sd ({label(worst)}), as the tuning estimates it; not subtracted."
-    )
     scale = dict(zip(fit.names, X.std(axis=0) / fit.posterior.units.y_scale, strict=True))
     vague = [c.name for c in fit.coefficients if c.name in scale and c.sd * scale[c.name] > 0.5 * prior_scale]
     prior = "the data narrow every coefficient to less than half its prior."
@@ -110,7 +105,6 @@ def checkup(fit: Fit, X: np.ndarray, prior_scale: float) -> list[dict[str, Any]]
     rows = f"{counted(len(X), 'row')} for {counted(count, 'coefficient')}."
     return [
         _check("Monte Carlo error", error < MOST_ERROR, errors if error else "none: the means are integrals.", more),
-        _check("step-size bias", bias < MOST_ERROR, biases if bias else "none.", more),
         *([] if fit.account is None else [_halves(fit)]),
         _check("weight of the prior", not vague, prior, "Compare with another `--prior-scale`."),
         _check("rows per coefficient", len(X) >= 5 * count, rows, "Intervals are wide and depend on the prior."),
@@ -185,10 +179,6 @@ COEFFICIENT_COLUMNS = {
     "low_95": "low",
     "high_95": "high",
     "monte_carlo_error": "std_error",
-    "step_size_bias": "bias",
-    "sd_error": "sd_error",
-    "low_error": "low_error",
-    "high_error": "high_error",
 }
 """The columns of coefficients.csv, and the attributes of a `Coefficient` that they show."""
 
@@ -235,9 +225,6 @@ def _row(c: Coefficient) -> dict[str, Any]:
         "sd": c.sd,
         "interval_95": [c.low, c.high],
         "std_error": c.std_error,
-        "bias": c.bias,
-        "sd_error": c.sd_error,
-        "interval_std_error": [c.low_error, c.high_error],
         "effective_size": c.ess if math.isfinite(c.ess) else None,
     }
 

@@ -57,7 +57,6 @@ def render(results: Results) -> str:
         tables={name: make(results) for name, make in TABLES.items()},
         coefficients=coefficient_table(results, page=True),
         parameters=[parameter_table(results["parameters"], page=True)] if results["parameters"] else [],
-        errors=error_table(results),
         error_sentence=error_sentence(results["coefficients"]),
         mark=mark,
     )
@@ -99,20 +98,11 @@ def bounds(interval: Sequence[float] | None, digits: int = 3) -> str:
 
 
 def error_sentence(rows: Rows) -> str:
-    """Return how large the errors of the computation are at most, in posterior standard deviations."""
-    most = lambda error: max(error(row) / max(row["sd"], 1e-300) for row in rows)
-    sizes = [
-        most(lambda row: row["std_error"]),
-        most(lambda row: row["sd_error"]),
-        most(lambda row: max(row["interval_std_error"])),
-    ]
-    if not any(sizes):
+    """Return how large the error of a mean is at most, in posterior standard deviations."""
+    size = max(row["std_error"] / max(row["sd"], 1e-300) for row in rows)
+    if not size:
         return "Means, standard deviations and interval ends are integrals: they have no Monte Carlo error."
-    of, sd, end = (f"{number(100 * size, 2)} %" for size in sizes)
-    return (
-        f"The Monte Carlo error is at most {of} of a posterior standard deviation for means, {sd} for standard deviations and "
-        f"{end} for interval ends."
-    )
+    return f"The Monte Carlo error of a mean is at most {number(100 * size, 2)} % of its posterior standard deviation."
 
 
 def coefficient_table(results: Results, page: bool = False) -> Table:
@@ -134,11 +124,9 @@ def _estimates(
 ) -> tuple[list[str], list[list[Cell]]]:
     """Columns and rows of posterior means, intervals and standard deviations, class by class.
 
-    In a terminal with their errors, where these are not all zero: integrals have no Monte Carlo error, and without a chain there
-    is no bias.
+    In a terminal with their errors, where these are not all zero: integrals have no Monte Carlo error.
     """
-    kinds = {} if page else {"Monte Carlo error": "std_error", "step-size bias": "bias"}
-    errors = {name: key for name, key in kinds.items() if any(row[key] for row in shown)}
+    errors = {"Monte Carlo error": "std_error"} if not page and any(row["std_error"] for row in shown) else {}
     more = ["per sd of the column"] if standardised else []
     # short on the page, where a phone shows them side by side
     names = ["95\u00a0% interval", "sd"] if page else ["95\u00a0% credible interval", "posterior sd"]
@@ -160,21 +148,6 @@ def _estimates(
 def parameter_table(rows: Rows, page: bool = False) -> Table:
     """Return the further parameters of a family and of groups."""
     return Table(*_estimates(rows, "parameter", page=page), "Further parameters", style="simple")
-
-
-def error_table(results: Results) -> Table | None:
-    """Return the errors of all numbers of the tables of estimates, for the page; None where there are none."""
-    every = [*results["coefficients"], *results["parameters"]]
-    sizes = {
-        "of the mean": [c["std_error"] for c in every],
-        "step-size bias": [c["bias"] for c in every],
-        "of the sd": [c["sd_error"] for c in every],
-        "of the low end": [c["interval_std_error"][0] for c in every],
-        "of the high end": [c["interval_std_error"][1] for c in every],
-    }
-    known = {name: [number(x, 2) for x in values] for name, values in sizes.items() if any(values)}
-    rows = [list(row) for row in zip([c["label"] for c in every], *known.values(), strict=True)]
-    return Table(["coefficient", *known], rows, "Errors of the computation") if known else None
 
 
 def effect_table(found: Mapping[str, Any]) -> Table:
@@ -278,8 +251,8 @@ def _scores(held: Results) -> Table:
 
 
 def _quoted(found: Results) -> Table:
-    """R², LOO, WAIC and deviance, each with its meaning."""
-    loo, waic, r, deviance = found["loo"], found["waic"], found["r_squared"], found["deviance"]
+    """R², LOO and deviance, each with its meaning."""
+    loo, r, deviance = found["loo"], found["r_squared"], found["deviance"]
     share = found.get("loo_r_squared")
     sample = f", from {found['rows']} of the rows" if found["rows"] < found["of_rows"] else ""
     r_squared = f"{number(r['mean'])} {bounds(r['interval_95'])}"
@@ -288,7 +261,6 @@ def _quoted(found: Results) -> Table:
         ["Bayesian R²", r_squared, f"share of the variance that the columns explain{sample}"],
         ["LOO R²", number(share), "the same for rows that are left out, each predicted from all others"],
         ["LOO elpd", plus_minus(loo["elpd"], loo["std_error"]), f"{of_each} effective parameters"],
-        ["WAIC", number(waic["waic"], 5), f"much the same as LOOIC; {number(waic['p_waic'])} effective parameters"],
         ["deviance", plus_minus(deviance["mean"], deviance["sd"]), "−2 × log-likelihood, posterior mean and sd"],
     ]
     rows = [row for row in rows if row[0] != "LOO R²" or share is not None]

@@ -1,11 +1,9 @@
 """Regressions with further parameters and groups: U(θ) = Σ_i w_i loss(t_i, y_i, …) + |θ|²/2 in scaled coordinates.
 
-Input: a design matrix, responses, a `Likelihood`, known parts of the linear predictors (offset), weights of rows and `Group`s,
-whose levels have deviations of their own (random intercepts and slopes). Output: U, and the sums over rows that a mini-batch
-needs. θ holds, in this order, the coefficients of the columns, N(0, prior_scale²) a priori; the likelihood's further parameters;
-and for each group its standard deviations, its correlations and the deviations of its levels. All but the coefficients are
-numbers that are standard normal a priori (non-centred), correlations nearly. Where a parameter is given another `Prior`, U gets
-the logarithm of the ratio of both densities. Nothing is compiled for drawing: `parts` takes NumPy and JAX arrays.
+θ holds, in this order, the coefficients of the columns, N(0, prior_scale²) a priori; the likelihood's further parameters; and
+for each group its standard deviations, its correlations and the deviations of its levels. All but the coefficients are standard
+normal a priori (non-centred), correlations nearly. Where a parameter is given another `Prior`, U gets the logarithm of the
+ratio of both densities. Nothing is compiled for drawing: `parts` takes NumPy and JAX arrays.
 """
 
 import dataclasses
@@ -25,8 +23,6 @@ from gyromc.checks import numbers, positive, require, shown
 from gyromc.targets.base import SumOverData
 from gyromc.targets.likelihoods import Domain, Likelihood, exponential, library
 from gyromc.targets.priors import Prior
-
-__all__ = ["Group", "MixedRegression"]
 
 LKJ = Prior("lkj", (2.0,))
 INFORMED = 5.0  # information of a level's rows over that of the law of the levels, from which on a group is centred
@@ -79,9 +75,9 @@ class Group(eqx.Module):
     ):
         self.Z, self.index, self.scale = numbers(Z, "Z"), np.asarray(index, np.int32), numbers(scale, "scale")
         self.num_levels, self.centred = num_levels, centred
-        fits = self.Z.ndim == 2 and self.index.shape == self.Z.shape[:1] and self.scale.shape == self.Z.shape[1:]
         require(
-            fits, f"`Z` must be rows × columns with a level for each row: got {self.Z.shape} and {self.index.shape}."
+            self.Z.ndim == 2 and self.index.shape == self.Z.shape[:1] and self.scale.shape == self.Z.shape[1:],
+            f"`Z` must be rows × columns with a level for each row: got {self.Z.shape} and {self.index.shape}.",
         )
         inside = self.index.size == 0 or (self.index.min() >= 0 and self.index.max() < num_levels)
         require(inside, f"`index` must hold levels 0 … {num_levels - 1}: got up to {int(self.index.max(initial=0))}.")
@@ -257,7 +253,6 @@ class MixedRegression(SumOverData):
 
     @property
     def design(self) -> tuple[np.ndarray, np.ndarray]:
-        """(X, y)."""
         return self.X, self.y
 
     @property
@@ -267,12 +262,8 @@ class MixedRegression(SumOverData):
 
     @functools.cached_property
     def _ends(self) -> np.ndarray:
-        sizes = [
-            self.num_coefficients,
-            len(self.likelihood.auxiliary),
-            *(n for group in self.groups for n in group.sizes),
-        ]
-        return np.cumsum(sizes)
+        of_groups = [n for group in self.groups for n in group.sizes]
+        return np.cumsum([self.num_coefficients, len(self.likelihood.auxiliary), *of_groups])
 
     @property
     def dim(self) -> int:
@@ -340,9 +331,9 @@ class MixedRegression(SumOverData):
         """The same model with the groups centred whose levels the data determine better than the law of the levels does.
 
         A constant linear predictor that fits y gives every level its information I, the curvature summed over its rows, and an
-        effect, the slope over I. What the effects vary more than by chance, 1/I, is the variance between levels; where it times
-        I is above `INFORMED`, deviations that vary with their standard deviation would make a narrow curved ridge. The groups
-        with the fewest levels come first, and their effects are kept: levels inside them vary by what is left.
+        effect, the slope over I. The variance of the effects beyond chance, 1/I, is that between levels; where it times I is
+        above `INFORMED`, deviations that vary with their standard deviation would make a narrow curved ridge. The groups with
+        the fewest levels come first, and their effects are kept: levels inside them vary by what is left.
         """
         given = self.likelihood.natural(np.zeros(len(self.likelihood.auxiliary)))
         t = np.full(self.num_data, float(np.ravel(self.likelihood.start(self.y))[0]))
@@ -361,9 +352,9 @@ class MixedRegression(SumOverData):
 
     def centred(self, which: Sequence[bool]) -> "MixedRegression":
         """The same model with these groups centred, and the others not."""
-        groups = zip(self.groups, which, strict=True)
-        found = tuple(dataclasses.replace(group, centred=centred) for group, centred in groups)
-        return eqx.tree_at(lambda target: target.groups, self, found)
+        pairs = zip(self.groups, which, strict=True)
+        groups = tuple(dataclasses.replace(group, centred=centred) for group, centred in pairs)
+        return eqx.tree_at(lambda target: target.groups, self, groups)
 
     def potential(self, params):
         return jnp.sum(self._losses(params, self._rows())) + self._prior(params)
@@ -375,8 +366,8 @@ class MixedRegression(SumOverData):
         return jax.grad(self._prior)(params)
 
     def log_likelihoods(self, params):
-        unweighted = eqx.tree_at(lambda target: target.weights, self, jnp.ones_like(jnp.asarray(self.weights)))
-        constant = self.likelihood.constant(np.asarray(self.y), *(np.asarray(k) for k in self.known))
+        unweighted = eqx.tree_at(lambda target: target.weights, self, np.ones_like(self.weights))
+        constant = self.likelihood.constant(np.asarray(self.y), *map(np.asarray, self.known))
         return {"y": -unweighted._losses(params, unweighted._rows()) - constant}
 
     def points_at_once(self, products):
