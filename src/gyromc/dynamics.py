@@ -4,8 +4,7 @@ Input: the matrices or parameters of a sampler. Output: a `Dynamics`, which ever
 one function in this module that returns `Dynamics(D, Q)`.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -15,19 +14,7 @@ from gyromc import rotations as best
 from gyromc.checks import leaves, numbers, positive, require, shown, whole
 from gyromc.errors import InvalidInput
 from gyromc.machine import require_memory
-from gyromc.operators import (
-    Blocks,
-    Dense,
-    Diagonal,
-    LowRank,
-    Operator,
-    Product,
-    Rotations,
-    Scaled,
-    as_operator,
-    planes,
-    symmetrised,
-)
+from gyromc.operators import Blocks, Dense, Diagonal, Operator, Rotations, Scaled, as_operator, symmetrised
 
 __all__ = [
     "Dynamics",
@@ -277,7 +264,7 @@ def general(D, Q) -> Dynamics:
     return Dynamics(diffusion, as_operator(Q, "Q", size=diffusion.size), "general")
 
 
-def pairing(K, D=None, dim: int | None = None, count: int = 20) -> Dynamics:
+def pairing(K, D=None) -> Dynamics:
     """Rotate pairs of neighbouring eigenvectors of K by a closed form, near `equal_bias` where neighbours are alike.
 
     A pair with the eigenvalues λ_a, λ_b turns with the rate ω, ω² = max(0, λ_max/mean(λ_a, λ_b) - 1); with an odd number the
@@ -286,10 +273,9 @@ def pairing(K, D=None, dim: int | None = None, count: int = 20) -> Dynamics:
 
     **Arguments:**
 
-    - `K`: the target's precision, or ∇²U at its mode: a matrix, a vector for a diagonal, or a function x ↦ Kx with `dim`.
+    - `K`: the target's precision, or ∇²U at its mode: a matrix, or a vector for a diagonal.
     - `D`: the diffusion that the rotation is for: a vector, a matrix, or a `Dynamics` such as `hfhr(…)`, whose D is kept. Left
-      out: the identity. Where K is a function, D is a vector.
-    - `dim`, `count`: where K is a function, the number of parameters, and how many of the smallest eigenvalues are paired.
+      out: the identity.
 
     **Returns:** a `Dynamics` with that D.
 
@@ -299,9 +285,7 @@ def pairing(K, D=None, dim: int | None = None, count: int = 20) -> Dynamics:
     assert abs(dyn.Q[0, 1]) == 3**0.5 and dyn.Q[2, 2] == 0
     ```
     """
-    kept, hessian = _whitened(K, D, dim)
-    eigenvalues, basis, largest = best.spectrum(hessian, count)
-    return _rotated(kept, hessian, planes(basis, best.paired_rates(eigenvalues, largest)), "pairing")
+    return _rotated(K, D, "pairing", lambda P, _: best.pairing(P))
 
 
 def fastest(K, D=None) -> Dynamics:
@@ -310,7 +294,7 @@ def fastest(K, D=None) -> Dynamics:
     After Lelièvre, Nier and Pavliotis (2013). It says nothing of the step-size bias, which it usually makes larger: see
     `equal_bias`.
 
-    **Arguments:** `K` and `D` as in `pairing`, but K no function: all eigenvalues move, so that Q is a full matrix.
+    **Arguments:** `K` and `D` as in `pairing`.
 
     **Returns:** a `Dynamics` with that D.
 
@@ -320,22 +304,15 @@ def fastest(K, D=None) -> Dynamics:
     assert np.allclose(rates, 5.0)
     ```
     """
-    require(
-        not _is_function(K),
-        "`fastest` needs `K` as a matrix: it moves all eigenvalues of K, so that its Q is a full matrix, which products K·x do "
-        "not give. `pairing`, `equal_bias` and `least_variance` take them.",
-    )
-    kept, hessian = _whitened(K, D)
-    return _rotated(kept, hessian, Dense(best.fastest(hessian)), "fastest decay")
+    return _rotated(K, D, "fastest decay", lambda P, _: best.fastest(P))
 
 
-def least_variance(K, directions, rate: float = 1.0, D=None, dim: int | None = None) -> Dynamics:
+def least_variance(K, directions, rate: float = 1.0, D=None) -> Dynamics:
     """The rotation with the least V of given linear observables, among those with ‖D^{-1/2}QD^{-1/2}‖ = `rate`.
 
     V falls by 1 + rate², and no Q of that size does better. Without a bound on its size V would fall to 0 and the step with it.
 
-    **Arguments:** `K`, `D` and `dim` as in `pairing`; `directions`: a vector u of the observable uᵀθ, or rows of them; `rate`:
-    positive. Where K is a function, K⁻¹u is found by conjugate gradients.
+    **Arguments:** `K` and `D` as in `pairing`; `directions`: a vector u of the observable uᵀθ, or rows of them; `rate`: positive.
 
     **Returns:** a `Dynamics` with that D.
 
@@ -344,30 +321,26 @@ def least_variance(K, directions, rate: float = 1.0, D=None, dim: int | None = N
     assert abs(gm.dynamics.least_variance([1.0, 4.0, 9.0], [1.0, 0.0, 0.0], rate=2.0).Q).max() == 2.0
     ```
     """
-    rate = positive(rate, "rate")
-    rows = np.atleast_2d(numbers(directions, "directions"))
+    rate, rows = positive(rate, "rate"), np.atleast_2d(numbers(directions, "directions"))
 
-    kept, hessian = _whitened(K, D, dim)
-    d = kept.size // 2 if kept.augmented else kept.size
-    require(
-        rows.ndim == 2 and rows.shape[1] == d and np.all(np.any(rows != 0, axis=1)),
-        f"`directions` must hold rows of {d} numbers, like θ, none of them 0: got shape {rows.shape}.",
-    )
-    across: Any = kept.root.transposed()
-    W = np.stack([across(row) for row in np.pad(rows, ((0, 0), (0, kept.size - d)))], axis=1)
-    return _rotated(kept, hessian, best.least_variance(best.solved(hessian, W), rate), "least variance")
+    def turned(P: np.ndarray, root: np.ndarray) -> np.ndarray:
+        require(
+            rows.ndim == 2 and rows.shape[1] == len(root) and np.all(np.any(rows != 0, axis=1)),
+            f"`directions` must hold rows of {len(root)} numbers, like θ, none of them 0: got shape {rows.shape}.",
+        )
+        return best.least_variance(np.linalg.solve(P, root.T @ rows.T), rate)
+
+    return _rotated(K, D, "least variance", turned)
 
 
-def equal_bias(K, D=None, bias: float = 1.0, dim: int | None = None, count: int = 20) -> Dynamics:
+def equal_bias(K, D=None, bias: float = 1.0) -> Dynamics:
     """The rotation with the least V of linear observables at equal step-size bias, among those that turn pairs of eigenvectors.
 
     Every pair turns as fast as the bias allows, so all posterior means gain at once. It is not the best for squares: other
-    rotations have a fraction of its V at the same bias. With the D of `hfhr`, and of `gaul` where C and K have common
-    eigenvectors, each eigenvector turns with its own momentum, and only the bias of θ counts.
+    rotations have a fraction of its V at the same bias.
 
-    **Arguments:** `K`, `D`, `dim` and `count` as in `pairing`, and where K is a function D may also be `hfhr(dim, …)`, or `gaul`
-    with C a multiple of the identity; `bias`: the first-order error of Euler's covariance in its worst
-    direction, in multiples of what it is without a rotation; at least 1.
+    **Arguments:** `K` and `D` as in `pairing`; `bias`: the first-order error of Euler's covariance in its worst direction, in
+    multiples of what it is without a rotation; at least 1.
 
     **Returns:** a `Dynamics` with that D.
 
@@ -379,83 +352,21 @@ def equal_bias(K, D=None, bias: float = 1.0, dim: int | None = None, count: int 
     """
     bias = positive(bias, "bias")
     require(bias >= 1, f"`bias` must be at least 1, the reversible dynamics' own: got {bias:g}.")
-    if isinstance(D, Dynamics) and D.augmented:
-        Q = _coupled(K, D, dim, count, bias)
-        if Q is not None:
-            return Dynamics(D.diffusion, Q, f"{D.name}, equal bias", augmented=True)
-    kept, hessian = _whitened(K, D, dim)
-    eigenvalues, basis, largest = best.spectrum(hessian, count)
-    rates = best.rates_at_bias(*best.neighbours(eigenvalues), bias * largest / 2)
-    return _rotated(kept, hessian, planes(basis, rates), "equal bias")
+    return _rotated(K, D, "equal bias", lambda P, _: best.equal_bias(P, bias))
 
 
-def _read(K, dim: int | None) -> Any:
-    """The Hessian over θ: a matrix, or products with it where K is a function."""
-    if _is_function(K):
-        require(dim is not None, "`K` is a function, so its dimension is unknown: pass `dim`.")
-        return best.products(K, whole(dim, "dim", least=4, most=10**8))
+def _rotated(K, D, name: str, turned: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Dynamics:
+    """D = RRᵀ with Q = RJRᵀ, where `turned` finds J from RᵀPR, P the Hessian over the state, and from the rows of R for θ."""
     hessian = symmetrised(as_operator(K, "K"), +1, "K").dense()
     smallest = float(np.linalg.eigvalsh(hessian)[0])
     require(
         smallest > 0,
         f"`K` must be positive definite: its smallest eigenvalue is {smallest:.6g}. Take it at a mode of the target.",
     )
-    return hessian
-
-
-def _is_function(K) -> bool:
-    return callable(K) and not isinstance(K, Operator)
-
-
-def _whitened(K, D, dim: int | None = None) -> tuple[Dynamics, Any]:
-    """The dynamics whose D = RRᵀ is kept, without a name where D was left out, and RᵀPR, P the Hessian over the state."""
-    hessian = _read(K, dim)
-    d = hessian.shape[0]
-    kept = D if isinstance(D, Dynamics) else general(np.ones(d) if D is None else D, 0)
-    if not isinstance(hessian, np.ndarray):
-        entries = kept.diffusion.entries()
-        if entries is None or kept.size != d:
-            raise InvalidInput(
-                "With products K·x the rotation is for a diagonal D or, of `equal_bias`, for `hfhr` without preconditioner and "
-                "`gaul` with a number times the identity: others need not have the eigenvectors of K. "
-                f"Pass {d} numbers, leave `D` out, or pass K as a matrix."
-            )
-        R = np.sqrt(entries)
-        return Dynamics(kept.diffusion, kept.rotation, "", False), best.products(lambda x: R * (hessian @ (R * x)), d)
-    augmented = kept.has_momentum(d, "`K`")
-    root = kept.root.dense()
-    kept = Dynamics(kept.diffusion, kept.rotation, "" if D is None else kept.name, augmented)
-    return kept, root.T @ augment(hessian, augmented) @ root
-
-
-def _rotated(kept: Dynamics, hessian: Any, J: Operator, name: str) -> Dynamics:
-    """The dynamics with Q = RJRᵀ, the best J for D = I carried over to D."""
-    Q: Operator = Product(kept.root, Product(J, kept.root.transposed()))
-    if isinstance(hessian, np.ndarray):
-        Q = Dense((Q.dense() - Q.dense().T) / 2)
-    return Dynamics(kept.diffusion, Q, f"{kept.name}, {name}" if kept.name else name, kept.augmented)
-
-
-def _coupled(K, kept: Dynamics, dim: int | None, count: int, bias: float) -> Operator | None:
-    """Q on (θ, r) that turns eigenvectors of K with their own momenta; None where D does not keep these apart.
-
-    Of products only the slowest are found, so that the D of θ must be a number times the identity.
-    """
-    hessian, D = _read(K, dim), kept.diffusion
-    d = hessian.shape[0]
-    kept.has_momentum(d, "`K`")
-    if not isinstance(D, Blocks) or not (isinstance(hessian, np.ndarray) or isinstance(D.upper_left, Scaled)):
-        return None
-    eigenvalues, basis, largest = best.spectrum(hessian, count)
-    images = [[np.asarray(block(v)) for v in basis.T] for block in (D.upper_left, D.upper_right, D.lower_right)]
-    parts = [np.sum(basis.T * image, axis=1) for image in images]
-    gaps = [np.max(np.abs(image - part[:, None] * basis.T)) for image, part in zip(images, parts, strict=True)]
-    if max(gaps) > 1e-9 * np.max(np.abs(parts)):
-        return None
-    steepest = np.max(parts[0] * eigenvalues) if isinstance(hessian, np.ndarray) else parts[0][0] * largest
-    rates, zero = best.coupling_rates(eigenvalues, parts, steepest, bias), Scaled(0.0, d)
-    coupling = LowRank(basis, rates, basis)
-    return Blocks(zero, coupling.times(-1.0), coupling, zero)
+    kept = D if isinstance(D, Dynamics) else general(np.ones(len(hessian)) if D is None else D, 0)
+    augmented, R = kept.has_momentum(len(hessian), "`K`"), kept.root.dense()
+    Q = R @ turned(R.T @ augment(hessian, augmented) @ R, R[: len(hessian)]) @ R.T
+    return Dynamics(kept.diffusion, Dense((Q - Q.T) / 2), name if D is None else f"{kept.name}, {name}", augmented)
 
 
 def rotations(dim, rate: float | Sequence[float] = 1.0) -> Operator:

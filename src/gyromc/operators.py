@@ -150,59 +150,6 @@ class Rotations(Operator):
         return Rotations(-self.rates, self.n)
 
 
-class LowRank(Operator):
-    """F diag(weights) Gᵀ, F = `left` and G = `right` of n × k, in O(nk) memory."""
-
-    left: Float[np.ndarray, "n k"]
-    weights: Float[np.ndarray, " k"]
-    right: Float[np.ndarray, "n k"]
-
-    size = property(lambda self: self.left.shape[0])
-
-    def __call__(self, v):
-        return self.left @ (self.weights * (self.right.T @ v))
-
-    def dense(self):
-        return (self.left * self.weights) @ self.right.T
-
-    def transposed(self):
-        return LowRank(self.right, self.weights, self.left)
-
-    def times(self, factor):
-        return LowRank(self.left, factor * self.weights, self.right)
-
-    def is_zero(self):
-        return not np.any(self.weights)
-
-
-def planes(basis: np.ndarray, rates: np.ndarray) -> LowRank:
-    """The skew map that turns orthonormal columns 2i and 2i+1 of `basis` with the rate_i, and nothing else."""
-    first, second = basis[:, : 2 * len(rates) : 2], basis[:, 1 : 2 * len(rates) : 2]
-    turned, both = np.concatenate([second, first], axis=1), np.concatenate([first, second], axis=1)
-    return LowRank(turned, np.concatenate([rates, -rates]), both)
-
-
-class Product(Operator):
-    """`outer` after `inner`."""
-
-    outer: Operator
-    inner: Operator
-
-    size = property(lambda self: self.outer.size)
-
-    def __call__(self, v):
-        return self.outer(self.inner(v))
-
-    def dense(self):
-        return self.outer.dense() @ self.inner.dense()
-
-    def transposed(self):
-        return Product(self.inner.transposed(), self.outer.transposed())
-
-    def times(self, factor):
-        return Product(self.outer.times(factor), self.inner)
-
-
 class Dense(Operator):
     """A full matrix."""
 

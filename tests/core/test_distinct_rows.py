@@ -17,7 +17,7 @@ from gyromc.engines.lanes import gradients
 from gyromc.engines.lanes.functions import streams
 from gyromc.engines.pallas.kernel import Layout
 from gyromc.io.planfiles import loads
-from gyromc.oracles.base import MOST_COMPARED, distinct_rows
+from gyromc.oracles import MOST_COMPARED, distinct_rows
 from gyromc.prediction.exact.moments import exact_moments
 from gyromc.schemes.moments import oracle_covariances
 from support import exact

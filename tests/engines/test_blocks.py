@@ -59,7 +59,7 @@ def test_randomness_of_a_block_is_a_part_of_all(dtype, monkeypatch):
         key, dtype = jax.random.key(5), np.dtype(dtype)
         for oracle in (*ORACLES, shuffling):
             if oracle is shuffling:
-                for where in ("gyromc.engines.scan.layout", "gyromc.oracles.base"):
+                for where in ("gyromc.engines.scan.layout", "gyromc.oracles"):
                     monkeypatch.setattr(f"{where}.MOST_COMPARED", 50)
             both = lambda first, oracle=oracle: (
                 oracle.draw(key, target, 11, DIM, dtype),

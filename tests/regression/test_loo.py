@@ -1,4 +1,4 @@
-"""LOO against exact leave-one-out densities and against ArviZ."""
+"""LOO and WAIC against exact leave-one-out densities and against ArviZ."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from arviz_stats import loo as arviz_loo
 from scipy import stats
 
 from gyromc.regression import scores as module
-from gyromc.regression.scores import loo, paired_difference
+from gyromc.regression.scores import loo, paired_difference, waic
 
 
 def linear(outlier=0.0, n=60, d=4, draws=4000, seed=0):
@@ -36,6 +36,9 @@ def test_loo_is_the_exact_density_left_out():
     assert found.p_loo == pytest.approx(4, abs=1.5)
     assert found.looic == -2 * found.elpd
     assert found.influential.size == 0
+    wide = waic(log_density)
+    assert wide.elpd == pytest.approx(found.elpd, abs=0.3)
+    assert wide.p_waic == pytest.approx(found.p_loo, abs=0.3)
 
 
 def test_a_row_that_decides_is_named():

@@ -99,8 +99,6 @@ CASES = {
     "every row": lambda: plan(oracle=O.Minibatch(ROWS, replace=False)),
     "order 1": lambda: plan(oracle=O.ControlVariate(8)),
     "order 2": lambda: plan(oracle=O.ControlVariate(8, order=2)),
-    "diagonal": lambda: plan(oracle=O.ControlVariate(8, order=2, curvature="diagonal"), scheme="lm_ab2"),
-    "matrix-free": lambda: plan(oracle=O.ControlVariate(8, order=2, curvature="matrix-free")),
     "refresh": lambda: plan(oracle=O.ControlVariate(8, refresh=5)),
     "dense dynamics": lambda: plan(dynamics=gm.dynamics.nonreversible(SKEW), scheme="lm_ab2"),
     "martingale": lambda: plan(dynamics=gm.dynamics.overdamped(DIM), martingale=True),

@@ -84,6 +84,7 @@ def test_everything_people_quote_is_in_the_file(overdispersed):
     found = json.loads(json.dumps(results["adequacy"], allow_nan=False))
     assert found["loo"]["looic"] == pytest.approx(-2 * found["loo"]["elpd"])
     assert found["loo"]["std_error"] > 0
+    assert found["waic"]["waic"] == pytest.approx(found["loo"]["looic"], rel=0.05)
     low, high = found["r_squared"]["interval_95"]
     assert 0 < low < found["r_squared"]["mean"] < high < 1
     assert found["deviance"]["mean"] > 0

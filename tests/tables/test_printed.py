@@ -165,6 +165,7 @@ def test_effects_scores_and_what_people_quote_are_those_of_fit_json(written):
     ((looic, effective),) = re.findall(r"LOOIC (\S+), (\S+) effective", quoted["LOO elpd"][2])
     assert agrees(looic, found["loo"]["looic"])
     assert agrees(effective, found["loo"]["p_loo"])
+    assert agrees(quoted["WAIC"][1], found["waic"]["waic"])
     assert all(map(agrees, pair(quoted["deviance"][1]), (found["deviance"]["mean"], found["deviance"]["sd"])))
     assert ("LOO R²" in quoted) == (found["loo_r_squared"] is not None)
     assert "LOO R²" not in quoted or agrees(quoted["LOO R²"][1], found["loo_r_squared"])

@@ -89,8 +89,6 @@ def lanes(plan: Plan, mesh: Any = None) -> str | None:
             return f"observable {name!r} is a general {kind}, not one of {', '.join(PROFILES)} of aᵀθ"
     if type(oracle) not in KNOWN_ORACLES:
         return f"the oracle is a {type(oracle).__name__}"
-    if isinstance(oracle, ControlVariate) and oracle.order == 2 and not oracle.complete:
-        return "it has control variates of order 2 with whole matrices only, not with their diagonals"
     if oracle.memory(plan.dim):
         return f"it keeps no anchors between steps, which {oracle.name} needs"
     if isinstance(oracle, Batch) and oracle.size > LIMITS.lanes_batch:

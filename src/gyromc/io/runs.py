@@ -37,7 +37,6 @@ from gyromc.martingale import Martingale, martingale
 from gyromc.observables import Observable
 from gyromc.operators import Dense, Operator
 from gyromc.oracles import Oracle
-from gyromc.oracles.control_variates import Curvature
 from gyromc.plan import FIELDS, Plan
 from gyromc.results import Cause, EngineState, Failure, Run, RunOptions
 from gyromc.schemes import Scheme
@@ -53,7 +52,7 @@ MOST_SHOWN = 8
 assert issubclass(Dense, Operator)
 
 CLASSES = known_classes(
-    *(Group, Prior, Martingale, Curvature, FilePrint, EngineState, Failure, Cause, RunOptions),
+    *(Group, Prior, Martingale, FilePrint, EngineState, Failure, Cause, RunOptions),
     *families.LIKELIHOODS,
     below=(Target, Oracle, Operator, Observable, Scheme, Dynamics, RowSource, Coordinates),
 )

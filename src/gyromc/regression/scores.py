@@ -1,4 +1,4 @@
-"""How well rows are predicted: scores on held-out rows, calibration, and leave-one-out cross-validation.
+"""How well rows are predicted: scores on held-out rows, calibration, leave-one-out cross-validation and WAIC.
 
 Scores are means with standard errors over rows, paired with those of a baseline without predictors. Leaving out takes log p(y_i
 | θ_s) of every draw and row, and gives elpd = Σ_i log p(y_i | all other rows) with its standard error, the effective number of
@@ -207,3 +207,24 @@ def paired_difference(rows: np.ndarray, others: np.ndarray, scale: float = 1.0) 
     """elpd of one model less that of another, from those of the same rows, and its standard error from the differences."""
     gap = rows - others
     return scale * float(gap.sum()), scale * math.sqrt(gap.size * float(np.var(gap)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Waic:
+    """The widely applicable information criterion: `elpd`, its standard error, the effective number of parameters `p_waic`."""
+
+    elpd: float
+    std_error: float
+    p_waic: float
+
+    @property
+    def waic(self) -> float:
+        """-2 elpd, on the scale of a deviance."""
+        return -2 * self.elpd
+
+
+def waic(log_density: np.ndarray, scale: float = 1.0) -> Waic:
+    """WAIC from log p(y_i | θ_s), draws × rows; arguments as for `loo`."""
+    p = log_density.var(axis=0, ddof=1)
+    rows = np.asarray(special.logsumexp(log_density, axis=0)) - math.log(len(log_density)) - p
+    return Waic(scale * float(rows.sum()), scale * math.sqrt(rows.size * float(np.var(rows))), scale * float(p.sum()))

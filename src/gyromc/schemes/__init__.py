@@ -8,7 +8,7 @@ from gyromc.checks import one_of
 from gyromc.schemes import base
 from gyromc.schemes.balanced import Balanced, balanced
 from gyromc.schemes.base import Scheme, StepMatrices, step_matrices
-from gyromc.schemes.integrators import gaul_splitting, hfhr_splitting, leimkuhler_matthews, lm_ab2
+from gyromc.schemes.integrators import hfhr_splitting, leimkuhler_matthews, lm_ab2
 
 __all__ = [
     "SCHEMES",
@@ -18,7 +18,6 @@ __all__ = [
     "balanced",
     "euler",
     "find",
-    "gaul_splitting",
     "hfhr_splitting",
     "leimkuhler_matthews",
     "lm_ab2",
@@ -27,10 +26,7 @@ __all__ = [
 
 euler = base.euler
 
-SCHEMES = {
-    scheme.name: scheme
-    for scheme in (base.euler, balanced(), leimkuhler_matthews, lm_ab2, hfhr_splitting, gaul_splitting)
-}
+SCHEMES = {scheme.name: scheme for scheme in (base.euler, balanced(), leimkuhler_matthews, lm_ab2, hfhr_splitting)}
 """The schemes by name; `balanced` estimates its S."""
 
 

@@ -3,7 +3,8 @@
 θ holds, in this order, the coefficients of the columns, N(0, prior_scale²) a priori; the likelihood's further parameters; and
 for each group its standard deviations, its correlations and the deviations of its levels. All but the coefficients are standard
 normal a priori (non-centred), correlations nearly. Where a parameter is given another `Prior`, U gets the logarithm of the
-ratio of both densities. Nothing is compiled for drawing: `parts` takes NumPy and JAX arrays.
+ratio of both densities. Nothing is compiled for drawing: `parts` takes NumPy and JAX arrays. A group with a level for every
+single row can be integrated out, by quadrature row by row, and drawn afterwards.
 """
 
 import dataclasses
@@ -27,6 +28,9 @@ from gyromc.targets.priors import Prior
 LKJ = Prior("lkj", (2.0,))
 INFORMED = 5.0  # information of a level's rows over that of the law of the levels, from which on a group is centred
 STEP = 1e-3  # of difference quotients in the linear predictors
+NEWTON = 8  # steps to the largest value of an integrand
+NODES = 20  # of the quadrature about it
+REACH, GRID = 6.0, 97  # of the grid on which deviations are drawn afterwards, in the integrand's standard deviations
 MOST_AT_ONCE = 4_000_000  # linear predictors held while U is evaluated at many points
 
 
@@ -46,6 +50,7 @@ class Group(eqx.Module):
       standard deviations and correlations turn into them. The first suits levels with many rows, the second those with few.
     - `priors`: for each standard deviation a `Prior` or its text, None for the exponential one.
     - `correlations`: the prior of the correlations, `"lkj(2)"`.
+    - `integrated`: whether the deviations, one for each row, are integrated out by quadrature: θ does not hold them.
 
     ```python
     import numpy as np
@@ -62,6 +67,7 @@ class Group(eqx.Module):
     centred: bool = eqx.field(static=True, default=False)
     priors: tuple[Prior | None, ...] = eqx.field(static=True, default=())
     correlations: Prior = eqx.field(static=True, default=LKJ)
+    integrated: bool = eqx.field(static=True, default=False)
 
     def __init__(
         self,
@@ -72,9 +78,10 @@ class Group(eqx.Module):
         centred: bool = False,
         priors: Sequence[str | Prior | None] = (),
         correlations: str | Prior = LKJ,
+        integrated: bool = False,
     ):
         self.Z, self.index, self.scale = numbers(Z, "Z"), np.asarray(index, np.int32), numbers(scale, "scale")
-        self.num_levels, self.centred = num_levels, centred
+        self.num_levels, self.centred, self.integrated = num_levels, centred, integrated
         require(
             self.Z.ndim == 2 and self.index.shape == self.Z.shape[:1] and self.scale.shape == self.Z.shape[1:],
             f"`Z` must be rows × columns with a level for each row: got {self.Z.shape} and {self.index.shape}.",
@@ -98,7 +105,13 @@ class Group(eqx.Module):
     def sizes(self) -> tuple[int, int, int]:
         """How many numbers of θ make the standard deviations, the correlations and the deviations."""
         k = self.Z.shape[1]
-        return k, k * (k - 1) // 2, k * self.num_levels
+        return k, k * (k - 1) // 2, 0 if self.integrated else k * self.num_levels
+
+    @property
+    def by_row(self) -> bool:
+        """Whether every row is a level of its own, with one deviation."""
+        alone = self.num_levels == len(self.Z) == len(np.unique(self.index))
+        return alone and self.Z.shape[1] == 1 and bool(np.all(self.Z))
 
     def sds(self, u):
         """The standard deviations: … × k."""
@@ -166,12 +179,68 @@ class Group(eqx.Module):
 
     def energy(self, u_sd, u_correlation, z):
         """-log p of the numbers z that make the deviations, given the others, up to a constant."""
+        if self.integrated:
+            return 0.0
         if not self.centred:
             return 0.5 * jnp.sum(z**2)
         L = self.root(u_sd, u_correlation)
         b = self.deviations(u_sd, u_correlation, z)
         standard = jax.scipy.linalg.solve_triangular(L, b.T, lower=True)
         return 0.5 * jnp.sum(standard**2) + self.num_levels * jnp.sum(jnp.log(jnp.diagonal(L)))
+
+
+def _center(loss, sd):
+    """Where exp(-loss(sd z)) N(z; 0, 1) is largest, and its width there, by short Newton steps with difference quotients."""
+    xp = library(sd)
+    z, width = xp.zeros_like(sd), xp.ones_like(sd)
+    longest = xp.minimum(2.0, 3.0 / xp.maximum(xp.abs(sd), STEP))
+    for _ in range(NEWTON):
+        low, middle, high = (loss(sd * z + h) for h in (-STEP, 0.0, STEP))
+        slope = z + sd * (high - low) / (2 * STEP)
+        width = 1 / xp.sqrt(1 + sd**2 * xp.maximum((high - 2 * middle + low) / STEP**2, 0.0))
+        z = z - xp.clip(slope * width**2, -longest, longest)
+    return z, width
+
+
+def _drawn(loss, sd: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """A draw of sd·z for every row from exp(-loss(sd z)) N(z; 0, 1): its distribution function on a grid, inverted."""
+    center, width = _center(loss, sd)
+    grid = np.linspace(-REACH, REACH, GRID)
+    terms = np.stack([-loss(sd * z) - z**2 / 2 for z in (center + width * step for step in grid)])
+    density = np.exp(terms - terms.max(axis=0))
+    # Uniform within the cell about each point of the grid.
+    below = np.cumsum(density, axis=0)
+    u = rng.random(sd.shape) * below[-1]
+    cell = np.minimum(np.sum(below < u, axis=0), GRID - 1)
+    share = (below - density, density)
+    before, inside = (np.take_along_axis(x, cell[None], axis=0)[0] for x in share)
+    step = grid[1] - grid[0]
+    return sd * (center + width * (grid[cell] + step * ((u - before) / inside - 0.5)))
+
+
+def integrated_loss(loss, sd):
+    """-log ∫ exp(-loss(sd z)) N(z; 0, 1) dz for every row, by Gauss-Hermite quadrature about the largest integrand."""
+    nodes, weights = np.polynomial.hermite.hermgauss(NODES)
+    center, width = jax.lax.stop_gradient(_center(loss, sd))
+    z = [center + math.sqrt(2) * width * node for node in nodes]
+    terms = [math.log(w) + node**2 - loss(sd * x) - x**2 / 2 for w, node, x in zip(weights, nodes, z, strict=True)]
+    return -jax.scipy.special.logsumexp(jnp.stack(terms), axis=0) - jnp.log(width / math.sqrt(math.pi))
+
+
+def _effects(group: Group, others: tuple[Group, ...], slope: np.ndarray, curvature: np.ndarray):
+    """The effect of each level of a group, and its variance by chance: that of the rows, or of other groups' levels in it."""
+    index, levels = group.index, group.num_levels
+    information = np.maximum(np.bincount(index, curvature, levels), 1e-6)
+    effects, chance = -np.bincount(index, slope, levels) / information, 1 / information
+    for other in others:
+        cells, inside = np.unique(index * other.num_levels + other.index, return_inverse=True)
+        level, weight = cells // other.num_levels, np.bincount(inside, curvature)
+        away = -np.bincount(inside, slope) / weight - effects[level]
+        squares = np.bincount(level, weight**2, levels) / information**2
+        left = float(np.sum(information * (1 - squares)))
+        if left > 0:
+            chance = np.maximum(chance, float(weight @ away**2) / left * squares)
+    return effects, chance
 
 
 class MixedRegression(SumOverData):
@@ -227,24 +296,21 @@ class MixedRegression(SumOverData):
         self.weights = np.ones(rows) if weights is None else numbers(weights, "weights")
         self.known, self.groups, self.likelihood = tuple(numbers(k, "known") for k in known), tuple(groups), likelihood
         for name, value in (("y", self.y), ("offset", self.offset), ("weights", self.weights)):
-            require(
-                value.shape == rows,
-                f"`{name}` must have one entry per row of `X` ({rows[0]}): got shape {value.shape}.",
-            )
+            each = f"`{name}` must have one entry per row of `X` ({rows[0]})"
+            require(value.shape == rows, f"{each}: got shape {value.shape}.")
         for group in self.groups:
             require(group.Z.shape[:1] == rows, f"A group has {len(group.Z)} rows, but `X` has {rows[0]}.")
         require(not (likelihood.vector and self.groups), "Groups are for models with one linear predictor per row.")
         self.prior_precision = np.asarray(positive(prior_scale, "prior_scale") ** -2)
-        require(
-            isinstance(priors or {}, Mapping), f"`priors` must be a table from names to priors: got {shown(priors)}."
-        )
-        known_priors = {one.name: one.domain for one in likelihood.further}
-        known_priors |= {str(j): Domain.REAL for j in range(self.num_coefficients)}
+        table = isinstance(priors or {}, Mapping)
+        require(table, f"`priors` must be a table from names to priors: got {shown(priors)}.")
+        domains = {one.name: one.domain for one in likelihood.further}
+        domains |= {str(j): Domain.REAL for j in range(self.num_coefficients)}
         named = {str(name): Prior.read(prior, f"The prior of {name}") for name, prior in (priors or {}).items()}
         for name, prior in named.items():
-            there = ", ".join(known_priors)
-            require(name in known_priors, f"`priors` names {name}, which is no parameter: there are {there}.")
-            prior.require(known_priors[name], f"`priors`: {name}")
+            there = ", ".join(domains)
+            require(name in domains, f"`priors` names {name}, which is no parameter: there are {there}.")
+            prior.require(domains[name], f"`priors`: {name}")
         self.priors = tuple(named.items())
 
     @property
@@ -277,10 +343,35 @@ class MixedRegression(SumOverData):
         """The likelihood's further parameters on their own scale, each of shape …."""
         return self.likelihood.natural(self.parts(theta)[1])
 
-    def deviations(self, theta) -> list[Any]:
-        """The deviations of the levels of each group: … × levels × k."""
-        parts = self.parts(theta)[2:]
-        return [group.deviations(*parts[3 * i : 3 * i + 3]) for i, group in enumerate(self.groups)]
+    def deviations(self, theta, rng: np.random.Generator | None = None) -> list[Any]:
+        """The deviations of the levels of each group: … × levels × k.
+
+        Those that were integrated out are drawn given all others with `rng`, for NumPy arrays; without it they are zero.
+        """
+        parts, found = self.parts(theta)[2:], []
+        for i, group in enumerate(self.groups):
+            if not group.integrated:
+                found.append(group.deviations(*parts[3 * i : 3 * i + 3]))
+            elif rng is None:
+                found.append(library(theta).zeros((*theta.shape[:-1], group.num_levels, 1)))
+            else:
+                flat = theta.reshape(-1, self.dim)
+                at_once = max(1, MOST_AT_ONCE // (GRID * self.num_data))
+                drawn = [self._integrated(flat[n : n + at_once], i, rng) for n in range(0, len(flat), at_once)]
+                found.append(np.concatenate(drawn).reshape(*theta.shape[:-1], group.num_levels, 1))
+        return found
+
+    def _integrated(self, theta: np.ndarray, i: int, rng: np.random.Generator) -> np.ndarray:
+        """Draws of the deviations of a group that was integrated out: points × levels."""
+        group, parts = self.groups[i], self.parts(theta)
+        t = parts[0] @ self.X.T + self.offset
+        for other, b in zip(self.groups, self.deviations(theta), strict=True):
+            t = t + np.sum(other.Z * b[:, other.index], axis=-1)
+        given = *self.known, *(value[:, None] for value in self.given(theta))
+        loss = lambda more: self.weights * self.likelihood.loss(t + more, self.y, *given)
+        drawn, sd = np.empty((len(theta), group.num_levels)), group.sds(parts[2 + 3 * i]) * group.Z[:, 0]
+        drawn[:, group.index] = _drawn(loss, sd, rng) / group.Z[:, 0]  # by row, in units of the column
+        return drawn
 
     def roots(self, theta) -> list[Any]:
         """The Cholesky factors of the covariance of the deviations of each group: … × k × k."""
@@ -290,11 +381,15 @@ class MixedRegression(SumOverData):
     def _losses(self, theta, rows):
         """loss_i for the data given: X, y, offset, weights, known, Z and index of the groups."""
         X, y, offset, weights, known, groups = rows
-        beta = self.parts(theta)[0]
+        beta, _, *parts = self.parts(theta)
         t = X @ beta.reshape(self.likelihood.outputs, -1).T if self.likelihood.vector else X @ beta + offset
         for (Z, index), b in zip(groups, self.deviations(theta), strict=True):
             t = t + jnp.sum(Z * b[index], axis=-1)
-        return weights * self.likelihood.loss(t, y, *known, *self.given(theta))
+        loss = lambda more: weights * self.likelihood.loss(t + more, y, *known, *self.given(theta))
+        for i, group in enumerate(self.groups):
+            if group.integrated:
+                return integrated_loss(loss, group.sds(parts[3 * i])[0] * groups[i][0][:, 0])
+        return loss(0.0)
 
     def _rows(self, index=None):
         whole = (self.X, self.y, self.offset, self.weights, self.known, tuple((g.Z, g.index) for g in self.groups))
@@ -310,9 +405,7 @@ class MixedRegression(SumOverData):
         found = 0.5 * self.prior_precision * jnp.vdot(beta, beta) + self.law_energy(auxiliary, rest)
         for j, prior in self.coefficient_priors.items():
             found = found - 0.5 * self.prior_precision * beta[j] ** 2 - prior.log_density(beta[j])
-        for i, group in enumerate(self.groups):
-            found = found + group.energy(*rest[3 * i : 3 * i + 3])
-        return found
+        return found + sum(group.energy(*rest[3 * i : 3 * i + 3]) for i, group in enumerate(self.groups))
 
     def law_energy(self, auxiliary, groups):
         """-log p of the further parameters and of the groups' standard deviations and correlations, up to a constant: ….
@@ -320,20 +413,17 @@ class MixedRegression(SumOverData):
         `groups`: three arrays for each, of which the third is not used.
         """
         found = 0.5 * library(auxiliary).sum(auxiliary**2, axis=-1)
-        asked = {name: prior for name, prior in self.priors if not name.isdigit()}
-        if asked:
+        if asked := {name: prior for name, prior in self.priors if not name.isdigit()}:
             found = found + self.likelihood.prior_change(self.likelihood.natural(auxiliary), asked)
-        for i, group in enumerate(self.groups):
-            found = found + group.law_energy(*groups[3 * i : 3 * i + 2])
-        return found
+        return found + sum(group.law_energy(*groups[3 * i : 3 * i + 2]) for i, group in enumerate(self.groups))
 
     def in_good_coordinates(self) -> "MixedRegression":
-        """The same model with the groups centred whose levels the data determine better than the law of the levels does.
+        """The same model with deviations of single rows integrated out, and well determined groups centred.
 
-        A constant linear predictor that fits y gives every level its information I, the curvature summed over its rows, and an
-        effect, the slope over I. The variance of the effects beyond chance, 1/I, is that between levels; where it times I is
-        above `INFORMED`, deviations that vary with their standard deviation would make a narrow curved ridge. The groups with
-        the fewest levels come first, and their effects are kept: levels inside them vary by what is left.
+        A constant linear predictor that fits y gives every level an effect, the slope of the loss over its curvature, both summed
+        over the level's rows. What the effects vary more than by chance is the variance between levels; where it is above
+        `INFORMED` times that by chance, deviations that vary with their standard deviation would make a narrow curved ridge. The
+        groups with the fewest levels come first, and their effects are kept: levels inside them vary by what is left.
         """
         given = self.likelihood.natural(np.zeros(len(self.likelihood.auxiliary)))
         t = np.full(self.num_data, float(np.ravel(self.likelihood.start(self.y))[0]))
@@ -341,19 +431,19 @@ class MixedRegression(SumOverData):
         centred = [False] * len(self.groups)
         for i in sorted(range(len(self.groups)), key=lambda i: self.groups[i].num_levels):
             low, middle, high = (loss(t + h) for h in (-STEP, 0.0, STEP))
-            curvature = np.maximum((high - 2 * middle + low) / STEP**2, 1e-6)
-            index, levels = self.groups[i].index, self.groups[i].num_levels
-            information = np.maximum(np.bincount(index, curvature, levels), 1e-6)
-            effects = -np.bincount(index, (high - low) / (2 * STEP), levels) / information
-            between = max(0.0, float(np.var(effects) - np.mean(1 / information)))
-            centred[i] = bool(between * np.median(information) > INFORMED)
-            t = t + (effects * between / (between + 1 / information))[index]
+            slope, curvature = (high - low) / (2 * STEP), np.maximum((high - 2 * middle + low) / STEP**2, 1e-6)
+            effects, chance = _effects(self.groups[i], self.groups[:i] + self.groups[i + 1 :], slope, curvature)
+            between = max(0.0, float(np.var(effects) - np.mean(chance)))
+            centred[i] = bool(between > INFORMED * np.median(chance))
+            t = t + (effects * between / (between + chance))[self.groups[i].index]
         return self.centred(centred)
 
     def centred(self, which: Sequence[bool]) -> "MixedRegression":
-        """The same model with these groups centred, and the others not."""
-        pairs = zip(self.groups, which, strict=True)
-        groups = tuple(dataclasses.replace(group, centred=centred) for group, centred in pairs)
+        """The same model with these groups centred, the others not, and the first group of single rows integrated out."""
+        alone = [group.by_row and not self.likelihood.vector for group in self.groups]
+        integrated = [own and not any(alone[:i]) for i, own in enumerate(alone)]
+        each = zip(self.groups, which, integrated, strict=True)
+        groups = tuple(dataclasses.replace(group, centred=centred, integrated=out) for group, centred, out in each)
         return eqx.tree_at(lambda target: target.groups, self, groups)
 
     def potential(self, params):

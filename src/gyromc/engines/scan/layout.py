@@ -35,8 +35,7 @@ from gyromc.engines.base import keys
 from gyromc.engines.meshes import ROWS, ChainMesh, default_mesh, put, shares
 from gyromc.engines.scan import threefry
 from gyromc.engines.scan.sharding import Parts, require_shared, shared, why_not_shared
-from gyromc.oracles import Batch, Exact, Gaussian, Oracle
-from gyromc.oracles.base import MOST_COMPARED, bounds, settled, shuffled
+from gyromc.oracles import MOST_COMPARED, Batch, Exact, Gaussian, Oracle, bounds, settled, shuffled
 from gyromc.plan import Plan
 from gyromc.precision import fresh
 from gyromc.results import EngineState

@@ -37,7 +37,7 @@ from gyromc.regression.adequacy.residuals import (
 )
 from gyromc.regression.draws import Draws, Predictive
 from gyromc.regression.problem import cut
-from gyromc.regression.scores import Loo, loo
+from gyromc.regression.scores import Loo, Waic, loo, waic
 from gyromc.targets.families import Normal
 from gyromc.targets.likelihoods import ResponseKind
 
@@ -47,7 +47,8 @@ class Adequacy:
     """Whether a model describes its data.
 
     - `checks`: in the order in which one would act on them; `judgement`: the gravest of theirs.
-    - `loo`: expected log densities of new rows; `r_squared`: draws of the Bayesian R²; `deviance`: of -2 Σ log p(y_i | θ).
+    - `loo`, `waic`: expected log densities of new rows; `r_squared`: draws of the Bayesian R²; `deviance`: of -2 Σ log p(y_i |
+      θ).
     - `rows`: the rows that were looked at, one for each observation; `num_rows`: how many observations there are in all.
     - `law`, `outputs`, `X`, `y`, `replicates`, `names`: the predictive law at these rows, the residuals, columns, responses
       (censored times completed), responses drawn from the law, and names of the columns; for figures.
@@ -55,6 +56,7 @@ class Adequacy:
 
     checks: tuple[ModelCheck, ...]
     loo: Loo
+    waic: Waic
     r_squared: np.ndarray
     deviance: np.ndarray
     rows: np.ndarray
@@ -115,7 +117,7 @@ def assess(
     replicates = law.replicate(rng)
     log_density = law.log_density(y_part) * (1.0 if whole else counts[rows])
     scale = total / len(rows)
-    left_out = loo(log_density, scale)
+    left_out, information = loo(log_density, scale), waic(log_density, scale)
     deviance = -2 * scale * log_density.sum(axis=1)
     # under the model, times completed by draws from it are times that were never censored
     y_part = law.completed(y_part, rng)
@@ -137,20 +139,11 @@ def assess(
         row = int(np.argmax(np.abs(counts - np.round(counts))))
         details = {"row": row, "made": False}
         checks.append(ModelCheck(Aspect.WEIGHTS, float(counts[row]), details=details, verdict=ModelVerdict.LOOK))
-    return Adequacy(
-        checks=judged([check for check in checks if check is not None]),
-        loo=left_out,
-        r_squared=bayesian_r_squared(law, None if whole else counts[rows]),
-        deviance=deviance,
-        rows=rows,
-        num_rows=total,
-        law=law,
-        outputs=outputs,
-        X=part,
-        y=y_part,
-        replicates=replicates,
-        names=tuple(names),
-    )
+    r_squared = bayesian_r_squared(law, None if whole else counts[rows])
+    scores = {"loo": left_out, "waic": information, "r_squared": r_squared, "deviance": deviance}
+    data = {"rows": rows, "num_rows": total, "law": law, "outputs": outputs, "X": part, "y": y_part}
+    found = judged([check for check in checks if check is not None])
+    return Adequacy(found, **scores, **data, replicates=replicates, names=tuple(names))
 
 
 def _checks_of_rows(law, X, y, outputs, left_out, names, sources, order, unused, rng) -> list[ModelCheck | None]:

@@ -11,9 +11,10 @@ import math
 import numpy as np
 from scipy import special
 
-from gyromc.regression.adequacy.checks import SETTINGS, Aspect, ModelCheck
+from gyromc.regression.adequacy.checks import SETTINGS, Aspect, ModelCheck, ModelVerdict
 from gyromc.regression.adequacy.residuals import ModelResiduals
 from gyromc.regression.draws import Predictive
+from gyromc.regression.scores import Loo
 from gyromc.targets.likelihoods import ResponseKind
 
 
