@@ -55,17 +55,6 @@ class Oracle(eqx.Module):
         """How many data terms one gradient reads (1 for a target that is not a sum)."""
         return target.num_data if isinstance(target, SumOverData) else 1
 
-    def gradients(self, steps: int) -> int:
-        """How many gradients so many steps of one chain compute."""
-        return steps
-
-    def memory(self, dim: int) -> int:
-        """How many numbers the oracle keeps for each chain between steps, for engines that can keep them.
-
-        An oracle that keeps some has `refresh`, `anchor_at` and `anchored`, as `ControlVariate` has.
-        """
-        return 0
-
 
 class Exact(Oracle):
     """The full gradient ∇U.
@@ -195,18 +184,12 @@ class ControlVariate(Batch):
     Both are unbiased for every c. The prior's gradient is exact. Far from c, where |x_iᵀ(θ-c)| is 1 or more, order 2 has as much
     noise as order 1: with small batches and large steps, start the chains at c, or they can diverge.
 
-    With `refresh=m`, each chain has its own anchor: at the steps k = 0, m, 2m, … it is set to the chain's state, and the full
-    gradient there is computed (SVRG). Far from the mode, or where there are several, the noise stays as small as the distance of
-    m steps. An anchor depends on the past only, so that every step is unbiased. On average a step reads 2b + N/m rows.
-
     **Arguments:**
 
     - `size`: b, from 1 to 10⁹.
     - `center`: c, shaped like the parameters; default: the mode, found by optimisation.
     - `replace`: as for `Minibatch`.
     - `order`: 1, or 2 for at most 2000 parameters.
-    - `refresh`: m, the number of steps after which a chain takes its state for its new anchor; left out: the anchor is fixed. For
-      order 1 only, and engine `scan` only.
 
     ```python
     import numpy as np
@@ -223,7 +206,6 @@ class ControlVariate(Batch):
     """
 
     order: int = eqx.field(static=True)
-    refresh: int | None = eqx.field(static=True)
     center: Any
     anchor: Any
     operator: Dense | None
@@ -233,29 +215,14 @@ class ControlVariate(Batch):
         for _, leaf in leaves(center, "center"):
             numbers(leaf, "center")
         self.order = whole(order, "order", least=1, most=2)
-        self.refresh = None if refresh is None else whole(refresh, "refresh", least=1, most=2**31 - 1)
-        require(
-            refresh is None or self.order == 1,
-            "`refresh` works with order 1: at order 2 every new anchor would need a new matrix K for each chain. Pass `order=1`, "
-            "or leave `refresh` out.",
-        )
-        require(
-            refresh is None or center is None,
-            "`refresh` takes each chain's own states for its anchors: leave `center` out, or `refresh`.",
-        )
         self.center = center
         self.anchor = self.operator = None
 
     @property
     def name(self) -> str:
-        more = ", order=2" if self.order == 2 else ""
-        if self.refresh is not None:
-            more += f", refresh={self.refresh}"
-        return super().name.replace(")", f"{more})")
+        return super().name.replace(")", ", order=2)" if self.order == 2 else ")")
 
     def prepared(self, model):
-        if self.refresh is not None:
-            return self
         target, dim = model.flat_target, model.dim
         if self.center is None:
             center = model.mode
@@ -286,27 +253,10 @@ class ControlVariate(Batch):
         fields = lambda o: (o.center, o.anchor, o.operator)
         return eqx.tree_at(fields, self, (center, anchor, operator), is_leaf=lambda x: x is None)
 
-    def memory(self, dim):
-        return 0 if self.refresh is None else 2 * dim
-
-    def anchor_at(self, target, theta):
-        """What a chain keeps of an anchor at θ: θ itself and ∇L(θ), which reads all the data."""
-        return jnp.concatenate([theta, target.gradient(theta) - target.prior_gradient(theta)])
-
-    def anchored(self, kept) -> "ControlVariate":
-        """The oracle at an anchor as `anchor_at` returns it."""
-        d = kept.shape[0] // 2
-        return eqx.tree_at(lambda o: (o.center, o.anchor), self, (kept[:d], kept[d:]), is_leaf=lambda x: x is None)
-
     def terms(self, target, theta, index):
-        center = self.center
-        if center is None or self.anchor is None:
-            why = "it belongs to a chain" if self.refresh else "call `prepared(model)` first"
-            raise InvalidInput(
-                f"{self.name} has no anchor here: {why}. What needs one before any chain runs takes `ControlVariate` without "
-                "`refresh`."
-            )
-        return target.remainder(theta, center, index, self.order)
+        if self.anchor is None:
+            raise InvalidInput(f"{self.name} has no anchor yet: call `prepared(model)` first.")
+        return target.remainder(theta, self.center, index, self.order)
 
     def gradient(self, target, theta, zeta):
         terms = self.terms(target, theta, zeta)
@@ -316,11 +266,7 @@ class ControlVariate(Batch):
         return estimate + target.prior_gradient(theta)
 
     def evaluations(self, target):
-        anew = 0 if self.refresh is None else -(-super(Batch, self).evaluations(target) // self.refresh)  # on average
-        return 2 * self.size + anew
-
-    def gradients(self, steps):
-        return steps + (0 if self.refresh is None else -(-steps // self.refresh))
+        return 2 * self.size
 
 
 # for `over_rows`, which compiles it once

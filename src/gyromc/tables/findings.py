@@ -71,9 +71,8 @@ def prior_words(family: str, groups: Sequence[GroupTerm], asked: Mapping[str, Pr
         sentences.append("The logarithm of sigma: uniform.")
     if groups:
         of_target = " and of the target" if known.measured else ""
-        sentences.append(
-            f"Standard deviations of groups: exponential with mean 1 per standard deviation of their column{of_target}."
-        )
+        mean = f"mean 1 per standard deviation of their column{of_target}"
+        sentences.append(f"Standard deviations of groups: exponential with {mean}.")
         if any(len(group.columns) > 1 for group in groups) and "cor" not in asked:
             sentences.append("Correlations of groups: LKJ(2).")
     texts = [f"{name} {prior}" for name, prior in asked.items()]
@@ -146,25 +145,17 @@ def robust_findings(fit: Fit, rows: DesignRows, y: np.ndarray, cluster: str | No
         interval = [c.mean - 1.96 * s, c.mean + 1.96 * s]
         found.append({"name": c.name, "sd": s, "interval_95": interval, "ratio": s / c.sd})
     of = f" with clusters {cluster!r} ({len(np.unique(rows.clusters))} of them)" if rows.clusters is not None else ""
-    sentence = (
-        f"Sandwich standard deviations{of}: valid also where the variance of y is not the model's. Where they are much larger "
-        "than the model's (a ratio far above 1), the model's intervals are too narrow."
-    )
+    ratio = "Where they are much larger than the model's (a ratio far above 1), the model's intervals are too narrow."
+    sentence = f"Sandwich standard deviations{of}: valid also where the variance of y is not the model's. {ratio}"
     return {"coefficients": found, "cluster": cluster, "sentence": sentence}
 
 
 Rows = tuple[list[str], list[list[Any]]]
 TRACED, TRACE_CHAINS = 4, 4
 AT_ONCE = 500  # rows whose predictive mixtures are held at a time
-COEFFICIENT_COLUMNS = {
-    "name": "name",
-    "class": "output",
-    "mean": "mean",
-    "sd": "sd",
-    "low_95": "low",
-    "high_95": "high",
-    "monte_carlo_error": "std_error",
-}
+RENAMED = {"class": "output", "low_95": "low", "high_95": "high", "monte_carlo_error": "std_error"}
+NAMES = ("name", "class", "mean", "sd", "low_95", "high_95", "monte_carlo_error")
+COEFFICIENT_COLUMNS = {name: RENAMED.get(name, name) for name in NAMES}
 """The columns of coefficients.csv, and the attributes of a `Coefficient` that they show."""
 
 
@@ -196,16 +187,9 @@ def results(fit: Fit, prepared: Prepared, prior_scale: float) -> dict[str, Any]:
 
 
 def _row(c: Coefficient) -> dict[str, Any]:
-    return {
-        "label": label(c),
-        "name": c.name,
-        "class": c.output,
-        "mean": c.mean,
-        "sd": c.sd,
-        "interval_95": [c.low, c.high],
-        "std_error": c.std_error,
-        "effective_size": c.ess if math.isfinite(c.ess) else None,
-    }
+    same = {name: getattr(c, name) for name in ("name", "mean", "sd", "std_error")}
+    size = c.ess if math.isfinite(c.ess) else None
+    return {"label": label(c), "class": c.output, **same, "interval_95": [c.low, c.high], "effective_size": size}
 
 
 def coefficient_table(fit: Fit, robust: dict[str, Any] | None) -> Rows:
@@ -242,14 +226,9 @@ def held_out(fit: Fit, encoding: Encoding, rows: DesignRows, y: np.ndarray, trai
         clear = math.isfinite(error) and abs(gain) > 2 * error
         side = "better" if gain > 0 or (gain == 0 and not clear) else "worse"
         judged.append({**score.to_dict(), "verdict": side if clear else f"not clearly {side}"})
-    return {
-        "rows": int(y.size),
-        "trained_on": int(train.size),
-        "baseline": f"{baseline} in the training rows",
-        "scores": judged,
-        "calibration": calibration,
-        "coverage": covered and {"share": covered.statistic, "p": covered.p, "large": covered.large, **covered.details},
-    }
+    said = {"rows": int(y.size), "trained_on": int(train.size), "baseline": f"{baseline} in the training rows"}
+    coverage = covered and {"share": covered.statistic, "p": covered.p, "large": covered.large, **covered.details}
+    return {**said, "scores": judged, "calibration": calibration, "coverage": coverage}
 
 
 def _probabilities(mean: np.ndarray) -> np.ndarray:
@@ -309,17 +288,10 @@ def part(file: str, encoding: Encoding, table: Rows, fitted: int, new: bool) -> 
         cells = [dict(zip(columns, row, strict=True)) for row in first]
         first = [[*(c[n] for n in kept), *(c[f"{kind}[{c['predicted']}]"] for kind in kinds)] for c in cells]
         columns = [*kept, *kinds]
-    others = "" if new else " that did not include them"
-    return {
-        "title": f"Predictions for {counted(len(rows), 'new row' if new else 'held-out row')}",
-        "file": file,
-        "sentence": f"From the fit to {counted(fitted, 'row')}{others}.",
-        "what": what,
-        "noise_shown": "noise" in columns,
-        "rows": len(rows),
-        "columns": columns,
-        "first": first,
-    }
+    title = f"Predictions for {counted(len(rows), 'new row' if new else 'held-out row')}"
+    sentence = f"From the fit to {counted(fitted, 'row')}{'' if new else ' that did not include them'}."
+    about = {"title": title, "file": file, "sentence": sentence, "what": what, "noise_shown": "noise" in columns}
+    return {**about, "rows": len(rows), "columns": columns, "first": first}
 
 
 def _sampler(fit: Fit) -> dict[str, Any]:
@@ -338,10 +310,9 @@ def _trace(fit: Fit, rows: list[dict[str, Any]]) -> dict[str, Any]:
         return {"steps": [], "parameters": []}
     slopes = [i for i, c in enumerate(rows) if c["name"] != "intercept"]
     slopes.sort(key=lambda i: -abs(rows[i]["mean"]) / max(rows[i]["sd"], 1e-300))
-    parameters = [
-        {"label": rows[i]["label"], "chains": np.round(draws[:TRACE_CHAINS, :, i], 9).tolist()}
-        for i in [*(i for i, c in enumerate(rows) if c["name"] == "intercept"), *slopes][:TRACED]
-    ]
+    kept = [*(i for i, c in enumerate(rows) if c["name"] == "intercept"), *slopes][:TRACED]
+    chains = {i: np.round(draws[:TRACE_CHAINS, :, i], 9).tolist() for i in kept}
+    parameters = [{"label": rows[i]["label"], "chains": chains[i]} for i in kept]
     return {"steps": list(range(draws.shape[1])), "parameters": parameters}
 
 
@@ -360,34 +331,18 @@ def explained(prepared: Prepared, prior_scale: float) -> dict[str, Any]:
         asked = [prepared.priors[name] for name in names if name in prepared.priors]
         return f"{asked[0]}, asked for" if asked else usual
 
-    def group_prior(group: GroupTerm) -> str:
-        count = len(group.columns)
-        texts = [f"{name}: {prior('the default', name, group.name, 'sd')}" for name in group.names[:count]]
-        texts += [f"correlations: {prior('lkj(2)', f'cor({group.name})', 'cor')}"] if count > 1 else []
-        return "; ".join(texts)
-
-    columns = [
-        {
-            "name": name,
-            "source": source,
-            "coding": _coding(encoding, source),
-            "least": float(values.min()),
-            "mean": float(values.mean()),
-            "most": float(values.max()),
-            "prior": prior(f"normal(0, {deviation:.4g})", name),
-        }
-        for (name, source), values, deviation in zip(encoding.sources.items(), rows.X.T, deviations, strict=True)
-    ]
-    groups = [
-        {
-            "name": group.name,
-            "columns": list(group.columns),
-            "levels": len(group.levels),
-            "first": list(group.levels[:5]),
-            "prior": group_prior(group),
-        }
-        for group in rows.groups
-    ]
+    columns = []
+    for (name, source), values, deviation in zip(encoding.sources.items(), rows.X.T, deviations, strict=True):
+        size = {"least": float(values.min()), "mean": float(values.mean()), "most": float(values.max())}
+        coding, law = _coding(encoding, source), prior(f"normal(0, {deviation:.4g})", name)
+        columns.append({"name": name, "source": source, "coding": coding, **size, "prior": law})
+    groups = []
+    for group in rows.groups:
+        names, levels = list(group.columns), group.levels
+        laws = [f"{name}: {prior('the default', name, group.name, 'sd')}" for name in group.names[: len(names)]]
+        laws += [f"correlations: {prior('lkj(2)', f'cor({group.name})', 'cor')}"] if len(names) > 1 else []
+        about = {"name": group.name, "columns": names, "levels": len(levels), "first": list(levels[:5])}
+        groups.append({**about, "prior": "; ".join(laws)})
     observed = y[:FIRST_ROWS].tolist()
     return {
         "file": prepared.table.path,

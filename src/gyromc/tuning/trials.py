@@ -21,7 +21,7 @@ from gyromc.oracles import ControlVariate, Exact, Oracle
 from gyromc.plan import Plan
 from gyromc.results import flat_draws
 from gyromc.schemes import balanced
-from gyromc.schemes.moments import GradientMoments, mean_covariance, why_no_moments
+from gyromc.schemes.moments import GradientMoments, mean_covariance
 from gyromc.show.progress import progress as show_progress
 from gyromc.solve.chains import ChainSettings
 from gyromc.solve.expect import Limits, Solver, answer
@@ -170,8 +170,6 @@ def refer(base: Plan, oracle: Oracle | None, gradients: float) -> Reference:
         oracle = ControlVariate(used.size, center=np.asarray(used.center, float), order=2)
     plan, known = base.replace(oracle=oracle or Exact()), base.flat_target.gaussian() if dense else None
     if dense:
-        if why := why_no_moments(plan.oracle):
-            raise InvalidInput(f"`tune` needs the covariance of gradient noise, and {why}. Use a fixed anchor.")
         center = draws.mean(axis=0) - C @ slopes.mean(axis=0)  # exact on a Gaussian
         if known is not None:
             S, center = known

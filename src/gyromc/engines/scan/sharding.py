@@ -31,8 +31,7 @@ from gyromc.engines.scan import threefry
 from gyromc.flat import FlatSum, ravel
 from gyromc.operators import Blocks, Diagonal, Operator, Scaled
 from gyromc.oracles import Batch, Oracle
-from gyromc.schemes import Scheme
-from gyromc.schemes.balanced import Balanced
+from gyromc.schemes import Balanced, Scheme
 from gyromc.schemes.integrators import HfhrSplitting, LeimkuhlerMatthews, LmAb2
 from gyromc.targets import (
     FiniteSum,
@@ -110,7 +109,7 @@ def why_not_shared(target: Target, oracle: Oracle) -> str | None:
     if not isinstance(inner, KNOWN):
         names = "a regression or a `FiniteSum`"
         return f"the rows of {type(inner).__name__} are not known: write the target as {names}"
-    if isinstance(inner, StreamedRegression) and (not isinstance(oracle, Batch) or oracle.memory(1)):
+    if isinstance(inner, StreamedRegression) and not isinstance(oracle, Batch):
         return (
             f"sums over all rows of a {type(inner).__name__} are computed on the host: use a mini-batch that needs none"
         )
@@ -298,7 +297,8 @@ def _is_operator(x: Any) -> bool:
 
 def _coordinatewise(operator: Operator) -> bool:
     if isinstance(operator, Blocks):
-        return operator.coordinates() is not None
+        blocks = operator.upper_left, operator.upper_right, operator.lower_left, operator.lower_right
+        return all(map(_coordinatewise, blocks))
     return isinstance(operator, Scaled | Diagonal)
 
 
