@@ -29,7 +29,7 @@ from scipy import optimize
 
 from gyromc.checks import require, require_finite
 from gyromc.errors import InvalidInput
-from gyromc.evaluation import doubled, over_rows, spend
+from gyromc.evaluation import doubled, over_rows
 from gyromc.interop.models import ModelPosterior, differences
 from gyromc.interop.numpyro.reading import (
     DrivePlates,
@@ -199,7 +199,6 @@ class BlockedPosterior(SubsampledPosterior):
         return over_rows(_data_product, np.eye(len(theta)), self, np.asarray(theta, float), chunk=DIRECTIONS)
 
     def hessians(self, rows, chunk: int = 512):
-        spend(np.size(rows))
         prior = lambda at: over_rows(_prior_gradient, at, self)
         return np.stack([self.data_hessian(row) + differences(prior, row) for row in np.asarray(rows, float)])
 
