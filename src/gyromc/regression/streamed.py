@@ -185,9 +185,7 @@ def _sampled(source, units, family, prior_scale, error, labels, seed, say):
         one = found[name]
         mean = one.mean + float(start)
         rows.append(
-            Coefficient(
-                name, None, mean, float(width), mean - half * width, mean + half * width, one.std_error, one.bias
-            )
+            Coefficient(name, None, mean, float(width), mean - half * width, mean + half * width, one.std_error, 0.0)
         )
     work = found.account.sentence()
     reason = (

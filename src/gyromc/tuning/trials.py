@@ -28,9 +28,8 @@ from gyromc.results import flat_draws
 from gyromc.schemes import balanced
 from gyromc.schemes.moments import GradientMoments, mean_covariance, why_no_moments
 from gyromc.show.progress import progress as show_progress
-from gyromc.solve.chains import ChainSettings
-from gyromc.solve.expect import Limits, Solver, answer
-from gyromc.solve.metric import DenseMetric
+from gyromc.solve.chains import ChainSettings, DenseMetric
+from gyromc.solve.expect import Solver, answer
 from gyromc.solve.minibatch import MinibatchChains
 from gyromc.solve.question import Question
 from gyromc.targets import SumOverData
@@ -137,9 +136,9 @@ def refer(base: Plan, oracle: Oracle | None, gradients: float, seed: int) -> Ref
         "`tune` measures errors against such chains. Write the plan by hand: `gyromc.dynamics.hfhr` with a diagonal "
         "`preconditioner` and the scheme `hfhr_splitting`.",
     )
-    limits = Limits.read(SETTINGS.seconds, gradients, time.perf_counter())
+    limits: Any = {"began": time.perf_counter(), "most_seconds": SETTINGS.seconds, "most_gradients": gradients}
     with show_progress(None, False) as shown:
-        solver = Solver(question, SETTINGS.error, limits, lambda: False, shown, seed, settings, may_learn=False)
+        solver = Solver(question, SETTINGS.error, shown, seed, settings=settings, may_learn=False, **limits)
         solver.solve()
     solver.error = math.inf  # a larger error of the reference counts in the bias of a trial and needs no warning
     found = answer(solver, 0.95)
