@@ -215,10 +215,7 @@ def _oracle(plan: Plan) -> Verdict:
         return Verdict("oracle", HOLDS, f"Unbiased, Gaussian with τ = {tau:g}: all moments are bounded.", {"tau": tau})
     size = int(getattr(plan.oracle, "size", 0))
     drawn = f"{type(plan.oracle).__name__} of {size}{'' if getattr(plan.oracle, 'replace', True) else ' distinct rows'}"
-    if plan.oracle.memory(plan.dim):
-        rest = " is unbiased in every step; its error depends on where the chain's anchor is, and no bound is known."
-        status = NOT_CERTIFIED
-    elif type(plan.flat_target) in (LinearRegression, LogisticRegression):
+    if type(plan.flat_target) in (LinearRegression, LogisticRegression):
         status, rest = HOLDS, ": unbiased, and its error grows at most linearly in θ, so every moment bound holds."
     elif isinstance(plan.flat_target, GeneralizedLinear):
         rest = (

@@ -28,7 +28,6 @@ from gyromc.prediction.poisson import plug_in as plugin
 from gyromc.prediction.residuals import Residuals
 from gyromc.prediction.stability import Stability
 from gyromc.prediction.step_effects import StepEffects
-from gyromc.schemes.moments import why_no_moments
 
 ALONE = 0.1  # share of one draw in the error of a mean
 COMPARABLE = 0.5  # an error of this share of a number: the number is not known
@@ -258,8 +257,7 @@ def _sampled(shared: Shared, name: str, h: Observable) -> Answer | None:
         notes=(f"{name}: plug-in of degree {found.degree} ({found.functions} functions) on {sample.source}",),
     )
     spread_h = math.sqrt(sample.mean((values - mu) ** 2)[0])
-    answer = ChainAverage(plan, h, base, spread_h, _first(shared, h, values, mu, found), shared.steady).answer()
-    return answer if why_no_moments(plan.oracle) is None else answer.noting(_unknown_noise(plan, name))
+    return ChainAverage(plan, h, base, spread_h, _first(shared, h, values, mu, found), shared.steady).answer()
 
 
 def _first(shared: Shared, h: Observable, values: np.ndarray, mu: float, found: plugin.PlugIn) -> First:
@@ -268,8 +266,6 @@ def _first(shared: Shared, h: Observable, values: np.ndarray, mu: float, found: 
     What two degrees less change in the bias per unit of step size is an error of it. A linear φ has no curvature, so no bias.
     """
     plan, effects = shared.plan, shared.effects
-    if why_no_moments(plan.oracle) is not None:
-        return First(floor=None)
     s = effects.floor(found.poisson) if plan.scheme.is_euler else 0.0
     floor = Number(s, s**2 * plan.eta / found.variance if found.variance > 0 else 0.0)
     if found.degree < 2:

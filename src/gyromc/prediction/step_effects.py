@@ -81,7 +81,7 @@ def first_order(plan: Plan) -> FirstOrder | None:
         return FirstOrder(True, brought(plan))
     if not scheme.linear or scheme.order < 2:
         return None
-    if plan.scheduled or isinstance(plan.oracle, Exact) or scheme.needs_prepared:  # `gaul_splitting` takes no noise off
+    if plan.scheduled or isinstance(plan.oracle, Exact):
         return FirstOrder(False, none)
     if plan.dim > MOST_DENSE:
         return None

@@ -176,7 +176,7 @@ class Solver:
         shown: Progress,
         seed: int,
         *,
-        began: float,
+        began: float | None = None,
         most_seconds: float = math.inf,
         most_gradients: float = math.inf,
         stop: Callable[[], bool] = lambda: False,
@@ -187,7 +187,8 @@ class Solver:
     ):
         self.coordinates, self.may_learn, self.learned, self.rotations = coordinates, may_learn, False, rotations
         self.question, self.error, self.stop, self.shown = question, error, stop, shown
-        self.began, self.most_seconds, self.most_gradients = began, most_seconds, most_gradients
+        self.most_seconds, self.most_gradients = most_seconds, most_gradients
+        self.began = time.perf_counter() if began is None else began
         self.few = most_gradients <= SETTINGS.few_gradients
         self.warm_share = SETTINGS.few_warm_share if self.few else SETTINGS.warm_share
         self.seed, self.settings = seed, settings or (SETTINGS.few if self.few else None)
