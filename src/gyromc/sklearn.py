@@ -135,8 +135,7 @@ class BayesianEstimator(BaseEstimator):
 
     def _fit_family(self, X, y, family: str, weights, shape: tuple[int, ...]) -> Fit:
         """Fit a family; whole weights that are not too many are rows that come several times."""
-        whole_numbers = weights is not None and np.all(weights == np.round(weights))
-        if whole_numbers and weights.sum() <= 10 * len(weights):
+        if weights is not None and np.all(weights == np.round(weights)) and weights.sum() <= 10 * len(weights):
             times = weights.astype(int)
             X, y, weights = np.repeat(X, times, axis=0), np.repeat(y, times), None
         model = {"prior_scale": self.prior_scale, "intercept": flag(self.fit_intercept, "fit_intercept")}

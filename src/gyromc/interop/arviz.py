@@ -66,7 +66,8 @@ def to_datatree(
     require(run.draws is not None, none)
     good = ~run.diverged
     draws = jax.tree.map(lambda x: np.asarray(x)[good], run.draws)
-    target, shape = run.plan.target, jax.tree.leaves(draws)[0].shape[:2]
+    target: Any = run.plan.target
+    shape = jax.tree.leaves(draws)[0].shape[:2]
     groups: dict[str, dict[str, Any]] = {"posterior": _posterior(target.reported(draws), names)}
     # the log density at every draw, up to a constant, where that is affordable
     terms = target.num_data if isinstance(target, SumOverData) else 1

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from gyromc.coordinates.maps import Coordinates, pulled
+from gyromc.coordinates import Coordinates, pulled
 from gyromc.errors import InvalidInput
 from gyromc.evaluation import compiled, doubled
 from gyromc.targets import Target

@@ -114,7 +114,7 @@ class NumPyroPosterior(ModelPosterior):
         shapes = self.structure.parameters.items()
         renamed = {f"{name}_decentered" if name in moved else name: shape for name, shape in shapes}
         structure = dataclasses.replace(self.structure, parameters=renamed, centred=moved)
-        return type(self)(self.model, self.args, self.kwargs, structure)
+        return dataclasses.replace(self, structure=structure)
 
 
 class SubsampledPosterior(NumPyroPosterior, SumOverData):
@@ -231,7 +231,7 @@ def target(
     rows, kind = structure.num_data, NumPyroPosterior
     if rows is not None:
         kind = BlockedPosterior if rows >= WHOLE else SubsampledPosterior
-    written = kind(model, args, kwargs, structure)
+    written = kind(model=model, args=args, kwargs=kwargs, structure=structure)
     possible = tuple(structure.hierarchical)
     sites: Any = (noncentre,)
     if noncentre is None or isinstance(noncentre, bool):
