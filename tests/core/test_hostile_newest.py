@@ -105,7 +105,6 @@ ARGUMENTS = {
     "least_variance rate": (lambda v: D.least_variance([1.0, 2.0], [1.0, 0.0], v), "`rate`", ("true", "2**62")),
     "compare_rotations plan": (compare_rotations, "`K`|`plan`", ()),
     "compare_rotations excess": (lambda v: compare_rotations([1.0, 2.0], v), "`excess`", ("true", "2**62")),
-    "compare_rotations dynamics": (lambda v: compare_rotations([1.0, 2.0], dynamics=v), "`dynamics`", ("none",)),
     "heart_split seed": (gm.datasets.heart_split, "`seed`", ("zero", "2**62")),
     "heart_split num_test": (lambda v: gm.datasets.heart_split(0, v), "`num_test`", ()),
     "linear_regression num_data": (lambda v: gm.datasets.linear_regression(0, v), "`num_data`|GiB", ()),
@@ -401,10 +400,6 @@ CALLS = {
     "a gain of another kind": (lambda: compare_rotations([1.0, 2.0]).gain("pairing", "cubes"), "`of`"),
     "rotations of 1000 parameters": (lambda: compare_rotations(np.ones(1000)), "at most 200"),
     "rotations of a K with 0": (lambda: compare_rotations([1.0, 0.0]), "positive definite"),
-    "rotations of other dynamics": (
-        lambda: compare_rotations([1.0, 2.0], dynamics={"a": D.overdamped(3)}),
-        "3|size|dimension",
-    ),
     "an excess of nothing": (lambda: compare_rotations([1.0, 2.0], 0), "`excess`"),
     # data sets
     "an unknown example": (lambda: gm.datasets.located("example:hart"), "Did you mean 'heart'"),

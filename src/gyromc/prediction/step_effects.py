@@ -1,11 +1,10 @@
-"""First effects of a finite step size: the bias of first order in η, what the oracle's noise adds to V, and the start.
+"""First effects of a finite step size: the bias of first order in η, what it adds to V, and the start.
 
-Input: a plan, a weighted sample and φ with 𝒜φ = h - μ(h). Output: `StepEffects`. With E[f(z⁺)] = f + η𝒜f + η²ℬf + … the
-stationary law has π_η(h) - μ(h) = -ημ(ℬφ) + …, and integration by parts gives
-    -μ(ℬφ) = ½μ(⟨∇φ, G∇²H Q∇H⟩ - tr(∇²φ G∇²H D) - tr(∇²φ GΣGᵀ)), G = D+Q, Σ(θ) the oracle's covariance,
-for Euler-Maruyama. Balanced noise has GΣGᵀ - GSGᵀ instead of GΣGᵀ; a scheme of second order has the last term only, with what it
-takes off its noise subtracted (`first_order`). From a start far out,
-where no φ can be trusted, chains are followed.
+Input: a plan, a weighted sample and φ with 𝒜φ = h - μ(h). Output: `StepEffects`; `on_nearest_gaussian` has all orders for the
+Gaussian nearest to the target. With E[f(z⁺)] = f + η𝒜f + η²ℬf + … the stationary law has π_η(h) - μ(h) = -ημ(ℬφ) + …, and
+integration by parts gives, with G = D+Q and Σ(θ) the oracle's covariance,
+    -μ(ℬφ) = ½μ(⟨∇φ, G∇²H Q∇H⟩ - tr(∇²φ G∇²H D) - tr(∇²φ GΣGᵀ))
+for Euler-Maruyama. Balanced noise has GΣGᵀ - GSGᵀ instead of GΣGᵀ.
 """
 
 import dataclasses
@@ -29,14 +28,12 @@ from gyromc.prediction.exact.chain import LinearChain, Noise, batch_noise, chain
 from gyromc.prediction.exact.closed_forms import fluctuation_constant, quadratic_fluctuation_constant
 from gyromc.prediction.following import SETTINGS, Transient, followed
 from gyromc.prediction.poisson.plug_in import Polynomial
-from gyromc.schemes import Balanced, StepMatrices, step_matrices
-from gyromc.schemes.integrators import LeimkuhlerMatthews
+from gyromc.schemes import Balanced
 from gyromc.schemes.moments import gradient_moments, oracle_covariances
 
 MOST_DENSE = 512  # parameters
 MOST_TURNS = 300  # of the iteration for a stationary covariance
 SAME = 1e-6  # relative change at which it stops
-NOTHING = 1e-9  # share of the noise that is rounding
 
 
 def brought(plan: Plan) -> np.ndarray:
@@ -64,48 +61,9 @@ def additive_noise(plan: Plan) -> np.ndarray:
     return (float(plan.oracle.tau) ** 2 if isinstance(plan.oracle, Gaussian) else 0.0) * G @ G.T
 
 
-class FirstOrder(NamedTuple):
-    """The first order of a scheme's bias: E[f(z⁺)] = f + η𝒜f + η²ℬf + …, ℬ = ℬ_drift + ½tr((GΣGᵀ - less)∇²f)."""
-
-    drift: bool  # whether ℬ_drift is Euler's; for a scheme of second order there is none
-    less: np.ndarray  # n × n
-
-
-@functools.lru_cache(maxsize=16)
-def first_order(plan: Plan) -> FirstOrder | None:
-    """The first order of a plan's scheme; None where it is not known."""
-    scheme, none = plan.scheme, np.zeros_like(plan.dynamics.D)
-    if scheme.is_euler:
-        return FirstOrder(True, none)
-    if isinstance(scheme, Balanced):
-        return FirstOrder(True, brought(plan))
-    if not scheme.linear or scheme.order < 2:
-        return None
-    if plan.scheduled or isinstance(plan.oracle, Exact) or scheme.needs_prepared:  # `gaul_splitting` takes no noise off
-        return FirstOrder(False, none)
-    if plan.dim > MOST_DENSE:
-        return None
-    if isinstance(scheme, LeimkuhlerMatthews):  # it takes off DΣD, and more of higher order in η
-        G = plan.dynamics.D + plan.dynamics.Q
-        return FirstOrder(False, G @ gradient_moments(plan).of_state(plan.augmented)[1] @ G.T)
-    full = _covariance(step_matrices(scheme, plan.dynamics, plan.eta))
-    return FirstOrder(False, (full - _covariance(plan.step_matrices)) / plan.eta**2)
-
-
-def _covariance(step: StepMatrices) -> np.ndarray:
-    """Of what one draw of ξ adds to z: now, and through the memory in the next step."""
-    n = step.n
-    whole = step.C[:n] + step.A[:n, n:] @ step.C[n:]
-    return whole @ whole.T
-
-
-def no_first_order(plan: Plan) -> bool:
-    """Whether the bias is of second order in η: the scheme is, and takes off all the noise that its gradients bring."""
-    found = first_order(plan)
-    if found is None or found.drift or not isinstance(plan.oracle, Exact | Gaussian):
-        return False
-    noise = additive_noise(plan)
-    return bool(np.max(np.abs(noise - found.less)) <= NOTHING * max(np.max(np.abs(noise)), NOTHING))
+def has_slope(plan: Plan) -> bool:
+    """Whether the first order of the bias is computed for the plan's scheme."""
+    return plan.scheme.is_euler or isinstance(plan.scheme, Balanced)
 
 
 def not_gaussian(plan: Plan) -> float:
@@ -155,20 +113,24 @@ class OnGaussian(NamedTuple):
 
 
 def on_nearest_gaussian(plan: Plan, h: Observable) -> OnGaussian | None:
-    """For h projected on linear and quadratic functions; None where matrices would be too large or ∇h is not finite.
+    """For h projected on linear and quadratic functions; None where nothing can be computed.
 
     With C the stationary covariance and Φ = Σ_k (M^k)ᵀHM^k, N·Var = 2uᵀ(I-M)⁻¹Cu - uᵀCu for uᵀy and 4 tr(ΦCHC) - 2 tr(HCHC) for
     yᵀHy. For balanced noise and uᵀy that is V/η - Var(h). C = P⁻¹ + ηE + … with AE + EAᵀ = AP⁻¹Aᵀ + GΣGᵀ - less.
     """
-    if plan.dim > MOST_DENSE:
+    if plan.dim > MOST_DENSE or not plan.scheme.linear:
         return None
-    fit, m, found = plan.model.gaussian_fit, plan.state_size, projection(plan, h, plan.model.gaussian_fit)
+    try:
+        fit = plan.model.gaussian_fit
+        found = projection(plan, h, fit)
+        chain, C = _stationary(plan)
+    except InvalidInput:  # no Gaussian, or a step size beyond its limit
+        return None
     if found is None:
         return None
-    chain, C = _stationary(plan)
     slope, form = found
-    D, Q, P, n = plan.dynamics.D, plan.dynamics.Q, augment(fit.precision, plan.augmented), plan.dynamics.size
-    u = np.concatenate([slope, np.zeros(m - plan.dim)])
+    D, Q, P, n, m = plan.dynamics.D, plan.dynamics.Q, augment(fit.precision, plan.augmented), plan.dynamics.size, len(C)
+    u = np.pad(slope, (0, m - plan.dim))
     variance = float(2 * u @ np.linalg.solve(np.eye(m) - chain.M, C @ u) - u @ C @ u)
     V, higher = fluctuation_constant(D, Q, P, u[:n]), 0.0
     if form is not None:
@@ -176,9 +138,9 @@ def on_nearest_gaussian(plan: Plan, h: Observable) -> OnGaussian | None:
         HC = H @ C
         variance += float(4 * np.sum((doubled_sum(chain.M.T, H) @ C) * HC.T) - 2 * np.sum(HC * HC.T))
         V += quadratic_fluctuation_constant(D, Q, P, H[:n, :n])
-        if (order := first_order(plan)) is not None:
+        if has_slope(plan):
             A, G, of_target = (D + Q) @ P, (D + Q)[:, : plan.dim], np.linalg.inv(P)
-            added = G @ chain.noise.constant @ G.T - order.less + (A @ of_target @ A.T if order.drift else 0.0)
+            added = G @ chain.noise.constant @ G.T - brought(plan) + A @ of_target @ A.T
             first = plan.eta * linalg.solve_continuous_lyapunov(A, added)
             higher = float(np.sum(H[:n, :n] * (C[:n, :n] - of_target - first)))
     return OnGaussian(variance, V, higher)
@@ -201,47 +163,27 @@ class StepEffects:
         """Draws of z = (θ, r), by weight, and ∇H at each."""
         plan, sample, rng = self.plan, self.sample, np.random.default_rng(0)
         theta = sample.theta[rng.choice(len(sample.theta), min(DRAWS, len(sample.theta)), p=sample.weights)]
-        z = with_momenta(plan, theta, rng)
-        return z, np.concatenate([plan.flat_target.gradients(theta), z[:, plan.dim :]], axis=1)
+        r = rng.standard_normal((len(theta), plan.dynamics.size - plan.dim))
+        forces = np.concatenate([plan.flat_target.gradients(theta), r], axis=1)
+        return np.concatenate([theta, r], axis=1), forces
 
     @functools.cached_property
-    def _points(self) -> np.ndarray:
-        """The draws at which Hessians are evaluated."""
-        return self.draws[0][: min(POINTS, max(200, MOST_NUMBERS // self.plan.dynamics.size**2))]
+    def _factors(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Draws z, and there G∇²H Q∇H, and G∇²H D + GΣGᵀ - less."""
+        plan, (z, forces), d, n = self.plan, self.draws, self.plan.dim, self.plan.dynamics.size
+        z, D, Q = z[: min(POINTS, max(200, MOST_NUMBERS // n**2))], plan.dynamics.D, plan.dynamics.Q
+        G, K = D + Q, np.tile(np.eye(n), (len(z), 1, 1))
+        K[:, :d, :d] = plan.flat_target.hessians(z[:, :d])
+        Sigma = oracle_covariances(plan.flat_target, plan.prepared_oracle, z[:, :d])
+        noise = np.einsum("ij,sjk,lk->sil", G[:, :d], Sigma, G[:, :d], optimize=True) - brought(plan)
+        turned = np.einsum("sjk,sk->sj", K, forces[: len(z)] @ Q.T) @ G.T
+        return z, turned, np.einsum("ij,sjk,kl->sil", G, K, D, optimize=True) + noise
 
-    @functools.cached_property
-    def _noise(self) -> np.ndarray:
-        """GΣGᵀ."""
-        return noise_of_drift(self.plan, self._points)
-
-    @functools.cached_property
-    def _factors(self) -> tuple[np.ndarray, np.ndarray]:
-        """G∇²H Q∇H, and G∇²H D + GΣGᵀ - less; without the parts of the drift for a scheme of second order."""
-        order = first_order(self.plan)
-        assert order is not None
-        if not order.drift:
-            return np.zeros_like(self._points), self._noise - order.less
-        z, d, D, Q = self._points, self.plan.dim, self.plan.dynamics.D, self.plan.dynamics.Q
-        K = np.broadcast_to(np.eye(z.shape[1]), (len(z), z.shape[1], z.shape[1])).copy()
-        K[:, :d, :d] = self.plan.flat_target.hessians(z[:, :d])
-        turned = np.einsum("sjk,sk->sj", K, self.draws[1][: len(z)] @ Q.T) @ (D + Q).T
-        return turned, np.einsum("ij,sjk,kl->sil", D + Q, K, D, optimize=True) + self._noise - order.less
-
-    def floor(self, poisson: Polynomial) -> float:
-        """s: N·Var is V/η + s + …"""
-        return floor_over(poisson, self._points, self._noise)
-
-    def slope(self, poisson: Polynomial) -> Number | None:
-        """The bias per unit of step size for φ of degree at least 2 (a linear φ gives none), and its standard error.
-
-        None where the scheme has no first order, or where it is not known.
-        """
-        if no_first_order(self.plan) or first_order(self.plan) is None:
-            return None
-        turned, bending = self._factors
-        rotated = np.sum(poisson.gradients(self._points) * turned, axis=1)
-        bent = np.einsum("sij,sji->s", poisson.hessians(self._points), bending)
-        terms = (rotated - bent) / 2
+    def slope(self, poisson: Polynomial) -> Number:
+        """The bias per unit of step size for φ of degree at least 2 (a linear φ gives none), and its standard error."""
+        z, turned, bending = self._factors
+        rotated = np.sum(poisson.gradients(z) * turned, axis=1)
+        terms = (rotated - np.einsum("sij,sji->s", poisson.hessians(z), bending)) / 2
         return Number(float(np.mean(terms)), float(np.std(terms) / np.sqrt(len(terms))))
 
     def transient(self, poisson: Polynomial, h: Callable[[np.ndarray], np.ndarray]) -> Transient:
@@ -249,28 +191,6 @@ class StepEffects:
 
         Beyond three standard deviations a fitted φ is unreliable: there the chains are followed.
         """
-        d, (center, root) = self.plan.dim, self.sample.moments()
-
-        def inside(z: np.ndarray) -> np.ndarray:
-            return np.sum(np.linalg.solve(root, (z[:, :d] - center).T) ** 2, axis=0) <= SETTINGS.near**2 * d
-
+        d = self.plan.dim
+        inside = lambda z: self.sample.square_distances(z[:, :d]) <= SETTINGS.near**2 * d
         return followed(self.plan).transient(inside, lambda z: h(z[:, :d]), lambda z: -poisson.values(z))
-
-
-def with_momenta(plan: Plan, theta: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Rows of z from rows of θ: standard normal momenta are added where the plan has some."""
-    r = rng.standard_normal(theta.shape) if plan.augmented else np.zeros((len(theta), 0))
-    return np.concatenate([theta, r], axis=1)
-
-
-def noise_of_drift(plan: Plan, z: np.ndarray) -> np.ndarray:
-    """GΣ(θ)Gᵀ at rows of z: the covariance that the oracle gives the drift."""
-    G, d = plan.dynamics.D + plan.dynamics.Q, plan.dim
-    Sigma = oracle_covariances(plan.flat_target, plan.prepared_oracle, z[:, :d])
-    return np.einsum("ij,sjk,lk->sil", G[:, :d], Sigma, G[:, :d], optimize=True)
-
-
-def floor_over(poisson: Polynomial, z: np.ndarray, noise: np.ndarray) -> float:
-    """s = μ(⟨∇φ, GΣGᵀ∇φ⟩) over rows of z, `noise` from `noise_of_drift`: what the oracle adds to N·Var."""
-    slope = poisson.gradients(z)
-    return float(np.mean(np.einsum("si,sij,sj->s", slope, noise, slope, optimize=True)))  # T1: s

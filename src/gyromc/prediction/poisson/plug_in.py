@@ -1,12 +1,11 @@
 """The plug-in estimate of V(h) for any target from a sample of it (T3): Galerkin with the sample's averages.
 
 Input: a weighted sample of θ, values of h, D and Q. Output: V, V_0, their errors and φ as a polynomial. ∇U is not needed, and one
-sample serves every (D, Q). The momentum r is independent of θ and standard normal, so its averages are exact. The sampling error
-and the bias of a quadratic form in noisy averages come from the jackknife over blocks of consecutive draws. The truncation error
-is the change from two degrees less; it is added to the sampling error.
+sample serves every (D, Q). Averages over the momentum r are exact. The sampling error comes from the jackknife over blocks of
+consecutive draws, the truncation error is the change from two degrees less.
 
-The polynomials are products of normalised Hermite polynomials in several variables: ∂ᵢ of a product is √power times the product
-with that power lowered by one, so derivatives are exact matrices on coefficients.
+The polynomials are products of normalised Hermite polynomials: ∂ᵢ of a product is √power times the product with that power
+lowered by one, so derivatives are exact matrices on coefficients.
 """
 
 import dataclasses
@@ -19,6 +18,7 @@ from scipy import linalg, sparse
 
 from gyromc.approx.sample import Sample
 from gyromc.checks import require
+from gyromc.prediction.answers import Number
 
 
 def count(dimension: int, degree: int) -> int:
@@ -135,22 +135,18 @@ RICH = 15  # draws needed per basis function
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PlugIn:
-    """V and V_0 from a sample."""
+    """V and V_0 from a sample, with the errors of sampling and truncation together."""
 
-    variance: float
-    reversible_variance: float
-    std_error: float  # sampling and truncation together
-    reversible_std_error: float
+    variance: Number
+    reversible_variance: Number
     degree: int
     functions: int
     too_rich: bool
     poisson: Polynomial  # φ
-    reversible_poisson: Polynomial  # φ₀
 
-    @property
-    def method(self) -> str:
-        """The method and its error, for tables."""
-        share = 100 * self.std_error / self.variance if self.variance > 0 else math.inf
+    def method(self, error: float) -> str:
+        """The method with an error of V, for tables."""
+        share = 100 * error / self.variance.value if self.variance.value > 0 else math.inf
         return f"plug-in (se {share:.2g} %)" + (", basis too rich for the sample" if self.too_rich else "")
 
 
@@ -173,7 +169,7 @@ class Fitted:
     theta = np.random.default_rng(0).standard_normal((20_000, 1))
     sample = Sample(theta, np.full(20_000, 1 / 20_000), 20_000.0, "an example")
     found = Fitted(sample, np.eye(1), np.zeros((1, 1))).solve(theta[:, 0])
-    assert abs(found.variance - 2) < 5 * found.std_error
+    assert abs(found.variance.value - 2) < 5 * found.variance.error
     ```
     """
 
@@ -193,30 +189,26 @@ class Fitted:
         x = (sample.theta - center) @ self.products.whitening.T
         self._q = [hermite(x[rows], of_theta) for rows in self._rows]
 
-    @functools.cached_property
-    def _sums(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """By block: weights, ψ, and the two parts of S."""
-        lift, powers, d = self.products.lift, self.products.powers, self.sample.theta.shape[1]
-        weights = [self.sample.weights[rows] for rows in self._rows]
-        psi = [self._averaged(w @ q) for w, q in zip(weights, self._q, strict=True)]
-        mass = [q.T @ (q * w[:, None]) for w, q in zip(weights, self._q, strict=True)]
-        S_D, S_Q = _gradient_sums(mass, powers, d, lift @ self.D @ lift.T, lift @ self.Q @ lift.T)
-        return np.array([w.sum() for w in weights]), np.stack(psi), S_D, S_Q
-
     def _averaged(self, sums: np.ndarray) -> np.ndarray:
         """Sums over functions of θ as sums over all ψ but the constant."""
         return np.where(self._level, sums[self._of_theta.ravel()[1:]], 0.0)
 
     @functools.cached_property
-    def _factors(self) -> list[tuple]:
-        """Weight, Σψ and the factors of both S: of the whole sample, and without one block each."""
-        weight, psi, S_D, S_Q = self._sums
-        found = []
-        for k in (None, *range(BLOCKS)):
-            w, m, s, t = (part.sum(axis=0) - (0.0 if k is None else part[k]) for part in (weight, psi, S_D, S_Q))
-            still = linalg.lu_factor(s / w)
-            moving = linalg.lu_factor((s + t) / w) if np.any(self.Q) else still
-            found.append((w, m, moving, still))
+    def _systems(self) -> list[tuple]:
+        """The functions, Σw, Σψ and factors of both S: of the whole sample, without one block each, and with two degrees less."""
+        lift, powers, d = self.products.lift, self.products.powers, self.sample.theta.shape[1]
+        weights = [self.sample.weights[rows] for rows in self._rows]
+        psi = np.stack([self._averaged(w @ q) for w, q in zip(weights, self._q, strict=True)])
+        mass = [q.T @ (q * w[:, None]) for w, q in zip(weights, self._q, strict=True)]
+        S_D, S_Q = _gradient_sums(mass, powers, d, lift @ self.D @ lift.T, lift @ self.Q @ lift.T)
+        order, found = powers[1:].sum(axis=1), []
+        for k in (None, *range(BLOCKS), "lower"):
+            kept = order <= self.degree - 2 if k == "lower" and self.degree > 2 else order > 0
+            used = [j for j in range(BLOCKS) if j != k]
+            w, s, inner = sum(weights[j].sum() for j in used), S_D[used].sum(axis=0), np.ix_(kept, kept)
+            still = linalg.lu_factor(s[inner] / w)
+            moving = linalg.lu_factor((s + S_Q[used].sum(axis=0))[inner] / w) if np.any(self.Q) else still
+            found.append((kept, used, w, psi[used].sum(axis=0)[kept], moving, still))
         return found
 
     def solve(self, h: np.ndarray) -> PlugIn:
@@ -224,49 +216,25 @@ class Fitted:
         wh = self.sample.weights * h
         first = np.array([wh[rows].sum() for rows in self._rows])
         both = np.stack([self._averaged(wh[rows] @ q) for rows, q in zip(self._rows, self._q, strict=True)])
-        values, solutions = self._one(0, first.sum(), both.sum(axis=0))
-        left = np.array(
-            [self._one(k + 1, first.sum() - first[k], both.sum(axis=0) - both[k])[0] for k in range(BLOCKS)]
-        )
-        errors = np.sqrt((BLOCKS - 1) / BLOCKS * np.sum((left - left.mean(axis=0)) ** 2, axis=0))
-        V, V0 = values - (BLOCKS - 1) * (left.mean(axis=0) - values)  # the jackknife's bias
-        errors = np.hypot(errors, self._missing(values, first.sum(), both.sum(axis=0)))
-        weight, psi, *_ = self._factors[0]
-        level = [float(psi @ x / weight) for x in solutions]  # φ has mean zero
+        values, solutions = [], []
+        for kept, used, w, psi, moving, still in self._systems:
+            b = both[used].sum(axis=0)[kept] / w - psi * first[used].sum() / w**2
+            solutions.append(linalg.lu_solve(moving, b))
+            values.append([2 * b @ solutions[-1], 2 * b @ linalg.lu_solve(still, b)])  # T3
+        whole, *left, lower = np.array(values)
+        center = np.mean(left, axis=0)
+        errors = np.sqrt((BLOCKS - 1) / BLOCKS * np.sum((left - center) ** 2, axis=0))
+        errors = np.hypot(errors, whole - lower)  # odd functions use only every other degree
+        V, V0 = whole - (BLOCKS - 1) * (center - whole)  # the jackknife's bias
+        _, _, w, psi, *_ = self._systems[0]
         return PlugIn(
-            variance=float(V),
-            reversible_variance=float(V0),
-            std_error=float(errors[0]),
-            reversible_std_error=float(errors[1]),
+            variance=Number(float(V), float(errors[0])),
+            reversible_variance=Number(float(V0), float(errors[1])),
             degree=self.degree,
             functions=self.functions,
             too_rich=self.functions > self.sample.effective_size / RICH,
-            poisson=Polynomial(self.products, np.append(level[0], -solutions[0])),
-            reversible_poisson=Polynomial(self.products, np.append(level[1], -solutions[1])),
+            poisson=Polynomial(self.products, np.append(psi @ solutions[0] / w, -solutions[0])),  # φ has mean zero
         )
-
-    def _one(self, k: int, h: float, psi_h: np.ndarray) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
-        """(V, V_0) and the solutions S⁻¹b."""
-        weight, psi, moving, still = self._factors[k]
-        b = psi_h / weight - psi * h / weight**2
-        x, x0 = linalg.lu_solve(moving, b), linalg.lu_solve(still, b)
-        return np.array([2 * b @ x, 2 * b @ x0]), (x, x0)  # T3
-
-    def _missing(self, values: np.ndarray, h: float, psi_h: np.ndarray) -> np.ndarray:
-        """What two degrees less change in (V, V_0): odd functions use only every other degree."""
-        if self.degree <= 2:
-            return np.zeros(2)
-        kept, S, S_0 = self._lower
-        weight, psi, *_ = self._factors[0]
-        b = (psi_h / weight - psi * h / weight**2)[kept]
-        return np.abs(values - 2 * np.array([b @ linalg.lu_solve(S, b), b @ linalg.lu_solve(S_0, b)]))
-
-    @functools.cached_property
-    def _lower(self) -> tuple[np.ndarray, tuple, tuple]:
-        kept = self.products.powers[1:].sum(axis=1) <= self.degree - 2
-        weight, _, S_D, S_Q = (part.sum(axis=0) for part in self._sums)
-        inner = np.ix_(kept, kept)
-        return kept, linalg.lu_factor((S_D + S_Q)[inner] / weight), linalg.lu_factor(S_D[inner] / weight)
 
 
 def _gradient_sums(
