@@ -74,16 +74,7 @@ class Martingale(eqx.Module):
 
 
 def martingale(plan: Plan) -> Martingale:
-    """The increments of every observable of a plan with a linear scheme and a constant step size.
-
-    ```python
-    import gyromc as gm
-    from gyromc.martingale import martingale
-    plan = gm.Plan(target=gm.targets.Quadratic([1.0]), dynamics=gm.dynamics.overdamped(1), step_size=0.5, num_steps=100,
-                   observables={"x": gm.observables.linear([1.0])}, martingale=True)
-    assert abs(martingale(plan).linear[0, 0] - 2.0) < 1e-12   # √(2η)/η
-    ```
-    """
+    """The increments of every observable of a plan with a linear scheme and a constant step size."""
     require(
         plan.dim <= SETTINGS.parameters,
         f"`martingale=True` uses full matrices, for at most {SETTINGS.parameters} parameters: this plan has {plan.dim}.",
@@ -172,10 +163,7 @@ def doubled_sum(M: np.ndarray, W: np.ndarray) -> np.ndarray:
 
 
 def projection(plan: Plan, h: Observable, fit: GaussianApproximation) -> tuple[np.ndarray, np.ndarray | None] | None:
-    """u and H with h ≈ const + uᵀ(θ-m) + (θ-m)ᵀH(θ-m), the projection under the Gaussian; H is None where it is 0.
-
-    None where the gradient of h is not finite at one of the points that a general h is averaged over.
-    """
+    """u and H with h ≈ const + uᵀ(θ-m) + (θ-m)ᵀH(θ-m) under the Gaussian, H None where it is 0; None where ∇h is not finite."""
     if isinstance(h, Ridge):
         a = np.asarray(h.direction, float)
         if h.is_linear:

@@ -127,10 +127,7 @@ def relaxation_blocks(blocks: np.ndarray) -> float:
 def scheduled_variance(
     blocks: np.ndarray, durations: np.ndarray, weights: np.ndarray, num_batches: int = 20
 ) -> VarianceEstimate:
-    """The variance of one chain's weighted average over blocks of unequal time.
-
-    A block that lasts t varies by V/t, so Σ t (block - mean)²/(batches - 1) estimates V.
-    """
+    """The variance of one chain's weighted average over blocks of unequal time: one that lasts t varies by V/t."""
     ends = np.unique(np.linspace(0, blocks.shape[1], min(num_batches, blocks.shape[1]) + 1).astype(int))
     if len(ends) < 3:
         return VarianceEstimate(math.nan, 0)
@@ -325,10 +322,7 @@ def choose(averages: ChainAverages) -> tuple[ErrorMethod, str]:
 
 
 def monte_carlo_error(averages: ChainAverages, method: ErrorMethod, reason: str = "asked for") -> MonteCarloError:
-    """The error of the mean over chains; NaN with 0 degrees of freedom on too little data.
-
-    Lugsail becomes plain batch means where blocks are too few or unequal.
-    """
+    """The error of the mean over chains; lugsail becomes plain batch means where blocks are too few or unequal."""
     chains, equal = len(averages.good), np.ones(averages.blocks.shape[1])
     if method is ErrorMethod.LUGSAIL and not averages.enough_blocks:
         method, reason = ErrorMethod.BATCH_MEANS, f"{reason}; too few equal blocks for lugsail"

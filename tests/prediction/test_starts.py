@@ -7,7 +7,7 @@ import pytest
 
 import gyromc as gm
 from gyromc.prediction.answers import Kind
-from gyromc.prediction.following import SETTINGS, Transient, followed
+from gyromc.prediction.step_effects import FOLLOW, Transient, followed
 
 
 def counts(start, step_size: float, **settings) -> gm.Plan:
@@ -102,7 +102,7 @@ def test_followed_chains_are_those_of_the_plan():
         start=[5.0],
     )
     z = followed(plan).part(0)[:, :, 0]
-    k, M, W = np.arange(SETTINGS.at_once), 0.8, 0.2 + 0.01 * 9.0
+    k, M, W = np.arange(FOLLOW.at_once), 0.8, 0.2 + 0.01 * 9.0
     variance = W * (1 - M ** (2 * k)) / (1 - M**2)
     n = z.shape[1]
     assert np.all(np.abs(z.mean(axis=1) - 5 * M**k) <= 4 * np.sqrt(variance / n) + 1e-12)

@@ -114,10 +114,7 @@ def newton(
     theta: np.ndarray,
     reuse: bool = False,
 ) -> np.ndarray:
-    """Newton's method with steps halved until U falls enough; it stops where the Hessian is not positive definite.
-
-    `reuse`: keep a Hessian while it serves, where computing one costs much more than a step.
-    """
+    """Newton's method with halved steps, while the Hessian is positive definite; `reuse`: keep a Hessian while it serves."""
     value, factor, before = potential(theta), None, 0.0
     for _ in range(SETTINGS.most_steps):
         g = gradient(theta)
@@ -151,10 +148,7 @@ def newton(
 
 
 def some_rows(target: Target) -> Target:
-    """A regression with many rows, with a random sample of them and as much less prior; any other target as it is.
-
-    Rows that are not in memory are always sampled: all of them where they are few.
-    """
+    """A regression with many rows, or rows on disk, with a random sample of them and as much less prior; others as they are."""
     if not isinstance(target, KnownLikelihood) or target.dim is None:
         return target
     count = max(SETTINGS.enough, SETTINGS.per_parameter * target.dim)

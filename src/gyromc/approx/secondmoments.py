@@ -80,10 +80,7 @@ class BlockSums:
 def sums(
     theta: np.ndarray, g: np.ndarray, other: np.ndarray | None = None, weights: np.ndarray | None = None
 ) -> BlockSums:
-    """The sums over blocks of points: θ and g are blocks × points × d, weights blocks × points.
-
-    `other` is a second unbiased gradient at each point with noise of its own, which the mean of products then has no share of.
-    """
+    """Sums over blocks × points × d; `other`: a second gradient at each point, whose own noise leaves no share in products."""
     second = g if other is None else other
     w = np.ones((*theta.shape[:2], 1)) if weights is None else weights[:, :, None]
     mean, turned = (g + second) / 2, np.swapaxes(w * theta, 1, 2)

@@ -65,7 +65,7 @@ UNKNOWN = Method(Kind.UNKNOWN)
 
 
 class Reduction(NamedTuple):
-    """Whether the rotation Q strictly lowers V; `integral` decides it where it has a closed form, V and V_0 elsewhere."""
+    """Whether the rotation Q strictly lowers V: the integral decides, or V and V_0 where it is not known."""
 
     strict: bool
     integral: float
@@ -84,7 +84,7 @@ class Answer:
     method: Method = UNKNOWN
     variance_error: float = math.nan  # of V: 0 where it is exact to rounding
     reversible_variance_error: float = math.nan  # of V_0
-    strictness: float = math.nan  # ∫|⟨Q∇H, ∇φ₀⟩|²dμ where it has a closed form, 0 for rounding
+    strictness: float = math.nan  # ∫|⟨Q∇H, ∇φ₀⟩|²dμ, 0 for rounding
     expectation: float | None = None  # μ(h)
     expectation_method: Method = UNKNOWN
     expectation_error: float = math.nan

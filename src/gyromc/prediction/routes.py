@@ -22,11 +22,10 @@ from gyromc.prediction.answers import Answer, Kind, Method, Number
 from gyromc.prediction.exact import closed_forms
 from gyromc.prediction.exact.chain import START_DRAWS, lift, linear_chain, why_not_linear
 from gyromc.prediction.exact.moments import MOST_FOLLOWED, Moments, exact_moments, ridge_mean, why_not_exact
-from gyromc.prediction.following import Transient
 from gyromc.prediction.poisson import galerkin
 from gyromc.prediction.poisson import plug_in as plugin
 from gyromc.prediction.stability import Stability
-from gyromc.prediction.step_effects import StepEffects, has_slope, not_gaussian, on_nearest_gaussian
+from gyromc.prediction.step_effects import StepEffects, Transient, has_slope, not_gaussian, on_nearest_gaussian
 from gyromc.schemes.moments import why_no_moments
 
 ALONE = 0.1  # share of one draw in the error of a mean
@@ -58,15 +57,11 @@ class Shared:
         return StepEffects(self.plan, self.pilot)
 
     @functools.cached_property
-    def fitted(self) -> plugin.Fitted:
-        """The plug-in's averages over the pilot sample, of the highest degree that it allows."""
-        return plugin.Fitted(self.pilot, self.plan.dynamics.D, self.plan.dynamics.Q)
-
-    @functools.cached_property
-    def fitted_lower(self) -> plugin.Fitted:
-        """The same with two degrees less."""
+    def fitted(self) -> list[plugin.Fitted]:
+        """The plug-in's averages over the pilot sample, of the highest degree that it allows and of two degrees less."""
         D, Q = self.plan.dynamics.D, self.plan.dynamics.Q
-        return plugin.Fitted(self.pilot, D, Q, max(2, self.fitted.degree - 2))
+        highest = plugin.Fitted(self.pilot, D, Q)
+        return [highest, plugin.Fitted(self.pilot, D, Q, max(2, highest.degree - 2))]
 
     @functools.cached_property
     def pilot(self) -> Sample:
@@ -123,13 +118,12 @@ def _on_gaussian(shared: Shared, name: str, h: Observable) -> Answer | None:
         constant = closed_forms.quadratic_fluctuation_constant
         V, V0 = (Number(constant(D, q, P, form, slope), 0.0) for q in (Q, 0 * Q))
         integral = closed_forms.strictness_integral(D, Q, P, form, slope)
-        integral = integral if integral > ROUNDING * np.linalg.norm(Q, 2) ** 2 * V0.value else 0.0
         kind, expected = Kind.CLOSED_FORM, Number(shift**2 + square if h.is_square else shift, 0.0)
     else:
         expected = closed_forms.ridge_expectation(h.rho, shift, math.sqrt(square))
         V, V0 = closed_forms.ridge_constants(D, Q, P, u, h.rho, shift)
         kind, integral = Kind.MEHLER, math.nan
-    base = dataclasses.replace(_base(V, V0, Method(kind), expected, Method(Kind.CLOSED_FORM)), strictness=integral)
+    base = _base(plan, V, V0, Method(kind), expected, Method(Kind.CLOSED_FORM), integral)
     mu, mu_error = expected
     if name in shared.exact:
         moments, exact = shared.exact[name], Method(Kind.EXACT)
@@ -157,19 +151,15 @@ def _on_gaussian(shared: Shared, name: str, h: Observable) -> Answer | None:
     return found.noting(f"{name}: no exact finite-step error: {why_not_exact(plan, name)}")
 
 
-def _base(V: Number, V0: Number, how: Method, mu: Number, mu_how: Method) -> Answer:
-    """The answer for V and μ(h) alone: V is NaN where its error is comparable with it."""
+def _base(
+    plan: Plan, V: Number, V0: Number, how: Method, mu: Number, mu_how: Method, integral: float, error: float = 0.0
+) -> Answer:
+    """The answer for V and μ(h) alone: V is NaN where its error is comparable with it, and the integral of E7 0 for rounding."""
     known = [n.value if 0 <= n.error <= COMPARABLE * n.value else math.nan for n in (V, V0)]
     how = NOT_RESOLVED if math.isnan(known[0]) else how
-    return Answer(
-        *known,
-        how,
-        abs(V.error),
-        abs(V0.error),
-        expectation=mu.value,
-        expectation_method=mu_how,
-        expectation_error=mu.error,
-    )
+    rounding = ROUNDING * np.linalg.norm(plan.dynamics.Q, 2) ** 2 * known[1]
+    integral = 0.0 if integral <= max(rounding, 3 * error) else integral
+    return Answer(*known, how, abs(V.error), abs(V0.error), integral, mu.value, mu_how, mu.error)
 
 
 def _poisson(shared: Shared, name: str, h: Observable) -> Answer | None:
@@ -179,7 +169,8 @@ def _poisson(shared: Shared, name: str, h: Observable) -> Answer | None:
         return None
     found = galerkin.solve(plan, h, shared.digits)
     mu, mu_how = found.expectation, Method(Kind.QUADRATURE, f"quadrature (±{found.expectation.error:.1g})")
-    base = _base(found.variance, found.reversible_variance, Method(Kind.GALERKIN, found.method), mu, mu_how)
+    how = Method(Kind.GALERKIN, found.method)
+    base = _base(plan, found.variance, found.reversible_variance, how, mu, mu_how, found.strictness)
     if math.isnan(base.variance):
         return base
     slope, start = found.bias_slope, found.transient
@@ -187,7 +178,7 @@ def _poisson(shared: Shared, name: str, h: Observable) -> Answer | None:
         slope = None
         if plan.model.trusted_sample_of() is not None:
             values = plan.model.values(h, shared.pilot.theta)
-            slope, start = _first_effects(shared, h, values, mu.value, shared.fitted.solve(values))
+            slope, start = _first_effects(shared, h, values, mu.value, shared.fitted[0].solve(values))
     return _average(shared, name, h, base, found.spread, slope, start)
 
 
@@ -201,13 +192,15 @@ def _sampled(shared: Shared, name: str, h: Observable) -> Answer | None:
     mu, error = sample.mean(values)
     if (share := sample.largest_share(values)) > ALONE:
         raise InvalidInput(f"one draw of the sample makes {100 * share:.2g} % of the error: the sample is too small")
-    found, (z, forces) = shared.fitted.solve(values), shared.effects.draws
+    found, (z, forces) = shared.fitted[0].solve(values), shared.effects.draws
     D, Q = plan.dynamics.D, plan.dynamics.Q
     share = plugin.residual_share(found.poisson, z, forces, plan.model.values(h, z[:, : plan.dim]), D, Q)
     left_out = share / (1 - share) if share < 1 else math.inf  # what φ leaves unexplained decays no slower than h
     V, V0 = (Number(n.value, n.error + left_out * n.value) for n in (found.variance, found.reversible_variance))
     how, mu_how = Method(Kind.PLUG_IN, found.method(V.error)), Method(Kind.SAMPLE, f"sample (se {error:.2g})")
-    base = _base(V, V0, how, Number(mu, error), mu_how)
+    terms = np.sum(found.reversible_poisson.gradients(z) * (forces @ Q.T), axis=1) ** 2  # E7
+    integral_error = float(np.std(terms) / np.sqrt(len(terms)))
+    base = _base(plan, V, V0, how, Number(mu, error), mu_how, float(np.mean(terms)), integral_error)
     if math.isnan(base.variance):
         return base
     base = base.noting(f"{name}: plug-in of degree {found.degree} ({found.functions} functions) on {sample.source}")
@@ -218,17 +211,14 @@ def _sampled(shared: Shared, name: str, h: Observable) -> Answer | None:
 def _first_effects(
     shared: Shared, h: Observable, values: np.ndarray, mu: float, found: plugin.PlugIn
 ) -> tuple[Number | None, Transient | None]:
-    """The bias per unit of step size and the start's effect by the plug-in, for h given at the pilot sample.
-
-    What two degrees less change is an error. A linear φ has no curvature, so no bias.
-    """
+    """The bias per unit of step size, with what two degrees less change as an error, and the start's effect, by the plug-in."""
     plan, effects, slope = shared.plan, shared.effects, None
     if why_no_moments(plan.oracle) is not None or found.degree < 2:
         return None, None
     if has_slope(plan):
         slope = effects.slope(found.poisson)
         if found.degree > 2:
-            lower = effects.slope(shared.fitted_lower.solve(values).poisson)
+            lower = effects.slope(shared.fitted[1].solve(values).poisson)
             slope = Number(slope.value, math.hypot(slope.error, slope.value - lower.value))
     return slope, effects.transient(found.poisson, lambda theta: plan.model.values(h, theta) - mu)
 
@@ -294,7 +284,8 @@ def _average(
     variance = max(V / eta + s, 0.0) / N  # E6, and s of T1
     if start is not None and math.isnan(start.value):
         return dataclasses.replace(base, rmse_method=Method(Kind.UNKNOWN, LOST))
-    variance += 0.0 if start is None else start.variance / time**2
+    if start is not None:
+        variance += start.variance * (min(1.0, math.e * _decay(shared, base, spread, plan.burn_in)) / time) ** 2
     parts = ["V/(Nη)", *(["s/N"] if abs(s) > NOTHING * V / eta else []), *(["bias²"] if base.bias is not None else [])]
     text = "ηV" if len(parts) == 1 and 0.99 <= N * eta * eta <= 1.01 else " + ".join(parts)
     text = f"asymptotic √({text})"
@@ -311,22 +302,25 @@ def _with_bias(
     eta, time = plan.eta, plan.num_steps * plan.eta
     limit = math.nan if steady is None else steady.largest_step_size
     share = eta / limit if limit > eta else 1.0
-    # How fast the start is forgotten: V = 2 Var(h)/rate for one exponential.
-    rate = 2 * spread**2 / base.variance if base.variance > 0 else math.inf
-    rate = rate if steady is None else min(rate, max(steady.rate, 0.0))
     bias, counted = eta * float(slope.value), start is not None and not math.isnan(start.value)
     second = share * abs(bias) + share**2 * spread * not_gaussian(plan)
     error = math.hypot(eta * slope.error, max(SECOND_ORDER * second, abs(higher)))
     bias += higher if abs(higher) > TRACE * error else 0.0
     if start is not None and counted:
-        # Where h is flat far out, its decay begins later: by one relaxation time.
-        gone = min(1.0, math.exp(1 - rate * plan.burn_in * eta))
-        left = gone if plan.burn_in else max(SECOND_ORDER * share, math.exp(-rate * time))
+        remains = min(1.0, math.e * _decay(shared, base, spread, plan.burn_in))
+        left = remains if plan.burn_in else max(SECOND_ORDER * share, _decay(shared, base, spread, plan.num_steps))
         bias += start.value / time if not plan.burn_in else 0.0
-        error = math.hypot(error, start.error / time, start.value / time * left)
+        error = math.hypot(error, start.error / time * remains, start.value / time * left)
     if error > max(spread, REFUTED * abs(bias)):
         why = f"unknown: its error ({error:.1g}) exceeds the standard deviation of the observable"
         return dataclasses.replace(base, bias_method=Method(Kind.UNKNOWN, why))
     law = f"{Kind.FIRST_ORDER.value} (±{error:.1g}){'' if counted else ', start left out'}"
     found = {"bias": bias, "bias_error": error, "start_counted": counted, "bias_method": Method(Kind.FIRST_ORDER, law)}
     return dataclasses.replace(base, **found)
+
+
+def _decay(shared: Shared, base: Answer, spread: float, steps: int) -> float:
+    """By how much a start is forgotten in so many steps; times e, since where h is flat far out its decay begins later."""
+    rate = 2 * spread**2 / base.variance if base.variance > 0 else math.inf  # V = 2 Var(h)/rate for one exponential
+    rate = rate if shared.steady is None else min(rate, max(shared.steady.rate, 0.0))
+    return math.exp(-rate * steps * shared.plan.eta) if steps else 1.0

@@ -136,9 +136,7 @@ class Steps:
         low, longer = limit_of_mean(self.rates), SETTINGS.longer
         if low == 0 or (self.scheme.is_euler and self.noise is None):
             return low
-        for _ in range(SETTINGS.most_tried):
-            if self._excess(low) < 0:
-                break
+        while self._excess(low) >= 0 and low > 1e-300:
             low /= 2
         for _ in range(SETTINGS.most_tried):
             if self._excess(longer * low) >= 0:
@@ -262,25 +260,19 @@ def stability(plan: Plan) -> Stability | None:
 
 
 def _steps(plan: Plan) -> Steps | None:
-    """The linear chain that decides; None where nothing can be formed."""
-    if plan.dynamics.size > SETTINGS.max_dense:
-        return None
-    known = plan.flat_target.gaussian()
-    if known is None:
-        return _linearised(plan)
-    if isinstance(plan.oracle, Exact | Gaussian):
-        return Steps.of(plan, known[0], Linearisation.EXACT)
-    if why_not_linear(plan) is None and affordable(plan):
-        noise = oracle_noise(plan, known[1])
-        how = Linearisation.EXACT if noise.additive else Linearisation.EXACT_WITH_NOISE
-        return Steps.of(plan, known[0], how, noise)
-    return Steps.of(plan, known[0], Linearisation.WITHOUT_NOISE)
+    """The linear chain that decides; None where nothing can be formed.
 
-
-def _linearised(plan: Plan) -> Steps | None:
-    """At the mode, with its noise where that is known; or away from it where that allows smaller steps only."""
-    if plan.starts.theta is None:
+    It is that at the mode, with its noise where that is known; or away from it where that allows smaller steps only.
+    """
+    known, additive = plan.flat_target.gaussian(), isinstance(plan.oracle, Exact | Gaussian)
+    if plan.dynamics.size > SETTINGS.max_dense or (known is None and plan.starts.theta is None):
         return None
+    if known is not None:
+        if not additive and not (why_not_linear(plan) is None and affordable(plan)):
+            return Steps.of(plan, known[0], Linearisation.WITHOUT_NOISE)
+        noise = None if additive else oracle_noise(plan, known[1])
+        exact = noise is None or noise.additive
+        return Steps.of(plan, known[0], Linearisation.EXACT if exact else Linearisation.EXACT_WITH_NOISE, noise)
     try:
         center = plan.model.laplace
     except InvalidInput:  # a target without a mode
@@ -299,10 +291,7 @@ def _linearised(plan: Plan) -> Steps | None:
 
 
 def _growth(target: Target, center: GaussianApproximation) -> tuple[list[np.ndarray], bool]:
-    """Mean Hessians on rays from the mode, and whether ∇U rises faster than linearly.
-
-    Each is the Hessian at the mode with the least change (of rank one) that has K̄s = ∇U(m+s).
-    """
+    """Mean Hessians on rays from the mode, of least change from the one there, and whether ∇U rises faster than linearly."""
     m, P, count = center.mean, center.precision, SETTINGS.rays // 4
     sizes, basis = np.linalg.eigh(P)
     drawn = np.random.default_rng(0).standard_normal((count, len(m))) @ inverse_root(P).T

@@ -4,29 +4,32 @@ Input: a plan, a weighted sample and φ with 𝒜φ = h - μ(h). Output: `StepEf
 Gaussian nearest to the target. With E[f(z⁺)] = f + η𝒜f + η²ℬf + … the stationary law has π_η(h) - μ(h) = -ημ(ℬφ) + …, and
 integration by parts gives, with G = D+Q and Σ(θ) the oracle's covariance,
     -μ(ℬφ) = ½μ(⟨∇φ, G∇²H Q∇H⟩ - tr(∇²φ G∇²H D) - tr(∇²φ GΣGᵀ))
-for Euler-Maruyama. Balanced noise has GΣGᵀ - GSGᵀ instead of GΣGᵀ.
+for Euler-Maruyama. Balanced noise has GΣGᵀ - GSGᵀ instead of GΣGᵀ. Far out gradients are steep and the noise of mini-batches
+grows: no expansion holds there, and chains are `followed` from the plan's starts until they come to the bulk of the target.
 """
 
 import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from scipy import linalg
 
 from gyromc.approx.sample import Sample
 from gyromc.dynamics import augment
 from gyromc.errors import InvalidInput
+from gyromc.evaluation import doubled
 from gyromc.martingale import doubled_sum, projection
 from gyromc.observables import Observable
 from gyromc.oracles import Exact, Gaussian
 from gyromc.plan import Plan
 from gyromc.prediction.answers import Number
-from gyromc.prediction.exact.chain import LinearChain, Noise, batch_noise, chain_around, oracle_noise
+from gyromc.prediction.exact.chain import LinearChain, Noise, batch_noise, chain_around, oracle_noise, start_rows
 from gyromc.prediction.exact.closed_forms import fluctuation_constant, quadratic_fluctuation_constant
-from gyromc.prediction.following import SETTINGS, Transient, followed
 from gyromc.prediction.poisson.plug_in import Polynomial
 from gyromc.schemes import Balanced
 from gyromc.schemes.moments import gradient_moments, oracle_covariances
@@ -67,10 +70,7 @@ def has_slope(plan: Plan) -> bool:
 
 
 def not_gaussian(plan: Plan) -> float:
-    """How far the target is from a Gaussian: the largest |eigenvalue - 1| of its mean curvature times its covariance, at most 1.
-
-    Balanced noise is exact on a Gaussian: this share of the second order that Euler has there counts as its error. 1 for others.
-    """
+    """The share of Euler's second order that counts as an error: for balanced noise how far the target is from a Gaussian."""
     if not isinstance(plan.scheme, Balanced) or plan.dim > MOST_DENSE:
         return 1.0
     curvature, P = gradient_moments(plan).curvature, plan.model.gaussian_fit.precision
@@ -79,10 +79,7 @@ def not_gaussian(plan: Plan) -> float:
 
 @functools.lru_cache(maxsize=4)
 def _stationary(plan: Plan) -> tuple[LinearChain, np.ndarray]:
-    """The chain on the Gaussian nearest to the target, and its stationary covariance; `InvalidInput` where it has none.
-
-    The noise of mini-batches grows with the state, so their covariance is the one that the chain has under its own law.
-    """
+    """The chain on the nearest Gaussian, and its stationary covariance under its own noise; `InvalidInput` where it has none."""
     fit, d = plan.model.gaussian_fit, plan.dim
     additive = isinstance(plan.oracle, Exact | Gaussian)
     noise = oracle_noise(plan, fit.mean) if additive else Noise(gradient_moments(plan).noise)
@@ -146,6 +143,124 @@ def on_nearest_gaussian(plan: Plan, h: Observable) -> OnGaussian | None:
     return OnGaussian(variance, V, higher)
 
 
+@dataclasses.dataclass(frozen=True)
+class FollowSettings:
+    """How many chains are followed, and how far.
+
+    - `chains`: what happens to one in a hundred is seen in 92 of 100 predictions; `starts`: so many different ones of the plan's.
+    - `at_once`: steps of one compiled call, more than a chain that goes to infinity takes; `most_steps`: in all.
+    - `near`: standard deviations within which a solution of the Poisson equation is used.
+    """
+
+    chains: int = 256
+    starts: int = 100
+    at_once: int = 64
+    most_steps: int = 2048
+    near: float = 3.0
+
+
+FOLLOW = FollowSettings()
+
+
+class Transient(NamedTuple):
+    """What the start adds to a sum of h - μ(h) over a chain: its mean, the error of that, and its variance over chains."""
+
+    value: float
+    error: float
+    variance: float
+
+    @classmethod
+    def of(cls, sums: np.ndarray, drawn: bool = True) -> "Transient":
+        """From the sums of single chains; `drawn`: whether chance decided them, so that others would have other sums."""
+        error = float(np.std(sums)) / math.sqrt(len(sums)) if drawn else 0.0
+        return cls(float(np.mean(sums)), error, float(np.var(sums)))
+
+
+NOT_ARRIVED = Transient(math.nan, math.nan, math.nan)
+
+
+class Followed:
+    """The chains of one plan, computed in parts of `at_once` steps when they are asked for."""
+
+    def __init__(self, plan: Plan):
+        self.plan, self._parts, self._here = plan, [], None
+        rows = start_rows(plan)
+        self.different = rows[np.linspace(0, len(rows) - 1, min(len(rows), FOLLOW.starts)).astype(int)]
+        self.starts = np.tile(self.different, (-(-FOLLOW.chains // len(self.different)), 1))
+
+    @property
+    def lost(self) -> int:
+        """How many chains are not finite any more, of those steps that were made; at least one part is made."""
+        self.part(0)
+        return int(np.sum(~np.all(np.isfinite(self._parts), axis=(0, 1, 3))))
+
+    def part(self, number: int) -> np.ndarray:
+        """States z, steps × chains × n; the first one of the first part is the start."""
+        while len(self._parts) <= number:
+            first = len(self._parts) * FOLLOW.at_once
+            own = self.plan.step_size
+            etas = [float(own(k)) if callable(own) else own for k in range(first, first + FOLLOW.at_once)]
+            with jax.enable_x64(True):
+                if self._here is None:
+                    memory = np.zeros((len(self.starts), self.plan.state_size - self.starts.shape[1]))
+                    self._here = jnp.asarray(np.concatenate([self.starts, memory], axis=1))
+                keys = jax.random.split(jax.random.fold_in(jax.random.key(self.plan.seed), first), len(etas))
+                self._here, states = self._advance(self._here, keys, jnp.asarray(etas))
+            self._parts.append(np.asarray(states))
+        return self._parts[number]
+
+    @functools.cached_property
+    def _advance(self) -> Callable:
+        """(y, keys, step sizes) → the last y, and z at every step."""
+        plan, d, n = self.plan, self.plan.dim, self.plan.dynamics.size
+        oracle = Exact() if plan.oracle.memory(d) else plan.prepared_oracle  # anchors that move are not followed
+        target, oracle, dynamics, scheme = doubled((plan.flat_target, oracle, plan.dynamics, plan.prepared_scheme))
+
+        def step(y: Any, now: Any) -> tuple[Any, Any]:
+            (first, second), eta = jax.random.split(now[0]), now[1]
+            zeta = oracle.draw(first, target, len(y), d, y.dtype)
+            g = jax.vmap(lambda t, s: oracle.gradient(target, t, s))(y[:, :d], zeta)
+            g = jnp.concatenate([g, y[:, d:n]], axis=1)
+            xi = jax.random.normal(second, (len(y), n), y.dtype)
+            return jax.vmap(lambda y, g, xi: scheme(dynamics, y, g, xi, eta))(y, g, xi), y[:, :n]
+
+        return jax.jit(lambda y, keys, etas: jax.lax.scan(step, y, (keys, etas)))
+
+    def transient(self, inside: Callable, values: Callable, ahead: Callable) -> Transient:
+        """Σ η(h(z_k) - μ(h)) after burn-in: h - μ(h) by `values` until chains are inside, then by `ahead`; NaN if one is not."""
+        if np.all(inside(self.different)):
+            return Transient.of(ahead(self.different), drawn=False)
+        plan, chains = self.plan, len(self.starts)
+        z, totals, away = self.starts.copy(), np.zeros(chains), np.ones(chains, bool)
+        most = min(FOLLOW.most_steps, plan.num_steps + plan.burn_in)
+        for number in range(-(-most // FOLLOW.at_once)):
+            states = self.part(number)
+            if not np.all(np.isfinite(states[:, away])):
+                break
+            flat = states.reshape(-1, states.shape[2])
+            out = ~np.maximum.accumulate(inside(flat).reshape(states.shape[:2]), axis=0) & away
+            k = number * FOLLOW.at_once + np.arange(len(states))[:, None]
+            counted = out & (k >= plan.burn_in)
+            if np.any(counted):
+                h = np.zeros(counted.shape)
+                h[counted] = values(flat[counted.ravel()])
+                totals += h.sum(axis=0)
+            arrived = away & ~out[-1]
+            z[arrived] = states[out.sum(axis=0)[arrived], arrived]
+            away &= out[-1]
+            if np.any(out & (k >= most - 1)):
+                break
+            if not np.any(away):
+                return Transient.of(plan.eta * totals + ahead(z))
+        return NOT_ARRIVED
+
+
+@functools.lru_cache(maxsize=4)
+def followed(plan: Plan) -> Followed:
+    """The chains of a plan, the same ones for all its observables."""
+    return Followed(plan)
+
+
 DRAWS = 4000
 POINTS = 2000  # draws with Hessians
 MOST_NUMBERS = 4_000_000  # in the Hessians of all points
@@ -187,10 +302,7 @@ class StepEffects:
         return Number(float(np.mean(terms)), float(np.std(terms) / np.sqrt(len(terms))))
 
     def transient(self, poisson: Polynomial, h: Callable[[np.ndarray], np.ndarray]) -> Transient:
-        """Σ_k η(h(z_k) - μ(h)) from the plan's starts, h given as h - μ(h) of rows of θ.
-
-        Beyond three standard deviations a fitted φ is unreliable: there the chains are followed.
-        """
+        """Σ_k η(h(z_k) - μ(h)) from the plan's starts, h - μ(h) given; chains are followed to where a fitted φ is reliable."""
         d = self.plan.dim
-        inside = lambda z: self.sample.square_distances(z[:, :d]) <= SETTINGS.near**2 * d
+        inside = lambda z: self.sample.square_distances(z[:, :d]) <= FOLLOW.near**2 * d
         return followed(self.plan).transient(inside, lambda z: h(z[:, :d]), lambda z: -poisson.values(z))

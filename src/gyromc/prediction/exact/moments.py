@@ -150,10 +150,7 @@ def square_moments(
 
 
 def _less(chain: LinearChain, one: _QuadraticSteps, found: Martingale, number: int) -> _QuadraticSteps:
-    """One step whose sum is h less ψ = (Lŷ)ᵀw + wᵀRw - tr R, for y⁺ = My + Ew and w = (ξ, …) standard normal.
-
-    E[ψ | z] = 0, so that E[S | z] stays.
-    """
+    """One step whose sum is h less ψ = (Lŷ)ᵀw + wᵀRw - tr R, of mean zero, for y⁺ = My + Ew and w = (ξ, …) standard normal."""
     entering = np.concatenate([chain.C, chain.spread @ symmetric_root(chain.noise.constant)], axis=1)
     own, linear = found.owner == number, found.linear[number]
     p, weight = found.direction[own], found.weight[own]
@@ -251,18 +248,7 @@ class Moments:
 
 
 def exact_moments(plan: Plan) -> dict[str, Moments]:
-    """E and Var of one chain's average of each observable, exactly for the plan's step size, steps, start and burn-in.
-
-    Several starts are treated as one random start, uniform over them. `why_not_exact` says why an observable is omitted.
-
-    ```python
-    import gyromc as gm
-    from gyromc.prediction.exact.moments import exact_moments
-    plan = gm.Plan(target=gm.targets.Quadratic([1.0]), dynamics=gm.dynamics.overdamped(1), start=[1.0],
-                   observables={"x": gm.observables.linear([1.0])}, step_size=0.5, num_steps=2)
-    assert exact_moments(plan)["x"].mean == 0.75 and exact_moments(plan)["x"].variance == 0.25
-    ```
-    """
+    """E and Var of one chain's average of every observable that has them exactly; several starts are one random start."""
     if why_not_linear(plan) is not None:
         return {}
     chain = linear_chain(plan)

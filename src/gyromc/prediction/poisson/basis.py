@@ -224,6 +224,10 @@ class Solution:
         """By how much V changes, to first order, when h's coefficients change by these."""
         return float(-4 * np.sum(self.coefficients * self.generator.turned(h)))
 
+    def strictness(self, Q: np.ndarray) -> float:
+        """∫ |⟨Q∇H, ∇φ⟩|² dμ, projected on the basis."""
+        return float(np.sum(self.generator.pairs(-Q, self.coefficients) ** 2))  # E7
+
     def quadratic(self, h: np.ndarray) -> float:
         """About V of these coefficients: exact without rotation where D couples no axes."""
         return float(2 * np.sum((self.generator.root * self.generator.turned(h)) ** 2))
@@ -270,10 +274,7 @@ class Generator:
         return h
 
     def slowest_left_out(self, numbers: Sequence[int], degree: int) -> float:
-        """A rate at which what no polynomial of those axes represents decays at least.
-
-        The basis of degree n holds the slowest functions; eigenvalues up to n/2 of it are taken to have converged.
-        """
+        """A rate at which what no polynomial represents decays at least: eigenvalues up to n/2 of degree n have converged."""
         own = [axis.coordinate for axis in self.axes]
         scale = np.sqrt(np.diag(self.D)[own])
         coupling = np.linalg.eigvalsh(self.D[np.ix_(own, own)] / np.outer(scale, scale))[0]  # D ⪰ coupling·diag D

@@ -16,11 +16,9 @@ from gyromc.errors import InvalidInput
 from gyromc.observables import Observable
 from gyromc.plan import Plan
 from gyromc.prediction.answers import RESOLVED, Number
-from gyromc.prediction.following import SETTINGS as FOLLOW
-from gyromc.prediction.following import Transient, followed
 from gyromc.prediction.poisson import basis
 from gyromc.prediction.poisson.basis import Axis, Generator, Solution, TooLarge, along, coefficients
-from gyromc.prediction.step_effects import additive_noise, brought, has_slope
+from gyromc.prediction.step_effects import FOLLOW, Transient, additive_noise, brought, followed, has_slope
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +55,7 @@ class Galerkin:
     variance: Number  # V
     reversible_variance: Number  # V_0
     expectation: Number  # μ(h)
+    strictness: float  # ∫ |⟨Q∇H, ∇φ₀⟩|² dμ
     bias_slope: (
         Number | None
     )  # bias of the stationary average per unit of step size; None for schemes without a first order
@@ -94,17 +93,7 @@ def _sizes(plan: Plan, coordinates: tuple[int, ...], degree: int) -> list[int]:
 
 
 def solve(plan: Plan, h: Observable, digits: int = 6) -> Galerkin:
-    """Solve the Poisson equation of one observable, raising the degree until V and V_0 have `digits` digits or a size limit.
-
-    ```python
-    import gyromc as gm
-    from gyromc.prediction.poisson.galerkin import solve
-    h = gm.observables.tanh([1.0])
-    plan = gm.Plan(target=gm.targets.CosinePerturbed(1, 0.5), dynamics=gm.dynamics.overdamped(1),
-                   observables={"h": h}, step_size=0.1)
-    assert solve(plan, h).variance == solve(plan, h).reversible_variance
-    ```
-    """
+    """Solve for one observable, raising the degree until V and V_0 have `digits` digits or a size limit."""
     with np.errstate(
         divide="ignore", invalid="ignore"
     ):  # wells that hardly communicate have a rate of 0: V is not resolved
@@ -222,6 +211,7 @@ def _finished(plan: Plan, h: Observable, chosen, levels: list[Level]) -> Galerki
         expectation=Number(
             final.expectation, spread(parts[(..., *(0,) * c.ndim)]) + RESOLVED * math.sqrt(seconds.mean())
         ),
+        strictness=final.still.strictness(plan.dynamics.Q),
         bias_slope=slope,
         # Followed until chains are where polynomials hold.
         transient=followed(plan).transient(
@@ -237,8 +227,8 @@ def _finished(plan: Plan, h: Observable, chosen, levels: list[Level]) -> Galerki
 def _with_momentum(plan: Plan, chosen, last: Level, c: np.ndarray, missing: float) -> tuple[Level, np.ndarray]:
     """The last level with the coefficients c and more functions of the momentum, and what further ones may change.
 
-    With little friction φ is rough in the momentum. Then functions are added, a few degrees at a time, as far as the size bears;
-    what is left is the sum of the changes that would follow if each were the same part of the one before.
+    With little friction φ is rough in the momentum: functions are added as far as the size bears, and the changes that are left
+    out are taken to be a geometric series.
     """
     positions, found = [axis for axis in last.axes if axis.coordinate < plan.dim], [last]
     own, momenta = math.prod(axis.values.shape[1] for axis in positions), len(last.axes) - len(positions)
@@ -249,10 +239,12 @@ def _with_momentum(plan: Plan, chosen, last: Level, c: np.ndarray, missing: floa
         found.append(_solved(plan, axes, last.used, last.degree, last.expectation, c, missing))
         if not momenta or np.all(_gaps(found) <= SETTINGS.little * found[-1].values):
             return found[-1], _gaps(found)
-    latest, ratio = _gaps(found), SETTINGS.ratios[1]
-    if len(found) > 2:
-        ratio = np.clip(latest / np.maximum(_gaps(found[:-1]), 1e-300), *SETTINGS.ratios)
-    return found[-1], latest * ratio / (1 - ratio)  # a geometric series
+    ratio = (
+        np.clip(_gaps(found) / np.maximum(_gaps(found[:-1]), 1e-300), *SETTINGS.ratios)
+        if len(found) > 2
+        else SETTINGS.ratios[1]
+    )
+    return found[-1], _gaps(found) * ratio / (1 - ratio)
 
 
 def _shifted_expansions(plan: Plan, h: Observable, used: list[Axis], center: float) -> tuple[np.ndarray, np.ndarray]:

@@ -17,22 +17,12 @@ import numpy as np
 from scipy import linalg, sparse
 
 from gyromc.approx.sample import Sample
-from gyromc.checks import require
 from gyromc.prediction.answers import Number
 
 
 def count(dimension: int, degree: int) -> int:
     """The number of products of a total degree from 1 up to `degree`."""
     return math.comb(dimension + degree, degree) - 1
-
-
-def multi_indices(dimension: int, degree: int) -> np.ndarray:
-    """The exponents of all products of total degree 0 … `degree`, one row each."""
-    rows = []
-    for p in range(degree + 1):
-        for chosen in itertools.combinations_with_replacement(range(dimension), p):
-            rows.append(np.bincount(np.array(chosen, int), minlength=dimension))
-    return np.array(rows)
 
 
 def hermite(x: np.ndarray, powers: np.ndarray) -> np.ndarray:
@@ -49,17 +39,6 @@ def hermite(x: np.ndarray, powers: np.ndarray) -> np.ndarray:
     return values.T
 
 
-def derivative_matrices(powers: np.ndarray) -> list[sparse.csr_array]:
-    """For every variable j the matrix of ∂ⱼ on products: ∂ⱼ product b = Σ_a [a, b] product a. The set must be closed under ∂."""
-    index = {tuple(row): k for k, row in enumerate(powers.tolist())}
-    size, down = len(powers), []
-    for j in range(powers.shape[1]):
-        here = np.flatnonzero(powers[:, j])
-        below = [index[(*row[:j], row[j] - 1, *row[j + 1 :])] for row in powers[here].tolist()]
-        down.append(sparse.csr_array((np.sqrt(powers[here, j]), (np.array(below, int), here)), (size, size)))
-    return down
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class Products:
     """The functions Π_j He_{power_kj}(x_j)/√(power_kj!) of z = (θ, r), with x = (W(θ - center), r)."""
@@ -71,16 +50,20 @@ class Products:
 
     @functools.cached_property
     def down(self) -> list[sparse.csr_array]:
-        """The derivatives in x as matrices on coefficients."""
-        return derivative_matrices(self.powers)
+        """For every variable j the matrix of ∂ⱼ in x: ∂ⱼ product b = Σ_a [a, b] product a."""
+        index = {tuple(row): k for k, row in enumerate(self.powers.tolist())}
+        size, down = len(self.powers), []
+        for j in range(self.powers.shape[1]):
+            here = np.flatnonzero(self.powers[:, j])
+            below = [index[(*row[:j], row[j] - 1, *row[j + 1 :])] for row in self.powers[here].tolist()]
+            down.append(sparse.csr_array((np.sqrt(self.powers[here, j]), (np.array(below, int), here)), (size, size)))
+        return down
 
     @functools.cached_property
     def lift(self) -> np.ndarray:
         """∂x/∂z."""
-        n, d = self.powers.shape[1], len(self.center)
-        lift = np.eye(n)
-        lift[:d, :d] = self.whitening
-        return lift
+        momenta = np.eye(self.powers.shape[1] - len(self.center))
+        return linalg.block_diag(self.whitening, momenta)
 
     def at(self, z: np.ndarray) -> np.ndarray:
         """All functions at every row; those at the last two sets of rows are kept."""
@@ -143,6 +126,7 @@ class PlugIn:
     functions: int
     too_rich: bool
     poisson: Polynomial  # φ
+    reversible_poisson: Polynomial  # φ₀
 
     def method(self, error: float) -> str:
         """The method with an error of V, for tables."""
@@ -159,27 +143,15 @@ def best_degree(dimension: int, effective_size: float) -> int:
 class Fitted:
     """V̂ = 2bᵀS⁻¹b with S_ij = mean ∇ψᵢᵀ(D-Q)∇ψⱼ and bᵢ = cov(ψᵢ, h): S over the sample and over all blocks but one, factorised.
 
-    `D` and `Q` act on θ, or on (θ, r) when twice as large; `degree` of the polynomials ψ defaults to the highest that the
-    sample allows.
-
-    ```python
-    import numpy as np
-    from gyromc.approx.sample import Sample
-    from gyromc.prediction.poisson.plug_in import Fitted
-    theta = np.random.default_rng(0).standard_normal((20_000, 1))
-    sample = Sample(theta, np.full(20_000, 1 / 20_000), 20_000.0, "an example")
-    found = Fitted(sample, np.eye(1), np.zeros((1, 1))).solve(theta[:, 0])
-    assert abs(found.variance.value - 2) < 5 * found.variance.error
-    ```
+    `D` and `Q` act on θ, or on (θ, r) when twice as large; `degree` defaults to the highest that the sample allows.
     """
 
     def __init__(self, sample: Sample, D: np.ndarray, Q: np.ndarray, degree: int | None = None):
         n, d = D.shape[0], sample.theta.shape[1]
-        require(n in (d, 2 * d), f"`D` must be {d} × {d} or {2 * d} × {2 * d}: got {D.shape}.")
         self.sample, self.degree = sample, best_degree(n, sample.effective_size) if degree is None else degree
-        self.functions = count(n, self.degree)
-        require(self.functions <= 2000, f"Degree {self.degree} in {n} dimensions has {self.functions} functions.")
-        self.D, self.Q, powers = D, Q, multi_indices(n, self.degree)
+        self.functions, self.D, self.Q = count(n, self.degree), D, Q
+        chosen = (itertools.combinations_with_replacement(range(n), p) for p in range(self.degree + 1))
+        powers = np.array([np.bincount(np.array(c, int), minlength=n) for c in itertools.chain(*chosen)])
         center = sample.weights @ sample.theta
         scatter = (sample.theta - center).T @ ((sample.theta - center) * sample.weights[:, None])
         self.products = Products(powers, center, np.linalg.inv(np.linalg.cholesky(scatter)))
@@ -196,12 +168,10 @@ class Fitted:
     @functools.cached_property
     def _systems(self) -> list[tuple]:
         """The functions, Σw, Σψ and factors of both S: of the whole sample, without one block each, and with two degrees less."""
-        lift, powers, d = self.products.lift, self.products.powers, self.sample.theta.shape[1]
         weights = [self.sample.weights[rows] for rows in self._rows]
         psi = np.stack([self._averaged(w @ q) for w, q in zip(weights, self._q, strict=True)])
-        mass = [q.T @ (q * w[:, None]) for w, q in zip(weights, self._q, strict=True)]
-        S_D, S_Q = _gradient_sums(mass, powers, d, lift @ self.D @ lift.T, lift @ self.Q @ lift.T)
-        order, found = powers[1:].sum(axis=1), []
+        S_D, S_Q = self._gradient_sums([q.T @ (q * w[:, None]) for w, q in zip(weights, self._q, strict=True)])
+        order, found = self.products.powers[1:].sum(axis=1), []
         for k in (None, *range(BLOCKS), "lower"):
             kept = order <= self.degree - 2 if k == "lower" and self.degree > 2 else order > 0
             used = [j for j in range(BLOCKS) if j != k]
@@ -219,43 +189,40 @@ class Fitted:
         values, solutions = [], []
         for kept, used, w, psi, moving, still in self._systems:
             b = both[used].sum(axis=0)[kept] / w - psi * first[used].sum() / w**2
-            solutions.append(linalg.lu_solve(moving, b))
-            values.append([2 * b @ solutions[-1], 2 * b @ linalg.lu_solve(still, b)])  # T3
+            solutions.append([linalg.lu_solve(S, b) for S in (moving, still)])
+            values.append([2 * b @ x for x in solutions[-1]])  # T3
         whole, *left, lower = np.array(values)
         center = np.mean(left, axis=0)
         errors = np.sqrt((BLOCKS - 1) / BLOCKS * np.sum((left - center) ** 2, axis=0))
         errors = np.hypot(errors, whole - lower)  # odd functions use only every other degree
         V, V0 = whole - (BLOCKS - 1) * (center - whole)  # the jackknife's bias
         _, _, w, psi, *_ = self._systems[0]
+        phi = [Polynomial(self.products, np.append(psi @ x / w, -x)) for x in solutions[0]]  # of mean zero
         return PlugIn(
             variance=Number(float(V), float(errors[0])),
             reversible_variance=Number(float(V0), float(errors[1])),
             degree=self.degree,
             functions=self.functions,
             too_rich=self.functions > self.sample.effective_size / RICH,
-            poisson=Polynomial(self.products, np.append(psi @ solutions[0] / w, -solutions[0])),  # φ has mean zero
+            poisson=phi[0],
+            reversible_poisson=phi[1],
         )
 
-
-def _gradient_sums(
-    masses: list[np.ndarray], powers: np.ndarray, d: int, D: np.ndarray, Q: np.ndarray
-) -> list[np.ndarray]:
-    """Block sums of the two parts of S, D and Q in whitened coordinates, from ⟨q_a q_b⟩ over θ.
-
-    Derivatives of Hermite products are Hermite products, so one matrix of averages holds everything; those over r are known.
-    """
-    a, b = (np.unique(part, axis=0, return_inverse=True)[1].ravel() for part in (powers[:, :d], powers[:, d:]))
-    down, same = derivative_matrices(powers), b[:, None] == b
-    slopes = [[sum(C[k, l] * down[l] for l in np.flatnonzero(row)) for k, row in enumerate(C)] for C in (D, -Q)]
-    parts: list[list[np.ndarray]] = [[], []]
-    for mass in masses:
-        averages = np.where(same, mass[np.ix_(a, a)], 0.0)  # ⟨ψψ′⟩
-        for part, along in zip(parts, slopes, strict=True):
-            S = np.zeros_like(averages)
-            for step, slope in zip(down, along, strict=True):
-                S += step.T @ (averages @ slope) if sparse.issparse(slope) else 0.0  # T3: a row of C may be 0
-            part.append(S[1:, 1:])
-    return [np.stack(part) for part in parts]
+    def _gradient_sums(self, masses: list[np.ndarray]) -> list[np.ndarray]:
+        """Block sums of the parts of S from ⟨q_a q_b⟩ over θ: derivatives of products are products, averages over r are known."""
+        powers, d, lift, down = self.products.powers, self.sample.theta.shape[1], self.products.lift, self.products.down
+        a, b = (np.unique(part, axis=0, return_inverse=True)[1].ravel() for part in (powers[:, :d], powers[:, d:]))
+        both = lift @ self.D @ lift.T, -lift @ self.Q @ lift.T
+        slopes = [[sum(C[k, l] * down[l] for l in np.flatnonzero(row)) for k, row in enumerate(C)] for C in both]
+        parts: list[list[np.ndarray]] = [[], []]
+        for mass in masses:
+            averages = np.where(b[:, None] == b, mass[np.ix_(a, a)], 0.0)  # ⟨ψψ′⟩
+            for part, along in zip(parts, slopes, strict=True):
+                S = np.zeros_like(averages)
+                for step, slope in zip(down, along, strict=True):
+                    S += step.T @ (averages @ slope) if sparse.issparse(slope) else 0.0  # T3: a row of C may be 0
+                part.append(S[1:, 1:])
+        return [np.stack(part) for part in parts]
 
 
 def residual_share(poisson: Polynomial, z: np.ndarray, forces: np.ndarray, h: np.ndarray, D, Q) -> float:
