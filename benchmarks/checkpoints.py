@@ -2,8 +2,8 @@
 
     python benchmarks/checkpoints.py [--out docs/measured/checkpoints.json] [--page docs/scale.md]
 
-10⁴ draws of 64 chains in ten dimensions with 100 and with 400 checkpoints, with draws in pieces, and with all draws written again
-in each checkpoint (pieces without an end). Time is that of the calls that save, bytes are those that were written.
+10⁴ draws of 64 chains in ten dimensions with 100 and with 400 checkpoints. Time is that of the calls that save, bytes are those
+that were written.
 """
 
 import argparse
@@ -42,46 +42,32 @@ class Counting(checkpoints.Checkpoints):
     seconds_spent, written = 0.0, 0
 
     def save(self, run, kept):
-        before = {path.name for path in self.directory.iterdir()}
-        began = time.perf_counter()
+        draws, began = self.draws.count, time.perf_counter()
         super().save(run, kept)
         Counting.seconds_spent += time.perf_counter() - began
-        Counting.written += sum(path.stat().st_size for path in self.directory.iterdir() if path.name not in before)
+        Counting.written += (self.draws.count - draws) * self.draws.row + self._files()[-1].stat().st_size
 
 
-def draws(total: int = DRAWS) -> list[dict[str, Any]]:
-    """Rows: the number of checkpoints, and seconds and bytes with pieces and without."""
-    rows, usual = [], (checkpoints.PIECE, loop.Checkpoints)
+def measured(total: int = DRAWS) -> list[dict[str, Any]]:
+    """Rows: the number of checkpoints, and seconds and bytes."""
+    rows, usual = [], loop.Checkpoints
     try:
         loop.Checkpoints = Counting  # type: ignore[misc]
         for count in COUNTS:
-            row: dict[str, Any] = {"draws": total, "checkpoints": count}
-            for name, size in (("in_pieces", usual[0]), ("all_again", 2**62)):
-                checkpoints.PIECE = size
-                Counting.seconds_spent, Counting.written = 0.0, 0
-                with tempfile.TemporaryDirectory() as folder:
-                    gm.run(plan_of(total), "lanes", thin=1, progress=False, checkpoint=folder, every=total // count)
-                row |= {f"seconds_{name}": Counting.seconds_spent, f"bytes_{name}": Counting.written}
-            rows.append(row)
-            print(json.dumps(row), flush=True)
+            Counting.seconds_spent, Counting.written = 0.0, 0
+            with tempfile.TemporaryDirectory() as folder:
+                gm.run(plan_of(total), "lanes", thin=1, progress=False, checkpoint=folder, every=total // count)
+            spent = {"seconds": Counting.seconds_spent, "bytes": Counting.written}
+            rows.append({"draws": total, "checkpoints": count, **spent})
+            print(json.dumps(rows[-1]), flush=True)
     finally:
-        checkpoints.PIECE, loop.Checkpoints = usual  # type: ignore[misc]
+        loop.Checkpoints = usual  # type: ignore[misc]
     return rows
 
 
-def draws_table(rows: list[dict[str, Any]]) -> str:
-    lines = [
-        [
-            f"{row['checkpoints']}",
-            f"{row['seconds_in_pieces']:.1f} s",
-            f"{row['bytes_in_pieces'] / 1e6:,.0f} MB",
-            f"{row['seconds_all_again']:.1f} s",
-            f"{row['bytes_all_again'] / 1e6:,.0f} MB",
-        ]
-        for row in rows
-    ]
-    head = ["checkpoints", "time, in pieces", "written, in pieces", "time, all again", "written, all again"]
-    return markdown(head, lines, left=0)
+def table(rows: list[dict[str, Any]]) -> str:
+    lines = [[f"{row['checkpoints']}", f"{row['seconds']:.1f} s", f"{row['bytes'] / 1e6:,.0f} MB"] for row in rows]
+    return markdown(["checkpoints", "time", "written"], lines, left=0)
 
 
 def main() -> None:
@@ -89,11 +75,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="JSON file to write")
     parser.add_argument("--page", type=Path, help="a Markdown page with the markers of the table")
     options = parser.parse_args()
-    rows = draws()
+    rows = measured()
     if options.out:
         write_measured(options.out, rows)
     if options.page:
-        replace_between(options.page, "checkpoint-draws", draws_table(rows))
+        replace_between(options.page, "checkpoint-draws", table(rows))
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ PROMISES = {
     "SIGTERM": "saved, then ended by the signal; the same bits, nothing is repeated",
     "newest checkpoint cut": "the one before it is used, with a warning; the same bits",
     "newest checkpoint with a flipped bit": "noticed or without meaning; the same bits",
-    "newest file of draws cut": "the checkpoint before it is used, with a warning; the same bits",
+    "newest draws cut": "the checkpoint before it is used, with a warning; the same bits",
     "all checkpoints damaged": "an error; no file is changed",
     "disk full": "a warning; the run goes on to the same bits, older checkpoints stay whole",
     "read-only directory": "refused before the first step",

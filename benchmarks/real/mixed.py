@@ -56,6 +56,7 @@ MIXED = (
     Mixed("MASS/bacteria", "y ~ trt + week + (1 | ID)", "logistic"),
     Mixed("lme4/grouseticks", "TICKS ~ factor(YEAR) + HEIGHT + (1 | BROOD)", "poisson"),
     Mixed("lme4/grouseticks", "TICKS ~ factor(YEAR) + HEIGHT + (1 | BROOD)", "negative-binomial"),
+    Mixed("lme4/grouseticks", "TICKS ~ factor(YEAR) + cHEIGHT + (1 | BROOD) + (1 | INDEX) + (1 | LOCATION)", "poisson"),
     Mixed("lme4/VerbAgg", "r2 ~ Anger + Gender + btype + situ + (1 | id) + (1 | item)", "logistic"),
 )
 

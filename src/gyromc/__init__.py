@@ -31,7 +31,7 @@ _NAMES = {
     "run": "gyromc.engines",
     "Run": "gyromc.results",
     "tune": "gyromc.tuning.tune",
-    "Tuned": "gyromc.tuning.tuned",
+    "Tuned": "gyromc.tuning.tune",
     "estimate": "gyromc.estimation.estimate",
     "Estimates": "gyromc.estimation.estimate",
     "expect": "gyromc.solve.expect",
@@ -72,8 +72,7 @@ if TYPE_CHECKING:
     from gyromc.solve.draws import check, sharpen
     from gyromc.solve.expect import expect
     from gyromc.tables.study import fit
-    from gyromc.tuning.tune import tune
-    from gyromc.tuning.tuned import Tuned
+    from gyromc.tuning.tune import Tuned, tune
 
 
 def __getattr__(name: str) -> Any:

@@ -4,8 +4,7 @@ Input: the matrices or parameters of a sampler. Output: a `Dynamics`, which ever
 one function in this module that returns `Dynamics(D, Q)`.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -15,19 +14,7 @@ from gyromc import rotations as best
 from gyromc.checks import leaves, numbers, positive, require, shown, whole
 from gyromc.errors import InvalidInput
 from gyromc.machine import require_memory
-from gyromc.operators import (
-    Blocks,
-    Dense,
-    Diagonal,
-    LowRank,
-    Operator,
-    Product,
-    Rotations,
-    Scaled,
-    as_operator,
-    planes,
-    symmetrised,
-)
+from gyromc.operators import Blocks, Dense, Diagonal, Operator, Rotations, Scaled, as_operator, symmetrised
 
 __all__ = [
     "Dynamics",
@@ -47,12 +34,7 @@ __all__ = [
 class Dynamics(eqx.Module):
     """A constant pair (D, Q): D symmetric positive definite, Q skew-symmetric, both on the state space Rⁿ.
 
-    **Arguments:**
-
-    - `diffusion`: the map D.
-    - `rotation`: the map Q.
-    - `name`: for tables and messages.
-    - `augmented`: whether the state is (θ, r) rather than θ; `None`: the plan decides by the target's dimension.
+    `augmented`: whether the state is (θ, r) rather than θ; `None`: the plan decides by the target's dimension.
     """
 
     diffusion: Operator
@@ -68,21 +50,15 @@ class Dynamics(eqx.Module):
                     f"`{letter}` must be a map of `gyromc.operators`: got {shown(value)}. `general(D, Q)` takes matrices."
                 )
         diffusion, rotation = symmetrised(diffusion, +1, "D"), symmetrised(rotation, -1, "Q")
-        require(
-            diffusion.size == rotation.size,
-            f"`D` and `Q` must act on the same space: D is {diffusion.size} × {diffusion.size}, "
-            f"Q is {rotation.size} × {rotation.size}.",
-        )
+        n, m = diffusion.size, rotation.size
+        require(n == m, f"`D` and `Q` must act on the same space: D is {n} × {n}, Q is {m} × {m}.")
         try:
             self.root = diffusion.cholesky()
         except InvalidInput as error:
             raise InvalidInput(
                 f"`D` must be positive definite. {error} Add a multiple of the identity to it."
             ) from None
-        self.diffusion = diffusion
-        self.rotation = rotation
-        self.name = name
-        self.augmented = augmented
+        self.diffusion, self.rotation, self.name, self.augmented = diffusion, rotation, name, augmented
 
     @property
     def size(self) -> int:
@@ -150,8 +126,6 @@ def overdamped(dim) -> Dynamics:
 
     - `dim`: the number of parameters, or the parameters themselves (any pytree), whose sizes are counted.
 
-    **Returns:** a `Dynamics` on θ.
-
     ```python
     import gyromc as gm
     assert gm.dynamics.overdamped(3).D.shape == (3, 3)
@@ -168,8 +142,6 @@ def nonreversible(J) -> Dynamics:
 
     - `J`: a skew-symmetric matrix, `rotations(dim, rate)` for 2 × 2 blocks applied without a matrix, or a `Dynamics` whose Q is
       taken.
-
-    **Returns:** a `Dynamics` on θ.
 
     ```python
     import gyromc as gm
@@ -193,8 +165,6 @@ def hfhr(dim, alpha: float, gamma: float, preconditioner=None) -> Dynamics:
     - `preconditioner`: C, symmetric positive definite, an approximation of the posterior's covariance; a vector is a diagonal,
       applied without a matrix. Left out: the identity.
 
-    **Returns:** a `Dynamics` on (θ, r).
-
     ```python
     import gyromc as gm
     assert gm.dynamics.hfhr(3, alpha=1.0, gamma=2.0).size == 6
@@ -203,14 +173,10 @@ def hfhr(dim, alpha: float, gamma: float, preconditioner=None) -> Dynamics:
     """
     d = _dimension(dim)
     alpha, gamma = positive(alpha, "alpha"), positive(gamma, "gamma")
-    name, C = "SGHFHRMC", Scaled(1.0, d)
-    if preconditioner is not None:
-        name, C = f"{name}, preconditioned", as_operator(preconditioner, "preconditioner", size=d)
+    name = "SGHFHRMC" if preconditioner is None else "SGHFHRMC, preconditioned"
+    C = as_operator(1.0 if preconditioner is None else preconditioner, "preconditioner", size=d)
+    require(C.size == d, f"`preconditioner` acts on {C.size} numbers: pass one for the {d} parameters.")
     C = symmetrised(C, +1, "preconditioner")
-    require(
-        C.size == d,
-        f"`preconditioner` acts on {C.size} numbers, and there are {d} parameters: pass one for {d} of them.",
-    )
     try:
         E = C.cholesky()
     except InvalidInput as error:
@@ -231,8 +197,6 @@ def gaul(C, a: float, gamma: float) -> Dynamics:
     - `C`: symmetric positive definite matrix; a vector is a diagonal, applied without a matrix.
     - `a`, `gamma`: both positive.
 
-    **Returns:** a `Dynamics` on (θ, r).
-
     ```python
     import gyromc as gm
     assert gm.dynamics.gaul([0.5, 1.5, 2.0], a=1.0, gamma=2.0).size == 6
@@ -240,7 +204,12 @@ def gaul(C, a: float, gamma: float) -> Dynamics:
     """
     matrix = symmetrised(as_operator(C, "C"), +1, "C")
     a, gamma = positive(a, "a"), positive(gamma, "gamma")
-    c, affine = _spectrum(matrix)
+    d, c = matrix.size, matrix.entries()
+    if c is None:
+        full = matrix.dense()
+        c, affine = np.linalg.eigvalsh(full), lambda x, y: Dense(x * full + y * np.eye(d))
+    else:
+        affine = lambda x, y: Diagonal(x * c + y)
     require(
         c.min() > 0,
         f"`C` must be positive definite: its smallest eigenvalue is {c.min():.6g}. Add a multiple of the identity.",
@@ -252,7 +221,6 @@ def gaul(C, a: float, gamma: float) -> Dynamics:
         f"(a = {a:g}, gamma = {gamma:g}). Take a > {np.max((1 - c) ** 2 / (4 * gamma * c)):.6g} "
         f"or gamma > {np.max((1 - c) ** 2 / (4 * a * c)):.6g}, or C closer to the identity.",
     )
-    d = matrix.size
     D = Blocks(affine(a, 0), affine(-0.5, 0.5), affine(-0.5, 0.5), Scaled(gamma, d))
     Q = Blocks(Scaled(0.0, d), affine(-0.5, -0.5), affine(0.5, 0.5), Scaled(0.0, d))
     return Dynamics(D, Q, "SGGAULMC", augmented=True)
@@ -266,8 +234,6 @@ def general(D, Q) -> Dynamics:
     - `D`: symmetric positive definite matrix; a vector is a diagonal.
     - `Q`: skew-symmetric matrix, `rotations(…)`, or 0.
 
-    **Returns:** a `Dynamics`.
-
     ```python
     import gyromc as gm
     assert gm.dynamics.general([1.0, 2.0], [[0.0, -3.0], [3.0, 0.0]]).size == 2
@@ -277,7 +243,7 @@ def general(D, Q) -> Dynamics:
     return Dynamics(diffusion, as_operator(Q, "Q", size=diffusion.size), "general")
 
 
-def pairing(K, D=None, dim: int | None = None, count: int = 20) -> Dynamics:
+def pairing(K, D=None) -> Dynamics:
     """Rotate pairs of neighbouring eigenvectors of K by a closed form, near `equal_bias` where neighbours are alike.
 
     A pair with the eigenvalues λ_a, λ_b turns with the rate ω, ω² = max(0, λ_max/mean(λ_a, λ_b) - 1); with an odd number the
@@ -286,12 +252,9 @@ def pairing(K, D=None, dim: int | None = None, count: int = 20) -> Dynamics:
 
     **Arguments:**
 
-    - `K`: the target's precision, or ∇²U at its mode: a matrix, a vector for a diagonal, or a function x ↦ Kx with `dim`.
+    - `K`: the target's precision, or ∇²U at its mode: a matrix, or a vector for a diagonal.
     - `D`: the diffusion that the rotation is for: a vector, a matrix, or a `Dynamics` such as `hfhr(…)`, whose D is kept. Left
-      out: the identity. Where K is a function, D is a vector.
-    - `dim`, `count`: where K is a function, the number of parameters, and how many of the smallest eigenvalues are paired.
-
-    **Returns:** a `Dynamics` with that D.
+      out: the identity.
 
     ```python
     import gyromc as gm
@@ -299,9 +262,7 @@ def pairing(K, D=None, dim: int | None = None, count: int = 20) -> Dynamics:
     assert abs(dyn.Q[0, 1]) == 3**0.5 and dyn.Q[2, 2] == 0
     ```
     """
-    kept, hessian = _whitened(K, D, dim)
-    eigenvalues, basis, largest = best.spectrum(hessian, count)
-    return _rotated(kept, hessian, planes(basis, best.paired_rates(eigenvalues, largest)), "pairing")
+    return _rotated(K, D, "pairing", lambda P, _: best.pairing(P))
 
 
 def fastest(K, D=None) -> Dynamics:
@@ -310,9 +271,7 @@ def fastest(K, D=None) -> Dynamics:
     After Lelièvre, Nier and Pavliotis (2013). It says nothing of the step-size bias, which it usually makes larger: see
     `equal_bias`.
 
-    **Arguments:** `K` and `D` as in `pairing`, but K no function: all eigenvalues move, so that Q is a full matrix.
-
-    **Returns:** a `Dynamics` with that D.
+    **Arguments:** `K` and `D` as in `pairing`.
 
     ```python
     import gyromc as gm, numpy as np
@@ -320,56 +279,41 @@ def fastest(K, D=None) -> Dynamics:
     assert np.allclose(rates, 5.0)
     ```
     """
-    require(
-        not _is_function(K),
-        "`fastest` needs `K` as a matrix: it moves all eigenvalues of K, so that its Q is a full matrix, which products K·x do "
-        "not give. `pairing`, `equal_bias` and `least_variance` take them.",
-    )
-    kept, hessian = _whitened(K, D)
-    return _rotated(kept, hessian, Dense(best.fastest(hessian)), "fastest decay")
+    return _rotated(K, D, "fastest decay", lambda P, _: best.fastest(P))
 
 
-def least_variance(K, directions, rate: float = 1.0, D=None, dim: int | None = None) -> Dynamics:
+def least_variance(K, directions, rate: float = 1.0, D=None) -> Dynamics:
     """The rotation with the least V of given linear observables, among those with ‖D^{-1/2}QD^{-1/2}‖ = `rate`.
 
     V falls by 1 + rate², and no Q of that size does better. Without a bound on its size V would fall to 0 and the step with it.
 
-    **Arguments:** `K`, `D` and `dim` as in `pairing`; `directions`: a vector u of the observable uᵀθ, or rows of them; `rate`:
-    positive. Where K is a function, K⁻¹u is found by conjugate gradients.
-
-    **Returns:** a `Dynamics` with that D.
+    **Arguments:** `K` and `D` as in `pairing`; `directions`: a vector u of the observable uᵀθ, or rows of them; `rate`: positive.
 
     ```python
     import gyromc as gm
     assert abs(gm.dynamics.least_variance([1.0, 4.0, 9.0], [1.0, 0.0, 0.0], rate=2.0).Q).max() == 2.0
     ```
     """
-    rate = positive(rate, "rate")
-    rows = np.atleast_2d(numbers(directions, "directions"))
+    rate, rows = positive(rate, "rate"), np.atleast_2d(numbers(directions, "directions"))
 
-    kept, hessian = _whitened(K, D, dim)
-    d = kept.size // 2 if kept.augmented else kept.size
-    require(
-        rows.ndim == 2 and rows.shape[1] == d and np.all(np.any(rows != 0, axis=1)),
-        f"`directions` must hold rows of {d} numbers, like θ, none of them 0: got shape {rows.shape}.",
-    )
-    across: Any = kept.root.transposed()
-    W = np.stack([across(row) for row in np.pad(rows, ((0, 0), (0, kept.size - d)))], axis=1)
-    return _rotated(kept, hessian, best.least_variance(best.solved(hessian, W), rate), "least variance")
+    def turned(P: np.ndarray, root: np.ndarray) -> np.ndarray:
+        require(
+            rows.ndim == 2 and rows.shape[1] == len(root) and np.all(np.any(rows != 0, axis=1)),
+            f"`directions` must hold rows of {len(root)} numbers, like θ, none of them 0: got shape {rows.shape}.",
+        )
+        return best.least_variance(np.linalg.solve(P, root.T @ rows.T), rate)
+
+    return _rotated(K, D, "least variance", turned)
 
 
-def equal_bias(K, D=None, bias: float = 1.0, dim: int | None = None, count: int = 20) -> Dynamics:
+def equal_bias(K, D=None, bias: float = 1.0) -> Dynamics:
     """The rotation with the least V of linear observables at equal step-size bias, among those that turn pairs of eigenvectors.
 
     Every pair turns as fast as the bias allows, so all posterior means gain at once. It is not the best for squares: other
-    rotations have a fraction of its V at the same bias. With the D of `hfhr`, and of `gaul` where C and K have common
-    eigenvectors, each eigenvector turns with its own momentum, and only the bias of θ counts.
+    rotations have a fraction of its V at the same bias.
 
-    **Arguments:** `K`, `D`, `dim` and `count` as in `pairing`, and where K is a function D may also be `hfhr(dim, …)`, or `gaul`
-    with C a multiple of the identity; `bias`: the first-order error of Euler's covariance in its worst
-    direction, in multiples of what it is without a rotation; at least 1.
-
-    **Returns:** a `Dynamics` with that D.
+    **Arguments:** `K` and `D` as in `pairing`; `bias`: the first-order error of Euler's covariance in its worst direction, in
+    multiples of what it is without a rotation; at least 1.
 
     ```python
     import gyromc as gm
@@ -379,83 +323,21 @@ def equal_bias(K, D=None, bias: float = 1.0, dim: int | None = None, count: int 
     """
     bias = positive(bias, "bias")
     require(bias >= 1, f"`bias` must be at least 1, the reversible dynamics' own: got {bias:g}.")
-    if isinstance(D, Dynamics) and D.augmented:
-        Q = _coupled(K, D, dim, count, bias)
-        if Q is not None:
-            return Dynamics(D.diffusion, Q, f"{D.name}, equal bias", augmented=True)
-    kept, hessian = _whitened(K, D, dim)
-    eigenvalues, basis, largest = best.spectrum(hessian, count)
-    rates = best.rates_at_bias(*best.neighbours(eigenvalues), bias * largest / 2)
-    return _rotated(kept, hessian, planes(basis, rates), "equal bias")
+    return _rotated(K, D, "equal bias", lambda P, _: best.equal_bias(P, bias))
 
 
-def _read(K, dim: int | None) -> Any:
-    """The Hessian over θ: a matrix, or products with it where K is a function."""
-    if _is_function(K):
-        require(dim is not None, "`K` is a function, so its dimension is unknown: pass `dim`.")
-        return best.products(K, whole(dim, "dim", least=4, most=10**8))
+def _rotated(K, D, name: str, turned: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Dynamics:
+    """D = RRᵀ with Q = RJRᵀ, where `turned` finds J from RᵀPR, P the Hessian over the state, and from the rows of R for θ."""
     hessian = symmetrised(as_operator(K, "K"), +1, "K").dense()
     smallest = float(np.linalg.eigvalsh(hessian)[0])
     require(
         smallest > 0,
         f"`K` must be positive definite: its smallest eigenvalue is {smallest:.6g}. Take it at a mode of the target.",
     )
-    return hessian
-
-
-def _is_function(K) -> bool:
-    return callable(K) and not isinstance(K, Operator)
-
-
-def _whitened(K, D, dim: int | None = None) -> tuple[Dynamics, Any]:
-    """The dynamics whose D = RRᵀ is kept, without a name where D was left out, and RᵀPR, P the Hessian over the state."""
-    hessian = _read(K, dim)
-    d = hessian.shape[0]
-    kept = D if isinstance(D, Dynamics) else general(np.ones(d) if D is None else D, 0)
-    if not isinstance(hessian, np.ndarray):
-        entries = kept.diffusion.entries()
-        if entries is None or kept.size != d:
-            raise InvalidInput(
-                "With products K·x the rotation is for a diagonal D or, of `equal_bias`, for `hfhr` without preconditioner and "
-                "`gaul` with a number times the identity: others need not have the eigenvectors of K. "
-                f"Pass {d} numbers, leave `D` out, or pass K as a matrix."
-            )
-        R = np.sqrt(entries)
-        return Dynamics(kept.diffusion, kept.rotation, "", False), best.products(lambda x: R * (hessian @ (R * x)), d)
-    augmented = kept.has_momentum(d, "`K`")
-    root = kept.root.dense()
-    kept = Dynamics(kept.diffusion, kept.rotation, "" if D is None else kept.name, augmented)
-    return kept, root.T @ augment(hessian, augmented) @ root
-
-
-def _rotated(kept: Dynamics, hessian: Any, J: Operator, name: str) -> Dynamics:
-    """The dynamics with Q = RJRᵀ, the best J for D = I carried over to D."""
-    Q: Operator = Product(kept.root, Product(J, kept.root.transposed()))
-    if isinstance(hessian, np.ndarray):
-        Q = Dense((Q.dense() - Q.dense().T) / 2)
-    return Dynamics(kept.diffusion, Q, f"{kept.name}, {name}" if kept.name else name, kept.augmented)
-
-
-def _coupled(K, kept: Dynamics, dim: int | None, count: int, bias: float) -> Operator | None:
-    """Q on (θ, r) that turns eigenvectors of K with their own momenta; None where D does not keep these apart.
-
-    Of products only the slowest are found, so that the D of θ must be a number times the identity.
-    """
-    hessian, D = _read(K, dim), kept.diffusion
-    d = hessian.shape[0]
-    kept.has_momentum(d, "`K`")
-    if not isinstance(D, Blocks) or not (isinstance(hessian, np.ndarray) or isinstance(D.upper_left, Scaled)):
-        return None
-    eigenvalues, basis, largest = best.spectrum(hessian, count)
-    images = [[np.asarray(block(v)) for v in basis.T] for block in (D.upper_left, D.upper_right, D.lower_right)]
-    parts = [np.sum(basis.T * image, axis=1) for image in images]
-    gaps = [np.max(np.abs(image - part[:, None] * basis.T)) for image, part in zip(images, parts, strict=True)]
-    if max(gaps) > 1e-9 * np.max(np.abs(parts)):
-        return None
-    steepest = np.max(parts[0] * eigenvalues) if isinstance(hessian, np.ndarray) else parts[0][0] * largest
-    rates, zero = best.coupling_rates(eigenvalues, parts, steepest, bias), Scaled(0.0, d)
-    coupling = LowRank(basis, rates, basis)
-    return Blocks(zero, coupling.times(-1.0), coupling, zero)
+    kept = D if isinstance(D, Dynamics) else general(np.ones(len(hessian)) if D is None else D, 0)
+    augmented, R = kept.has_momentum(len(hessian), "`K`"), kept.root.dense()
+    Q = R @ turned(R.T @ augment(hessian, augmented) @ R, R[: len(hessian)]) @ R.T
+    return Dynamics(kept.diffusion, Dense((Q - Q.T) / 2), name if D is None else f"{kept.name}, {name}", augmented)
 
 
 def rotations(dim, rate: float | Sequence[float] = 1.0) -> Operator:
@@ -491,16 +373,6 @@ def augment(K: np.ndarray, augmented: bool, of_momenta: float = 1.0) -> np.ndarr
         return K
     zero = np.zeros_like(K)
     return np.block([[K, zero], [zero, of_momenta * np.eye(len(K))]])
-
-
-def _spectrum(C: Operator):
-    """The eigenvalues of C, and the maps x·C + y·I in C's own structure."""
-    if isinstance(C, Scaled):
-        return np.atleast_1d(C.scale), lambda x, y: Scaled(x * float(C.scale) + y, C.size)
-    if isinstance(C, Diagonal):
-        return C.values, lambda x, y: Diagonal(x * C.values + y)
-    matrix = C.dense()
-    return np.linalg.eigvalsh(matrix), lambda x, y: Dense(x * matrix + y * np.eye(C.size))
 
 
 def _dimension(dim) -> int:

@@ -97,8 +97,6 @@ class EngineState:
     # The sums after so many steps, and the time then.
     snapshots: Mapping[int, Float[np.ndarray, "chains sums"]] = dataclasses.field(default_factory=dict)
     clocks: Mapping[int, float] = dataclasses.field(default_factory=dict)
-    # What an oracle keeps for each chain between steps: 2d numbers.
-    anchors: Float[np.ndarray, "chains kept"] | None = None
     # The step at which U was last computed.
     checked: int | None = None
 
@@ -228,7 +226,7 @@ class Run(Records[Average], Shown):
     @property
     def gradient_evaluations(self) -> int:
         """Gradients computed over all chains, burn-in included."""
-        return self.plan.num_chains * self.plan.oracle.gradients(self.state.step)
+        return self.plan.num_chains * self.state.step
 
     @functools.cached_property
     def diverged(self) -> np.ndarray:

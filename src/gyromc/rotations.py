@@ -1,24 +1,16 @@
 """Rotations Q that are best in a stated sense, for a target with the Hessian P and a given D (T4).
 
-Input: P and D as matrices, or products P·x. Output: skew maps Q. With D = RRᵀ and Q = RJRᵀ the drift (D+Q)P is similar to
-(I+J)K, K = RᵀPR, so each problem is solved for D = I. Four senses: `paired_rates` (a closed form), `fastest`
-(the largest spectral gap; Lelièvre, Nier, Pavliotis 2013), `least_variance` (the least V of given linear observables for a size
-of Q), `rates_at_bias` (the least V of all linear observables at equal step-size bias, among rotations of pairs of
-eigenvectors or of each eigenvector with its momentum). `bias_matrix` and `all_squares_variance` measure them.
+With D = RRᵀ and Q = RJRᵀ the drift (D+Q)P is similar to (I+J)K, K = RᵀPR, so each problem is solved for D = I: `pairing` by a
+closed form, `fastest` for the largest spectral gap (Lelièvre, Nier, Pavliotis 2013), `least_variance` of given linear observables
+for a size of Q, `equal_bias` for all of them at equal step-size bias, among rotations of pairs of eigenvectors.
+`bias_matrix` and `all_squares_variance` measure them.
 """
-
-from collections.abc import Callable, Sequence
 
 import numpy as np
 import scipy
 from jaxtyping import Float
 
-from gyromc.checks import cause, whole
-from gyromc.errors import InvalidInput
-from gyromc.operators import LowRank, planes
-
 Matrix = Float[np.ndarray, "n n"]
-MOST_PRODUCTS = 100_000  # of conjugate gradients
 
 
 def whitened(P: Matrix, D: Matrix, Q: Matrix) -> Matrix:
@@ -53,58 +45,33 @@ def neighbours(eigenvalues: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return paired[::2], paired[1::2]
 
 
-def paired_rates(eigenvalues: np.ndarray, largest: float) -> np.ndarray:
-    """ω with ω² = max(0, λ_max/mean(λ_a, λ_b) - 1): no pair adds more bias than the largest eigenvalue has anyway."""
+def planes(basis: np.ndarray, rates: np.ndarray) -> Matrix:
+    """The skew matrix that turns orthonormal columns 2i and 2i+1 of `basis` with the rate_i, and nothing else."""
+    half = (basis[:, 1 : 2 * len(rates) : 2] * rates) @ basis[:, : 2 * len(rates) : 2].T
+    return half - half.T
+
+
+def pairing(K: Matrix) -> Matrix:
+    """J that turns neighbouring eigenvectors: no pair adds more bias than the largest eigenvalue has anyway."""
+    eigenvalues, basis = np.linalg.eigh(K)
     a, b = neighbours(eigenvalues)
-    return np.sqrt(np.maximum(0.0, 2 * largest / (a + b) - 1))  # T4
+    return planes(basis, np.sqrt(np.maximum(0.0, 2 * eigenvalues[-1] / (a + b) - 1)))  # T4
 
 
-def products(apply: Callable, dim: int) -> scipy.sparse.linalg.LinearOperator:
-    """The map x ↦ Kx for SciPy, which would call it at once to find its type."""
-    matvec = lambda x: np.asarray(apply(x.ravel()), float)
-    return scipy.sparse.linalg.LinearOperator((dim, dim), matvec=matvec, dtype=float)  # type: ignore[call-issue]  # incomplete stubs
+def equal_bias(K: Matrix, bias: float) -> Matrix:
+    """J that turns neighbouring eigenvectors as fast as a step-size bias allows, given in multiples of that of J = 0."""
+    eigenvalues, basis = np.linalg.eigh(K)
+    return planes(basis, rates_at_bias(*neighbours(eigenvalues), bias * eigenvalues[-1] / 2))
 
 
-def spectrum(K: Matrix | scipy.sparse.linalg.LinearOperator, count: int) -> tuple[np.ndarray, np.ndarray, float]:
-    """Eigenvalues in rising order, their eigenvectors, and the largest eigenvalue: of a matrix all, of products some.
+def rates_at_bias(a: np.ndarray, b: np.ndarray, slope: float) -> np.ndarray:
+    """The rates at which pairs with the eigenvalues a, b have λ_max(E) = slope, which is at least max(a, b)/2.
 
-    The `count` smallest come from the Lanczos method; what the user's function raises, or an iteration with it, says what the
-    function must be.
+    With s = a+b, δ = |a-b|/s and τ² = 1 + 4abω²/s² the block has λ_max(E) = (s/4)(τ² + δτ).
     """
-    if isinstance(K, np.ndarray):
-        eigenvalues, basis = np.linalg.eigh(K)
-        return eigenvalues, basis, float(eigenvalues[-1])
-    dim = K.shape[0]
-    count, start = min(whole(count, "count", least=2), dim - 2) // 2 * 2, np.random.default_rng(0).standard_normal(dim)
-    try:
-        largest = scipy.sparse.linalg.eigsh(K, 1, which="LA", v0=start, return_eigenvectors=False)[0]
-        # the smallest eigenvalues of K are the largest of λ_max - K
-        shifted = products(lambda x: largest * x - K.matvec(x), dim)
-        found, basis = scipy.sparse.linalg.eigsh(shifted, count, which="LA", v0=start, ncv=min(dim, 4 * count + 40))
-    except Exception as error:
-        raise _not_found(error, dim) from error
-    order = np.argsort(-found)
-    return largest - found[order], basis[:, order], float(largest)
-
-
-def solved(K: Matrix | scipy.sparse.linalg.LinearOperator, U: np.ndarray) -> np.ndarray:
-    """K⁻¹U, from products by conjugate gradients."""
-    if isinstance(K, np.ndarray):
-        return np.linalg.solve(K, U)
-    try:
-        found = [scipy.sparse.linalg.cg(K, u, rtol=1e-13, maxiter=MOST_PRODUCTS) for u in U.T]
-    except Exception as error:
-        raise _not_found(error, len(U)) from error
-    if any(left or not np.all(np.isfinite(w)) for w, left in found):
-        raise _not_found(ArithmeticError(f"K⁻¹u was not reached in {MOST_PRODUCTS} products"), len(U))
-    return np.stack([w for w, _ in found], axis=1)
-
-
-def _not_found(error: Exception, dim: int) -> InvalidInput:
-    return InvalidInput(
-        f"The eigenvectors of `K` were not found: {cause(error)}. It maps {dim} numbers to {dim}, symmetric, positive "
-        "definite, with eigenvalues that differ."
-    )
+    s, delta = a + b, np.abs(a - b) / (a + b)
+    tau = (np.sqrt(delta**2 + 16 * slope / s) - delta) / 2
+    return np.sqrt(np.maximum(0.0, tau**2 - 1) / (4 * a * b)) * s
 
 
 def fastest(K: Matrix) -> Matrix:
@@ -144,7 +111,7 @@ def _constant_diagonal(eigenvalues: np.ndarray) -> Matrix:
     return turn
 
 
-def least_variance(W: np.ndarray, rate: float) -> LowRank:
+def least_variance(W: np.ndarray, rate: float) -> Matrix:
     """J of spectral norm `rate` with the least Σ V(uᵀθ) over the columns w = K⁻¹u of W.
 
     V = 2wᵀ(I + JᵀJ)⁻¹w is at least 2|w|²/(1 + rate²), and is that where J turns every w at the full rate. With as
@@ -159,30 +126,4 @@ def least_variance(W: np.ndarray, rate: float) -> LowRank:
             other = other - basis @ (basis.T @ other)
             other /= np.linalg.norm(other)
         basis = np.column_stack([basis, other])
-    turning = basis.shape[1] // 2
-    return planes(basis, np.full(turning, float(rate)))
-
-
-def rates_at_bias(a: np.ndarray, b: np.ndarray, slope: float) -> np.ndarray:
-    """The rates at which pairs with the eigenvalues a, b have λ_max(E) = slope, which is at least max(a, b)/2.
-
-    With s = a+b, δ = |a-b|/s and τ² = 1 + 4abω²/s² the block has λ_max(E) = (s/4)(τ² + δτ).
-    """
-    s, delta = a + b, np.abs(a - b) / (a + b)
-    tau = (np.sqrt(delta**2 + 16 * slope / s) - delta) / 2
-    return np.sqrt(np.maximum(0.0, tau**2 - 1) / (4 * a * b)) * s
-
-
-def coupling_rates(
-    eigenvalues: np.ndarray, blocks: Sequence[np.ndarray], largest: np.ndarray, bias: float
-) -> np.ndarray:
-    """How fast each eigenvector of K turns with its momentum, λ_max(E_θθ) being `bias` times that of Q = 0.
-
-    `blocks`: D_θθ, D_θr and D_rr at each eigenvector; `largest`: the largest eigenvalue of D_θθK. In whitened coordinates a block
-    of the drift is [[p, q-n], [q+n, r]] with E_θθ = (n² - nq)/(p+r) + p/2 and V/Var = 2r/(pr-q²+n²) for θ; n is the larger root
-    of E_θθ = e.
-    """
-    root = np.sqrt(eigenvalues)
-    p, q, r = blocks[0] * eigenvalues, blocks[1] * root, blocks[2]
-    spare = np.maximum(bias * largest / 2 - p / 2, 0.0)
-    return (q + np.where(q < 0, -1, 1) * np.sqrt(q**2 + 4 * (p + r) * spare)) / 2 / root
+    return planes(basis, np.full(basis.shape[1] // 2, rate))

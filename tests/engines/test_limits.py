@@ -86,9 +86,9 @@ def test_a_second_process_loads_the_loop_over_mapped_rows(tmp_path):
         assert done.stdout.strip() == expected
 
 
-NOTHING = lanes.LoopParts("nothing", "LANES", "known_slope", "no_increments")
-MAPPED = lanes.LoopParts("mapped_batch", "p.row_width", "known_slope", "add_increments")
-USERS = lanes.LoopParts("scalar", "LANES", "users_slope", "no_increments")
+NOTHING = ("nothing", "LANES", "known_slope", "no_increments")
+MAPPED = ("mapped_batch", "p.row_width", "known_slope", "add_increments")
+USERS = ("scalar", "LANES", "users_slope", "no_increments")
 
 
 @pytest.mark.parametrize("parts", [NOTHING, MAPPED, USERS])

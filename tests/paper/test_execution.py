@@ -16,7 +16,7 @@ import pytest
 import gyromc
 from gyromc.app.cli import main
 from gyromc.errors import GyromcWarning, InvalidInput
-from gyromc.paper import computation, reproduce, reproduction
+from gyromc.paper import reproduce, reproduction
 from gyromc.paper.catalogue import PROFILES, select
 from gyromc.paper.computation import CODEC, Cache, Piece, cells, fingerprint
 from gyromc.paper.report import RESULTS
@@ -239,16 +239,3 @@ def test_ctrl_c_keeps_what_is_finished(tmp_path, sigint):
     todo = cells(select(["nld-quadratic"]), PROFILES["paper"])
     kept = [Cache(tmp_path / "cache").load(fingerprint(cell.plan, "scan")) for cell in todo]
     assert sum(piece is not None for piece in kept) >= 2
-
-
-def test_beside_a_gpu_the_processors_compute_what_has_few_chains(tmp_path, monkeypatch):
-    """Kernels are interpreted here. `auto` leaves few chains to `lanes`; an engine that was asked for computes all."""
-    monkeypatch.setenv("GYROMC_PALLAS_INTERPRET", "1")
-    monkeypatch.setattr(computation, "num_threads", lambda: 4)
-    (e,) = select(["nld-quadratic"], 0)
-    todo = [computation.Cell(e, e.roles[0], 0.1, e.plan(0.1, e.roles[0], num_chains=n)) for n in (256, 257)]
-    chosen = lambda *engine: [computation.piece_jobs([one], *engine)[one.index][1].arguments[1] for one in todo]
-    assert chosen() == ["lanes", "pallas"]
-    assert chosen("pallas") == ["pallas", "pallas"]
-    monkeypatch.setattr(computation, "num_threads", lambda: 1)
-    assert chosen() == ["pallas", "pallas"]

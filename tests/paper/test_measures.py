@@ -10,7 +10,6 @@ from gyromc.paper import claims
 from gyromc.paper.analysis import predictive_reference
 from gyromc.paper.claims import (
     Bootstrap,
-    anderson_darling,
     interval,
     normality,
     quantile_band,
@@ -63,19 +62,19 @@ def test_p_values_are_uniform_under_normality():
     """Under the null p-values are uniform: 600 of them, Kolmogorov-Smirnov at 10⁻³."""
     rng = np.random.default_rng(3)
     samples = rng.standard_normal((600, 200))
-    assert stats.kstest([anderson_darling(5 + 3 * z)[1] for z in samples], "uniform").pvalue > 1e-3
-    assert stats.kstest([normality(z)["ks_p"] for z in samples], "uniform").pvalue > 1e-3
+    assert stats.kstest([normality(5 + 3 * z, False)["p"] for z in samples], "uniform").pvalue > 1e-3
+    assert stats.kstest([normality(z, True)["p"] for z in samples], "uniform").pvalue > 1e-3
 
 
 def test_normality_sees_scale_shift_and_shape():
     z = np.random.default_rng(4).standard_normal(2000)
-    good = normality(z)
+    good = normality(z, True)
     assert good["slope_interval"][0] < 1 < good["slope_interval"][1]
-    assert normality(1.2 * z)["ks_p"] < 1e-3
-    assert normality(1.2 * z)["slope"] == pytest.approx(1.2 * good["slope"])
-    assert normality(z + 0.2)["intercept"] == pytest.approx(good["intercept"] + 0.2)
-    assert normality(z + 0.2)["ks_p"] < 1e-3
-    assert normality(z**3)["ad_p"] < 1e-3
+    assert normality(1.2 * z, True)["p"] < 1e-3
+    assert normality(1.2 * z, True)["slope"] == pytest.approx(1.2 * good["slope"])
+    assert normality(z + 0.2, True)["intercept"] == pytest.approx(good["intercept"] + 0.2)
+    assert normality(z + 0.2, True)["p"] < 1e-3
+    assert normality(z**3, False)["p"] < 1e-3
 
 
 def test_quantile_band_holds_all_points_with_its_probability():
@@ -144,7 +143,7 @@ class TestVerdicts:
             assert claims.judged_at(claim, self.etas, self.etas).verdict == claim.verdict
             some = claims.judged_at(claim, self.etas, published)
             assert some.verdict == part
-            assert (some.value, some.step_sizes) == (claim.value, self.etas)
+            assert some.value == claim.value
         assert claims.judged_at(one, self.etas, (0.2, *self.etas)).verdict == claims.REFUTED
 
     def test_asymptotic_ratio(self):
@@ -196,8 +195,8 @@ class TestVerdicts:
         z = np.random.default_rng(6).standard_normal(4000)
 
         def judge(x, known):
-            found = {"nonreversible": {**normality(x), "by": "σ", "scale_known": known}}
-            return claims.normal_errors(found, "normality", "paper")
+            found = {"nonreversible": {**normality(x, known), "by": "σ", "scale_known": known}}
+            return claims.normal_errors(found)
 
         assert judge(z, True).verdict == claims.CONFIRMED
         assert judge(1.3 * z, True).verdict == claims.REFUTED

@@ -10,7 +10,6 @@ from gyromc.paper import CATALOGUE
 from gyromc.paper.analysis import headlines
 from gyromc.paper.catalogue import PROFILES, variants
 from gyromc.paper.claims import Bootstrap, rmse_ratio
-from gyromc.paper.reproduction import _command
 
 
 def test_variants_differ_in_data_noise_and_start():
@@ -58,4 +57,3 @@ def test_the_study_can_be_left_out(arguments, studied, monkeypatch, tmp_path):
     command = ["reproduce", "nld-quadratic", "--profile", "paper", "--out", str(tmp_path), *arguments]
     CliRunner().invoke(app, command)
     assert seen == [studied]
-    assert ("--no-sensitivity" in _command((), "paper", "auto", 0, studied)) is not studied

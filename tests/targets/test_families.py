@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import gyromc as gm
-from gyromc.io.kinds import KINDS, Type
+from gyromc.io.planfiles import KINDS
 from gyromc.targets.families import FAMILIES, LIKELIHOODS, family_named
 from gyromc.targets.likelihoods import ResponseKind
 from support.values import ROOT
@@ -33,5 +33,5 @@ def test_a_record_is_complete(family):
 
 def test_ranks_and_names_differ_and_plan_files_know_every_likelihood():
     assert len({known.rank for known in FAMILIES.values()}) == len(FAMILIES)
-    assert {kind.make for kind in KINDS[Type.LIKELIHOOD].values()} == set(LIKELIHOODS)
-    assert "binomial" in KINDS[Type.LIKELIHOOD]
+    assert set(KINDS["likelihood"].values()) == set(LIKELIHOODS)
+    assert "binomial" in KINDS["likelihood"]

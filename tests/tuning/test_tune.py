@@ -63,7 +63,7 @@ def test_what_a_bias_may_be_is_not_understated(size):
     true = size * rng.standard_normal((5000, 4))
     stated = 0.0
     for one in true:
-        trial = Trial(None, one + rng.standard_normal(4), np.ones(4), np.ones(4), 64, 100, 1.0, exact=False)
+        trial = Trial(None, one + rng.standard_normal(4), np.ones(4), np.ones(4), 100, 1.0, exact=False)
         stated += float(np.sum(sum(trial.squared_bias()))) / true.size
     assert np.mean(true**2) < 1.2 * stated
     assert stated < 1.3 * np.mean(true**2) + 0.9

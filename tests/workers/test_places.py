@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import gyromc
-from gyromc.errors import GyromcWarning, InvalidInput
+from gyromc.errors import InvalidInput
 from gyromc.paper.workers import TaskError, WorkerTask, computed, fastest
 from gyromc.show.progress import Progress
 from support import chores
@@ -45,30 +45,21 @@ def test_here():
 
 
 def test_processes_give_the_same_with_their_share_of_threads(monkeypatch, tmp_path):
-    """One crew: squares, the longest first, and where they were computed; then a process that is killed in a task."""
+    """Squares, the longest first, and where they were computed."""
     monkeypatch.setenv("GYROMC_THREADS", "6")
     meter = Meter()
-    there, killed = (str(tmp_path / name) for name in ("there", "killed"))
-    for folder in (there, killed):
-        os.mkdir(folder)
-    tasks = [*SQUARES, *(WorkerTask(f"where {i}", chores.where, (there, 2), seconds=0.1) for i in range(4))]
-    tasks.append(WorkerTask("killed twice", chores.dying, (killed, 2), seconds=0.01))
-    with pytest.warns(GyromcWarning, match=r"A worker process ended: computing .*again"):
-        found = dict(computed(tasks, 2, meter))
+    tasks = [*SQUARES, *(WorkerTask(f"where {i}", chores.where, (str(tmp_path), 2), seconds=0.1) for i in range(4))]
+    found = dict(computed(tasks, 2, meter))
     assert [found[i] for i in range(5)] == [1, 4, 9, 16, 25]
     assert len({found[i][0] for i in range(5, 9)} - {os.getpid()}) == 2
     assert {found[i][1] for i in range(5, 9)} == {"3"}
-    assert found[9] == "alive"
     assert meter.total == pytest.approx(sum(task.seconds for task in tasks))
-    assert meter.names[-1].endswith("(10 of 10)")
+    assert meter.names[-1].endswith("(9 of 9)")
 
 
-def test_a_task_that_always_ends_its_process_is_given_up(tmp_path):
-    with (
-        pytest.warns(GyromcWarning, match="computing bad again"),
-        pytest.raises(TaskError, match=r"^bad: worker processes ended 3 times before a task was finished"),
-    ):
-        list(computed([WorkerTask("bad", chores.dying, (str(tmp_path), 99))], 2))
+def test_a_worker_that_is_killed_is_said():
+    with pytest.raises(InvalidInput, match=r"^bad: a worker process ended before it was finished"):
+        list(computed([WorkerTask("bad", chores.dying, ())], 2))
 
 
 def test_an_error_names_its_task_and_ends_the_others(tmp_path):
@@ -92,13 +83,6 @@ try:
 except KeyboardInterrupt:
     print("interrupted")
 """
-
-
-def test_what_holds_the_gpu_is_computed_here_and_the_rest_by_processes(tmp_path):
-    """Both at the same time: each of the two waits until the other has begun."""
-    tasks = [WorkerTask(f"{here}", chores.where, (str(tmp_path), 2), here=here) for here in (True, False)]
-    (here, _), (there, _) = dict(sorted(computed(tasks, 2))).values()
-    assert here == os.getpid() != there
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])

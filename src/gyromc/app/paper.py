@@ -18,23 +18,16 @@ def list_experiments(json: Json = False) -> None:
     """List the paper's experiments and what each costs."""
     from gyromc.paper.catalogue import CATALOGUE, PROFILES, seconds
 
-    rows = [
-        {
-            "name": e.name,
-            "title": e.title,
-            "step_sizes": list(e.step_sizes),
-            "dynamics": list(e.roles),
-            "cost": {
-                p.name: {
-                    "chain_steps": p.chain_steps(e),
-                    "seconds_scan": seconds(e, p.chain_steps(e), "scan"),
-                    "seconds_lanes": seconds(e, p.chain_steps(e), "lanes"),
-                }
-                for p in PROFILES.values()
-            },
-        }
-        for e in CATALOGUE.values()
-    ]
+    def cost(profile, experiment) -> dict[str, float]:
+        steps = profile.chain_steps(experiment)
+        engines = {f"seconds_{engine}": seconds(experiment, steps, engine) for engine in ("scan", "lanes")}
+        return {"chain_steps": steps, **engines}
+
+    rows = []
+    for e in CATALOGUE.values():
+        costs = {profile.name: cost(profile, e) for profile in PROFILES.values()}
+        sizes = {"step_sizes": list(e.step_sizes), "dynamics": list(e.roles)}
+        rows.append({"name": e.name, "title": e.title, **sizes, "cost": costs})
     answer(json, rows, _costs(rows))
 
 
@@ -60,7 +53,8 @@ def reproduce(
     # Before the work, not at its end.
     require_extra("report", "`gyromc reproduce`")
     from gyromc.paper.computation import Interrupted
-    from gyromc.paper.reproduction import SUMS, reproduce
+    from gyromc.paper.report import took
+    from gyromc.paper.reproduction import reproduce
     from gyromc.show.progress import say
 
     try:
@@ -73,9 +67,7 @@ def reproduce(
     for text in done.warnings:
         say(f"warning: {text}")
     say(f"{done.computed} pieces computed, {done.reused} from the cache")
-    listed = lambda names: ", ".join(f"{name} {done.times[name]:.1f}" for name in names)
-    say(f"seconds by the clock: {listed(name for name in done.times if name not in SUMS)}")
-    say(f"seconds added over processes and devices: {listed(name for name in SUMS if name in done.times)}")
+    say(took(done.results["times"]))
     content = {"report": str(done.report), "computed": done.computed, "reused": done.reused, "results": done.results}
     answer(json, content, _verdicts(done.results), path=done.report)
 
@@ -94,8 +86,7 @@ def report(
         if markdown:
             print(report.markdown(results), end="")
             return
-        workers = report.drawing_workers(len(results["experiments"]))
-        path = report.write_report(results, Path(directory), workers=workers)
+        path = report.write_report(results, Path(directory))
     answer(json, {"report": str(path.resolve())}, path=path)
 
 
@@ -103,9 +94,7 @@ def _costs(rows: list[dict[str, Any]]):
     from gyromc.show.numbers import duration
     from gyromc.show.tables import Table
 
-    def brief(seconds: float) -> str:
-        return "< 1 s" if seconds < 1 else duration(seconds)
-
+    brief = lambda seconds: "< 1 s" if seconds < 1 else duration(seconds)
     cells = []
     for row in rows:
         line = [row["name"], row["title"], f"{row['step_sizes'][0]:g} … {row['step_sizes'][-1]:g}"]
@@ -124,12 +113,8 @@ def _verdicts(results: dict[str, Any]):
     colours = {"confirmed": "green", "true so far": "green", "not resolved": "yellow", "refuted": "red"}
     rows = []
     for name, found in results["experiments"].items():
-        claims = {claim["key"]: claim for claim in found["claims"]}
-        words = {key: SHORT[claim["verdict"]] for key, claim in claims.items()}
-        cells = [
-            (f"{words[key]} {claims[key]['value']:.3g}", colours[words[key]]) if key in claims else "–"
-            for key in COLUMNS
-        ]
-        rows.append([name, judged(found), *cells])
+        claims = {claim["key"]: (SHORT[claim["verdict"]], claim["value"]) for claim in found["claims"]}
+        shown = {key: (f"{word} {value:.3g}", colours[word]) for key, (word, value) in claims.items()}
+        rows.append([name, judged(found), *(shown.get(key, "–") for key in COLUMNS)])
     columns = ["experiment", "judged", *COLUMNS.values()]
     return Table(columns, rows, title=f"Verdicts, {results['profile']} profile", left=columns)

@@ -1,7 +1,4 @@
-"""`gyromc predict`, `run`, `continue` and `tune`: what a plan will deliver, what it delivers, and a better plan; `schema`.
-
-`run` and `continue` may be one of several processes: then only process 0 prints, writes files and shows progress.
-"""
+"""`gyromc predict`, `run`, `continue` and `tune`: what a plan will deliver, what it delivers, and a better plan."""
 
 import contextlib
 import io
@@ -14,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gyromc import __version__
-from gyromc.app.output import Json, answer, app, print_json
+from gyromc.app.output import Json, answer, app
 from gyromc.errors import GyromcWarning
 
 if TYPE_CHECKING:
@@ -38,18 +35,15 @@ def _process_option(help: str, *names: str) -> Any:
     return typer.Option(*names, help=help, rich_help_panel="Several processes")
 
 
-LAUNCHER = "or what the launcher says."
 STARTED = "Run as one of several processes, started by SLURM, Open MPI, Kubernetes or by hand."
+LEFT_OUT = "left out: GYROMC_{}, or what the launcher says."
+HOST = f"HOST:PORT of process 0; {LEFT_OUT.format('COORDINATOR')}"
+WHICH = f"Which process this is, from 0; {LEFT_OUT.format('PROCESS_ID')}"
+HOW_MANY = f"How many processes there are; {LEFT_OUT.format('PROCESSES')}"
 Distributed = Annotated[bool, _process_option(STARTED, "--distributed")]
-Coordinator = Annotated[
-    str | None, _process_option(f"HOST:PORT of process 0; left out: GYROMC_COORDINATOR, {LAUNCHER}")
-]
-ProcessId = Annotated[
-    int | None, _process_option(f"Which process this is, from 0; left out: GYROMC_PROCESS_ID, {LAUNCHER}")
-]
-Processes = Annotated[
-    int | None, _process_option(f"How many processes there are; left out: GYROMC_PROCESSES, {LAUNCHER}")
-]
+Coordinator = Annotated[str | None, _process_option(HOST)]
+ProcessId = Annotated[int | None, _process_option(WHICH)]
+Processes = Annotated[int | None, _process_option(HOW_MANY)]
 Wait = Annotated[float, _process_option("Seconds to wait for the other processes at the start.")]
 
 
@@ -59,10 +53,7 @@ def is_plan_file(what: str) -> bool:
 
 
 def find(what: str, step_size: float | None = None, allow_import: bool = False) -> "Plan":
-    """Return the plan of a file (a path ending in .toml, or any path that exists) or of an experiment in the catalogue.
-
-    `step_size` replaces the file's step size; an experiment's smallest is the default.
-    """
+    """Return the plan of a file (a path ending in .toml, or any path that exists) or of an experiment in the catalogue."""
     from gyromc.errors import InvalidInput
     from gyromc.io.planfiles import load
     from gyromc.paper.catalogue import CATALOGUE
@@ -167,9 +158,8 @@ def continue_(
     join(distributed, coordinator, process_id, processes, wait)
     require_output(save if is_first() else None, "--save")
     run = load(saved, allow_import=allow_import)
-    require(
-        isinstance(run, Run), f"{saved} holds no run but a {type(run).__name__}. Save one with `gyromc run … --save`."
-    )
+    kind = f"{saved} holds no run but a {type(run).__name__}. Save one with `gyromc run … --save`."
+    require(isinstance(run, Run), kind)
     require(steps is not None or run.partial, "This run is complete: say with `--steps` how many more steps to make.")
     steps = None if steps is None else whole(steps, "--steps", least=1)
     _finish(run.continue_(steps), save, json)
@@ -195,14 +185,6 @@ def _finish(result: "Run", save: Path | None, json: bool) -> None:
         agree(None)
     if result.partial:
         raise typer.Exit(INTERRUPTED)
-
-
-@app.command(epilog="Example: gyromc schema > plan.schema.json")
-def schema() -> None:
-    """Print the JSON Schema of plan files, with which editors check and complete them."""
-    from gyromc.io.kinds import plan_schema
-
-    print_json(plan_schema())
 
 
 @app.command(

@@ -1,7 +1,4 @@
-"""Tables that come with the package: their files, sources, licences and checksums, and a command that fits each.
-
-`example:NAME` names one wherever a file of data is expected: `gyromc fit example:heart --target disease`.
-"""
+"""Tables that come with the package: their files, sources, licences and checksums, and a command that fits each."""
 
 import dataclasses
 import hashlib

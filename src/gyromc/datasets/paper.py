@@ -1,10 +1,4 @@
-"""The data of the paper's experiments, the same for the same seed.
-
-The logistic ones use the Statlog heart data: 270 patients, 13 predictors, disease yes or no, in a stratified split into 202
-training and 68 test rows, standardised by the training rows, intercept first. The values are those of the UCI repository
-(`HEART.citation`), the column names and the 0/1 coding of the response are ours. The linear ones draw
-x_ij ~ Unif[-½, ½], y = xᵀβ* + N(0, 1), β* = (1, -1, ½), N = 128.
-"""
+"""The data of the paper's experiments, the same for the same seed."""
 
 import dataclasses
 

@@ -39,8 +39,8 @@ class EngineLimits:
     """Entries of z: beyond, matrix products over all chains at once are faster (measured)."""
     lanes_batch: int = 4096
     """Rows of a mini-batch, whose offsets have to stay in the cache."""
-    lanes_compared: int = 512
-    """Distinct rows of a batch up to which comparing each with all others is the fastest way to them (measured)."""
+    lanes_distinct: int = 512
+    """Distinct rows of a batch: each is compared with all others."""
     lanes_rows: int = 2**32 - 1
     """Rows of a file: a word of 32 random bits chooses one."""
     pallas_state: int = 32
@@ -89,12 +89,10 @@ def lanes(plan: Plan, mesh: Any = None) -> str | None:
             return f"observable {name!r} is a general {kind}, not one of {', '.join(PROFILES)} of aᵀθ"
     if type(oracle) not in KNOWN_ORACLES:
         return f"the oracle is a {type(oracle).__name__}"
-    if isinstance(oracle, ControlVariate) and oracle.order == 2 and not oracle.complete:
-        return "it has control variates of order 2 with whole matrices only, not with their diagonals"
-    if oracle.memory(plan.dim):
-        return f"it keeps no anchors between steps, which {oracle.name} needs"
     if isinstance(oracle, Batch) and oracle.size > LIMITS.lanes_batch:
         return f"the mini-batch has {oracle.size} rows, more than {LIMITS.lanes_batch}"
+    if isinstance(oracle, Batch) and not oracle.replace and oracle.size > LIMITS.lanes_distinct:
+        return f"it draws at most {LIMITS.lanes_distinct} distinct rows, and the batch has {oracle.size}"
     if type(target) is targets.SoftmaxRegression and not isinstance(oracle, Exact | Gaussian):
         return f"mini-batches of a {type(target).__name__} are not known here"
     if isinstance(target, targets.StreamedRegression):
@@ -113,9 +111,6 @@ def _lanes_over_files(target: targets.StreamedRegression, oracle: Oracle) -> str
         return f"it reads mapped files, and {target.source.name} is none (`gyromc.data.store` writes one)"
     if target.num_data > LIMITS.lanes_rows:
         return f"it chooses from {LIMITS.lanes_rows} rows at most, and the data have {target.num_data}"
-    most = LIMITS.lanes_compared
-    if not oracle.replace and oracle.size > most:
-        return f"of rows that are not in memory it draws at most {most} distinct ones, and the batch has {oracle.size}"
     return None
 
 
@@ -135,7 +130,6 @@ def pallas(plan: Plan, mesh: Any = None) -> str | None:
         "it weights all states alike and the plan weights them by step size": plan.weighting != "uniform",
         f"it takes schemes that are linear in their noise and the plan asks for {plan.scheme}": not plan.scheme.linear,
         f"it has no {type(plan.oracle).__name__} oracle": not isinstance(plan.oracle, KNOWN_ORACLES),
-        f"it keeps no anchors between steps, which {plan.oracle.name} needs": plan.oracle.memory(plan.dim) > 0,
         f"it holds states of at most {LIMITS.pallas_state} numbers and the plan's has {n}": n > LIMITS.pallas_state,
         f"it counts at most {LIMITS.steps - 1} steps and the plan has {steps}: continue a shorter run": steps
         > LIMITS.steps - 1,

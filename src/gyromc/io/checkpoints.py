@@ -1,24 +1,22 @@
 """Checkpoints: what a run needs to go on after its process ended, in a directory of files.
 
-Input: the directory, a plan and the options of its run. Output: the newest checkpoint as a partial `Run`, and new checkpoints
-as the run goes on. A checkpoint is one archive, named by its step, that appears whole or not at all. It holds the state of the
-chains with the position of their random numbers, the sums of observables and martingales and block sums, the list of the files
-with the draws so far (`DrawsFiles`), what was computed for the plan before its first step, the versions of the programs, and a
-description of the plan. Files are ordered by step, never by date, so that a clock that jumps changes nothing.
-
-Several processes that compute one run begin from the same numbers: `require_same` compares their plans, options and versions,
-`same_start` gives all of them what process 0 computed for the plan, and process 0 reads and writes for all.
+A checkpoint is one archive, named by its step, that appears whole or not at all: the state of the chains with the position of
+their random numbers, all sums, what was computed for the plan before its first step, the versions of the programs, a description
+of the plan, and how much of the file of draws belongs to it. Files are ordered by step, never by date. Several processes that
+compute one run begin from the same numbers, and process 0 reads and writes for all.
 """
 
 import contextlib
 import dataclasses
 import hashlib
 import json
+import math
+import os
 import re
 import tempfile
 import time
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +27,8 @@ from gyromc import processes
 from gyromc.checks import read_path, require, shown, whole
 from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.flat import shaped
-from gyromc.io.archive import digest, read_archive, write_archive
-from gyromc.io.codec import Codec, check_fields, known_classes
+from gyromc.io.archive import read_archive, write_archive
+from gyromc.io.codec import Codec, check_fields
 from gyromc.io.runs import (
     CLASSES,
     check_run,
@@ -47,91 +45,66 @@ from gyromc.show.files import locked, require_writable, sync_folder
 from gyromc.show.interruption import Interruption
 from gyromc.show.progress import say
 
-KIND, DRAWS = "checkpoint", "draws"
-"""The kinds of archives in the directory."""
-PIECE, SHARE = 2**18, 1 / 256
-"""The bytes, and the share of all draws, from which on a file of draws is not written again."""
+KIND = "checkpoint"
 NAME = re.compile(r"step-(\d{15})\.gyromc")
-DRAWS_NAME = re.compile(r"draws-(\d{15})-(\d{15})\.gyromc")
-LEFT = re.compile(r"\.(step|draws)-.*\.gyromc\.")
+LEFT = re.compile(r"\.step-.*\.gyromc\.")
 """The names of unfinished files, which a process left that was killed while it wrote."""
 NUMBERS = ("engine", "thin", "sane_range")
 """The options that the numbers of a run depend on."""
 UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
 
-@dataclasses.dataclass(frozen=True)
+CODEC = Codec(CLASSES)
+
+
 class DrawsFile:
-    """One file of draws: its name, how many draws of all chains it holds, their bytes and their SHA-256."""
+    """The draws of one run in a file that only grows, so that a checkpoint writes the new draws alone.
 
-    name: str
-    draws: int
-    size: int
-    sha256: str
-
-
-CODEC = Codec(CLASSES | known_classes(DrawsFile))
-
-
-class DrawsFiles:
-    """The draws of one run in files that its checkpoints share, so that a checkpoint writes the new draws only.
-
-    They are archives named by the steps whose draws they hold. A file of at least `PIECE` bytes and `SHARE` of all draws is
-    written once and never changed. The draws after the last such file are written again with the next checkpoint, as one file
-    with a name of its own. So files stay few, and a checkpoint writes little more than what is new. `stored`: the files that
-    the newest checkpoint refers to, in order.
+    A checkpoint has the number of draws that belong to it, from the first on, and their SHA-256; what follows is of no meaning.
     """
 
-    def __init__(self, directory: Path, burn_in: int, thin: int | None):
-        self.directory, self.burn_in, self.thin = directory, burn_in, thin or 1
-        self.stored: tuple[DrawsFile, ...] = ()
+    def __init__(self, path: Path, plan: Plan):
+        self.path, self.shape, self.dtype = path, (plan.num_chains, plan.dim), np.dtype(plan.dtype)
+        self.row = math.prod(self.shape) * self.dtype.itemsize
+        # Of the newest checkpoint.
+        self.count, self.sum = 0, hashlib.sha256()
 
-    def added(self, kept: Sequence[np.ndarray]) -> tuple[DrawsFile, ...]:
-        """Write the draws that no file holds; return all files. `stored` stays until a checkpoint refers to them."""
-        total = sum(map(len, kept))
-        if total == sum(piece.draws for piece in self.stored):
-            return self.stored
-        full = self.stored
-        if full and full[-1].size < max(PIECE, SHARE * sum(piece.size for piece in full)):
-            full = full[:-1]
-        first = sum(piece.draws for piece in full)
-        draws = _from(kept, first)
-        begin, end = (self.burn_in + draw * self.thin for draw in (first, total))
-        name = f"draws-{begin:015d}-{end:015d}.gyromc"
-        sums = write_archive(self.directory / name, DRAWS, draws, CODEC, own_folder=True)
-        return (*full, DrawsFile(name, len(draws), draws.nbytes, sums["0.npy"]))
+    def append(self, kept: Sequence[np.ndarray]) -> tuple[int, Any]:
+        """Write the draws that the newest checkpoint lacks; returns how many there are now, and their checksum."""
+        total, found = sum(map(len, kept)), self.sum.copy()
+        if total > self.count:
+            with open(self.path, "r+b" if self.count else "wb") as file:
+                file.truncate(self.count * self.row)
+                file.seek(0, os.SEEK_END)
+                first = 0
+                for part in kept:
+                    new = np.ascontiguousarray(part[max(0, self.count - first) :], self.dtype)
+                    file.write(new.data)
+                    found.update(new)
+                    first += len(part)
+                file.flush()
+                os.fsync(file.fileno())
+        return total, found
 
-    def read(self, pieces: Sequence[DrawsFile]) -> np.ndarray:
-        """The draws of all files, draws × chains × d; `InvalidInput` where one is missing or damaged."""
-        found = []
-        for piece in pieces:
-            path = self.directory / piece.name
-            require(DRAWS_NAME.fullmatch(piece.name) is not None, f"{path} is no name of a piece of draws.")
-            archive = read_archive(path)
-            with archive.reading("start anew"):
-                draws = CODEC.unpack(archive)
-            same = archive.kind == DRAWS and isinstance(draws, np.ndarray) and digest(draws) == piece.sha256
-            require(same, f"{path} holds other draws than those that belong to the checkpoint.")
-            found.append(draws)
-        return np.concatenate(found)
+    def forget(self) -> None:
+        """Remove the draws that no checkpoint refers to."""
+        with contextlib.suppress(OSError):
+            if self.count:
+                os.truncate(self.path, self.count * self.row)
+            else:
+                self.path.unlink()
 
-    def keep_only(self, names: Collection[str]) -> None:
-        """Remove all other files of draws."""
-        for path in self.directory.iterdir():
-            if DRAWS_NAME.fullmatch(path.name) and path.name not in names:
-                with contextlib.suppress(OSError):
-                    path.unlink()
-
-
-def _from(kept: Sequence[np.ndarray], first: int) -> np.ndarray:
-    """The draws from number `first` on as one array; those before are not copied."""
-    begin, parts = sum(map(len, kept)), []
-    for part in reversed(kept):
-        begin -= len(part)
-        parts.append(part[max(0, first - begin) :])
-        if begin <= first:
-            break
-    return np.concatenate(parts[::-1])
+    def read(self, count: int, checksum: str) -> np.ndarray | None:
+        """So many draws, draws × chains × d; `InvalidInput` where they are missing or damaged."""
+        require(not count or self.path.is_file(), f"There is no file {self.path}.")
+        good = count == 0 or 0 < count * self.row <= self.path.stat().st_size
+        data = np.fromfile(self.path, np.uint8, count * self.row) if good and count else np.zeros(0, np.uint8)
+        self.count, self.sum = count, hashlib.sha256(data)
+        require(
+            good and self.sum.hexdigest() == checksum,
+            f"{self.path} is damaged: it lacks the draws of the checkpoint, or holds others.",
+        )
+        return data.view(self.dtype).reshape(count, *self.shape) if count else None
 
 
 class Checkpoints:
@@ -159,10 +132,8 @@ class Checkpoints:
         self.saved = time.monotonic()
         # The step of the last checkpoint.
         self.last: int | None = None
-        self.pieces = DrawsFiles(self.directory, plan.burn_in, options.thin)
+        self.draws = DrawsFile(self.directory / "draws.bin", plan)
         self._computed: dict[str, Any] | None = None
-        # The files of draws that the checkpoints that were read or written refer to.
-        self._referred: dict[Path, tuple[DrawsFile, ...]] = {}
         self._held = contextlib.ExitStack()
 
     def __enter__(self) -> "Checkpoints":
@@ -215,7 +186,7 @@ class Checkpoints:
                     damaged.rename(aside)
                 text = f"{reason} {damaged.name} is now named {aside.name}, and the run goes on from {path.name}."
                 warnings.warn(text, GyromcWarning, stacklevel=4)
-            self.saved, self.pieces.stored = time.monotonic(), self._referred[path]
+            self.saved = time.monotonic()
             return found
         require(
             not files,
@@ -238,41 +209,31 @@ class Checkpoints:
 
     def _save(self, run: Run, kept: list[np.ndarray]) -> None:
         path = self.directory / f"step-{run.state.step:015d}.gyromc"
-        before: set[Path] = set()
-        pieces: tuple[DrawsFile, ...] = ()
         try:
-            before = set(self.directory.iterdir())
             if self._computed is None:
                 self._computed = prepared(run.plan, functions=False)
-            pieces = self.pieces.added(kept)
+            count, checksum = self.draws.append(kept)
             content = {
                 "description": self.description,
                 "versions": versions(),
                 "failures": run.failures,
                 "prepared": self._computed,
                 "times": (run.wall_time, run.compile_time),
-                "draws": list(pieces),
+                "draws": (count, checksum.hexdigest()),
                 "state": run.state,
             }
             write_archive(path, KIND, content, CODEC, own_folder=True)
             sync_folder(self.directory)
-            self.last, self.pieces.stored, self._referred[path] = run.state.step, pieces, pieces
+            self.last, self.draws.count, self.draws.sum = run.state.step, count, checksum
             for old in [p for p in self._files() if p <= path][: -self.keep]:
                 old.unlink(missing_ok=True)
-            self._referred = {p: pieces for p, pieces in self._referred.items() if p.exists()}
-            # A checkpoint that was not read may need any file of draws.
-            if set(self._files()) <= set(self._referred):
-                self.pieces.keep_only({piece.name for pieces in self._referred.values() for piece in pieces})
         except (InvalidInput, OSError) as error:
             warnings.warn(
                 f"The checkpoint at step {run.state.step} was not saved, and the run goes on: {error}",
                 GyromcWarning,
                 stacklevel=4,
             )
-            # no checkpoint refers to the draws just written
-            for written in {self.directory / piece.name for piece in pieces} - before:
-                with contextlib.suppress(OSError):
-                    written.unlink()
+            self.draws.forget()
         self.saved = time.monotonic()
 
     def _read(self, path: Path) -> tuple[Run, dict[str, Any]]:
@@ -281,9 +242,8 @@ class Checkpoints:
         require(archive.kind == KIND, f"{path} holds {archive.kind!r}, not a checkpoint.")
         with archive.reading("start anew"):
             content = CODEC.unpack(archive)
-            if not all(isinstance(piece, DrawsFile) for piece in content["draws"]):
-                raise ValueError("its list of files of draws holds something else")
-            pieces = self._referred[path] = tuple(content["draws"])
+            count, checksum = content["draws"]
+            whole(count, "draws", least=0)
             changed = differences(content["description"], self.description)
         if changed:
             raise _OtherPlan(
@@ -291,7 +251,7 @@ class Checkpoints:
                 + "\n  ".join(changed)
                 + "\nPass the plan as it was, or another directory to start anew."
             )
-        content["draws"] = self.pieces.read(pieces) if pieces else None
+        content["draws"] = self.draws.read(count, checksum)
         with archive.reading("start anew"):
             found = self._run(content)
             consequence = "may differ in their last digits from those of a run that was not interrupted"

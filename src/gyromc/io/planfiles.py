@@ -1,34 +1,74 @@
-"""Plans as TOML files: the built-in pieces of a `Plan` by name and number. Nothing in a file is executed.
+"""Plans as TOML files: the pieces of a `Plan` by name and number. Nothing in a file is executed.
 
-Input: a path or a text. Output: a `Plan`. Data come from the file itself, from a CSV file or from .npy files beside it;
-functions are named `module:function` and imported only where that was allowed. Messages say the line and the key. `text_of`
-writes a tuned plan: target and observables as they stand in the file that was tuned, everything else from the plan.
-docs/scale.md has an example and all kinds.
+Input: a path or a text. Output: a `Plan`. A table with a `kind` is a piece, with the arguments that it has in Python. Data come
+from the file itself, from a CSV file or from .npy files beside it; functions are named `module:function` and imported only where
+that was allowed. Messages say the key. docs/scale.md has an example and all kinds.
 """
 
-import difflib
+import inspect
 import json
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gyromc.checks import read_path, require, shown
+from gyromc import coordinates, data, dynamics, observables, oracles, schemes, targets
+from gyromc.checks import flag, read_path, require, shown
 from gyromc.data.csvfile import read_numbers
 from gyromc.errors import InvalidInput
 from gyromc.io.functions import find_function
-from gyromc.io.kinds import DATA, GROUP, KINDS, PLAN, PieceKind, Type, kind_named
 from gyromc.oracles import ControlVariate, Exact
 from gyromc.plan import Plan
-from gyromc.schemes.balanced import Balanced
+from gyromc.schemes import Balanced
+from gyromc.show.numbers import did_you_mean
+from gyromc.targets import families
 
-NUMERIC = (Type.NUMBERS, Type.PARAMETERS, Type.STEP_SIZE, Type.START, Type.OPERATOR)
-COUNTED = ("overdamped", "hfhr", "rotations")
-"""Dynamics whose `dim` is the target's unless the file gives another."""
+
+def rotations(dim, rate=1.0) -> dynamics.Dynamics:
+    """D = I and Q = blockdiag(rate [[0, -1], [1, 0]]), without a matrix."""
+    return dynamics.nonreversible(dynamics.rotations(dim, rate))
+
+
+def streamed_regression(X_file, y_file, family: str, prior_scale: float = 1.0) -> targets.StreamedRegression:
+    """A regression over the rows of two .npy files, which stay on disk."""
+    return targets.StreamedRegression(data.Mapped(X_file, y_file), family, prior_scale)
+
+
+def _scheme(name: str) -> Callable:
+    return lambda: schemes.find(name)
+
+
+def _named(*makers: Callable) -> dict[str, Callable]:
+    """Functions and classes by their names in files: `LinearRegression` is `linear_regression`."""
+    return {re.sub(r"(?<=[a-z])(?=[A-Z])", "_", make.__name__).lower(): make for make in makers}
+
+
+def _public(module: Any, base: type) -> dict[str, Callable]:
+    """The classes of a module that derive from a class and can be made, or the functions that are annotated to return one."""
+    found = [getattr(module, name) for name in module.__all__]
+    classes = [one for one in found if isinstance(one, type) and issubclass(one, base) and not inspect.isabstract(one)]
+    makers = [one for one in found if inspect.isfunction(one) and one.__annotations__.get("return") is base]
+    return _named(*(makers or classes))
+
+
+KINDS: dict[str, Mapping[str, Callable]] = {
+    "target": {**_public(targets, targets.Target), "streamed_regression": streamed_regression},
+    "dynamics": {**_public(dynamics, dynamics.Dynamics), "rotations": rotations},
+    "oracle": _public(oracles, oracles.Oracle),
+    "coordinates": _named(coordinates.Linear, coordinates.Bijection),
+    "observable": _public(observables, observables.Observable),
+    "likelihood": _named(*families.LIKELIHOODS),
+    "scheme": {**{name: _scheme(name) for name in schemes.SCHEMES}, "balanced": schemes.balanced},
+    **{key: {"rotations": dynamics.rotations} for key in ("J", "K", "C", "D", "Q", "S", "preconditioner")},
+}
+"""The kinds of pieces, by the argument that they stand for and by name; what makes each."""
+TABLES = ("target", "dynamics", "oracle", "coordinates", "observable", "likelihood")
+"""The arguments that are always a table with a `kind`; others may be numbers, or a name."""
+FUNCTION = re.compile(r"[\w.]+:[\w.]+")
 
 
 def load(path: str | Path, allow_import: bool = False) -> Plan:
@@ -42,11 +82,11 @@ def load(path: str | Path, allow_import: bool = False) -> Plan:
     try:
         return loads(text, path.parent, allow_import)
     except InvalidInput as error:
-        raise InvalidInput(f"{path.name}{', ' if str(error).startswith('line ') else ': '}{error}") from None
+        raise InvalidInput(f"{path.name}{', ' if str(error).startswith('key ') else ': '}{error}") from None
 
 
 def loads(text: str, folder: str | Path = ".", allow_import: bool = False) -> Plan:
-    """Read the plan in a TOML document; `InvalidInput` gives the line and the key that is wrong."""
+    """Read the plan in a TOML document; `InvalidInput` gives the key that is wrong."""
     try:
         table = tomllib.loads(text)
     except RecursionError:
@@ -54,103 +94,94 @@ def loads(text: str, folder: str | Path = ".", allow_import: bool = False) -> Pl
     # Of TOML, or a number of thousands of digits.
     except ValueError as error:
         raise InvalidInput(f"The plan is not valid TOML: {error}.") from None
-    return _Reader(text, table, Path(folder), allow_import).plan()
-
-
-def line_of(text: str, path: tuple) -> int:
-    """The line of a key of a TOML document, which `tomllib` does not tell; `path` is such as `("target", "groups", 0, "Z")`.
-
-    ```python
-    from gyromc.io.planfiles import line_of
-    assert line_of("a = 1\\n[b]\\nc = {d = 2}", ("b", "c", "d")) == 3
-    ```
-    """
-    lines = text.split("\n")
-    names = [key for key in path if isinstance(key, str)]
-    first = found = 0
-    for number, line in enumerate(lines):
-        if not any(name in line for name in names):
-            continue
-        # The lines before, and this one's key without its value: where both are TOML, this line begins a statement.
-        before = "\n".join(lines[:number])
-        stub = line if line.lstrip().startswith("[") else f"{line.partition('=')[0]} = 0"
-        try:
-            known, now = (_depth(tomllib.loads(document), path) for document in (before, f"{before}\n{stub}"))
-        except ValueError:
-            continue
-        if known > found:
-            break
-        if now > found:
-            first, found = number, now
-    # What is left of the path are keys of inline tables, in the lines of that statement.
-    place = sum(len(line) + 1 for line in lines[:first])
-    for key in path[found:]:
-        if isinstance(key, str) and (inner := re.compile(rf"[\"']?{re.escape(key)}[\"']?\s*[=.]").search(text, place)):
-            place = inner.start()
-    return text.count("\n", 0, place) + 1
-
-
-def _depth(table: Any, path: tuple) -> int:
-    """How many keys of a path there are in a table."""
-    for depth, key in enumerate(path):
-        inside = (isinstance(table, dict) and key in table) or (isinstance(table, list) and key in range(len(table)))
-        if not inside:
-            return depth
-        table = table[key]
-    return len(path)
+    return _Reader(Path(folder), allow_import).plan(table)
 
 
 class _Reader:
-    """One reading of a plan file."""
+    """One reading of a plan file. `path` is that of a key, such as `("target", "groups", 0, "Z")`."""
 
-    def __init__(self, text: str, table: dict[str, Any], folder: Path, allow_import: bool):
-        self.text, self.table, self.folder, self.allow_import = text, table, folder, allow_import
+    def __init__(self, folder: Path, allow_import: bool):
+        self.folder, self.allow_import = folder, allow_import
 
-    def plan(self) -> Plan:
+    def plan(self, table: dict[str, Any]) -> Plan:
         """The plan of the whole document."""
-        table = self.table
-        self.known(table, PLAN.arguments, "the plan", ())
-        for name in PLAN.required:
-            if name == "step_size":
-                self.check(name in table, "The plan needs a number `step_size`.", ())
-            else:
-                self.check(isinstance(table.get(name), dict), f"The plan needs a table [{name}].", (name,))
-        fields = {}
-        for name, given in table.items():
-            if name == "dynamics" and str(given.get("kind")).lower() in COUNTED:
-                target = fields.get("target") or self.value(Type.TARGET, table["target"], ("target",))
-                fields["target"] = target
-                given = ({} if target.dim is None else {"dim": target.dim}) | given
-            if name not in fields:
-                fields[name] = self.value(PLAN.arguments[name], given, (name,))
+        self.known(table, inspect.signature(Plan).parameters, "The plan", ())
+        for name in ("target", "dynamics", "observables"):
+            self.check(isinstance(table.get(name), dict), f"The plan needs a table [{name}].", ())
+        self.check("step_size" in table, "The plan needs a number `step_size`.", ())
+        fields = {"target": self.value(table["target"], ("target",))}
+        given = table["dynamics"]
+        make, dim = self.maker(given, ("dynamics",), "dynamics"), fields["target"].dim
+        if dim is not None and "dim" in inspect.signature(make).parameters:
+            table = {**table, "dynamics": {"dim": dim, **given}}
+        fields |= {name: self.value(table[name], (name,)) for name in table if name != "target"}
         return self.made(Plan, fields, ())
 
-    def value(self, wanted: Type, given: Any, path: tuple) -> Any:
-        """What stands for an argument of this type."""
-        if wanted.plain is not None:
-            return self.plain(wanted, given, path)
-        if wanted is Type.FUNCTION or (wanted in (Type.STEP_SIZE, Type.START) and isinstance(given, str)):
-            return self.function(wanted, given, path)
-        if wanted is Type.OBSERVABLES:
-            return {name: self.value(Type.OBSERVABLE, h, (*path, name)) for name, h in given.items()}
-        if wanted is Type.GROUPS:
-            self.right(isinstance(given, list), wanted, given, path)
-            return tuple(self.arguments(GROUP, entry, (*path, i)) for i, entry in enumerate(given))
-        if wanted is Type.PRIORS or (wanted is Type.SCHEME and isinstance(given, str)):
-            return given
-        if wanted in NUMERIC and not (isinstance(given, dict) and "kind" in given):
-            return self.numbers(wanted, given, path)
-        if wanted is Type.TARGET:
-            given = self.with_data(given, path)
-        return self.piece(given, path, KINDS[wanted])
+    def value(self, given: Any, path: tuple) -> Any:
+        """What is passed for an argument: a piece, a function, an array, or what stands there."""
+        name = path[-1]
+        if path == ("observables",):
+            return {h: self.piece(table, (name, h), "observable") for h, table in given.items()}
+        if name in TABLES or (name in KINDS and isinstance(given, dict) and "kind" in given):
+            return self.piece(given, path, name)
+        if isinstance(given, dict):
+            if set(given) == {"npy"}:
+                return self.stored(given["npy"], path)
+            found = {key: self.value(entry, (*path, key)) for key, entry in given.items()}
+            return {key: np.asarray(x, float) if _numeric(x) else x for key, x in found.items()}
+        if name in ("X_file", "y_file"):
+            return self.file(given, path)
+        if name == "groups" and isinstance(given, list):
+            return tuple(self.arguments(targets.Group, "group", entry, (*path, i)) for i, entry in enumerate(given))
+        if isinstance(given, str) and (name == "start" or FUNCTION.fullmatch(given)):
+            remedy = "Add `--allow-import` (in Python `allow_import=True`) if you trust the file and the module."
+            return self.made(lambda: find_function(given, self.allow_import, {}, remedy), {}, path)
+        # NumPy would take truth values for numbers.
+        good = not isinstance(given, list) or not re.search("True|False", str(given))
+        self.check(good, f"`{name}` must hold numbers: got {shown(given)}.", path)
+        return given
 
-    def plain(self, wanted: Type, given: Any, path: tuple) -> Any:
-        """A number, a text or a truth value; 1.0 is a whole number, as in JSON Schema."""
-        if wanted is Type.WHOLE and isinstance(given, float) and given.is_integer():
-            given = int(given)
-        right = isinstance(given, wanted.plain or ()) and (wanted is Type.FLAG or not isinstance(given, bool))
-        self.right(right, wanted, given, path)
-        return self.file(given, path) if wanted is Type.FILE else given
+    def piece(self, given: Any, path: tuple, argument: str) -> Any:
+        """The piece that a table describes by its `kind` and that kind's own arguments."""
+        make = self.maker(given, path, argument)
+        rest = {name: value for name, value in given.items() if name != "kind"}
+        if argument == "target" and "csv" in rest:
+            rest |= self.rows(rest, path)
+            rest = {name: value for name, value in rest.items() if name not in ("csv", "response", "intercept")}
+        return self.arguments(make, given["kind"], rest, path)
+
+    def maker(self, given: Any, path: tuple, argument: str) -> Callable:
+        """What makes the kind of a table; `LinearRegression`, as in Python, is `linear_regression`."""
+        where = ".".join(map(str, path))
+        self.check(isinstance(given, dict), f"[{where}] must be a table with a `kind`: got {shown(given)}.", path)
+        among, kind = KINDS[argument], given.get("kind")
+        plain = {name.replace("_", ""): make for name, make in among.items()}
+        make = plain.get(str(kind).replace("_", "").lower())
+        if make is None:
+            hint = did_you_mean(str(kind), list(among), "There are:", 1) if kind else ""
+            said = f"[{where}] needs a `kind` of {', '.join(among)}: got {shown(kind)}. {hint}"
+            raise InvalidInput(_keyed(said, (*path, "kind")))
+        return make
+
+    def arguments(self, make: Callable, kind: str, given: Any, path: tuple) -> Any:
+        """What a kind makes of its arguments."""
+        where = f"[{'.'.join(map(str, path))}] of kind {kind!r}"
+        self.check(isinstance(given, dict), f"{where} must be a table: got {shown(given)}.", path)
+        taken = {name: p for name, p in inspect.signature(make).parameters.items() if p.kind is not p.VAR_KEYWORD}
+        self.known(given, taken, where, path)
+        missing = [name for name, p in taken.items() if p.default is p.empty and name not in given]
+        self.check(not missing, f"{where} lacks {', '.join(missing)}.", path)
+        return self.made(make, {name: self.value(entry, (*path, name)) for name, entry in given.items()}, path)
+
+    def made(self, make: Callable, arguments: dict[str, Any], path: tuple) -> Any:
+        """What a function returns; an error in it gets the key of the argument that it names."""
+        try:
+            return make(**arguments)
+        except InvalidInput as error:
+            text = str(error)
+            named = [(name,) for name in re.findall(r"`(\w+)", text) if name in arguments]
+            among = [("observables", h) for h in arguments.get("observables", ()) if f"Observable {h!r}" in text]
+            raise InvalidInput(_keyed(text, (*path, *(among or named or [()])[0]))) from None
 
     def file(self, name: Any, path: tuple) -> Path:
         """The path of a file that exists, from the folder of the plan file on."""
@@ -158,120 +189,48 @@ class _Reader:
         self.check(os.path.isfile(place), f"The file {shown(str(place))} does not exist.", path)
         return place
 
-    def piece(self, given: Any, path: tuple, among: Mapping[str, PieceKind]) -> Any:
-        """The piece that a table describes by its `kind` and that kind's own arguments."""
-        where = ".".join(map(str, path))
-        self.check(isinstance(given, dict), f"[{where}] must be a table with a `kind`: got {shown(given)}.", path)
-        kind, name = kind_named(given.get("kind"), among), given.get("kind")
-        if kind is None:
-            hint = f" got {shown(name)}.{_near(name, among)}"
-            raise self.error(f"[{where}] needs a `kind` of {', '.join(among)}:{hint}", (*path, "kind"))
-        return self.arguments(kind, {key: value for key, value in given.items() if key != "kind"}, path)
-
-    def arguments(self, kind: PieceKind, given: Any, path: tuple) -> Any:
-        """What a kind makes of its arguments."""
-        where = f"[{'.'.join(map(str, path))}] of kind {kind.name!r}"
-        self.check(isinstance(given, dict), f"{where} must be a table: got {shown(given)}.", path)
-        self.known(given, kind.arguments, where, path)
-        missing = [name for name in kind.required if name not in given]
-        self.check(not missing, f"{where} lacks {', '.join(missing)}.", path)
-        read = {
-            name: value if isinstance(value, np.ndarray) else self.value(kind.arguments[name], value, (*path, name))
-            for name, value in given.items()
-        }
-        return self.made(kind.make, read, path)
-
-    def made(self, make: Any, arguments: dict[str, Any], path: tuple) -> Any:
-        """What a function returns; an error in it gets the line of the argument that it names."""
-        try:
-            return make(**arguments)
-        except InvalidInput as error:
-            text = str(error)
-            named = [(name,) for name in re.findall(r"`(\w+)", text) if name in arguments]
-            among = [("observables", h) for h in arguments.get("observables", ()) if f"Observable {h!r}" in text]
-            raise self.error(text, (*path, *(among or named or [()])[0])) from None
-
-    def function(self, wanted: Type, given: Any, path: tuple) -> Any:
-        """The function of a name, which is imported where that is allowed."""
-        self.right(isinstance(given, str) and ":" in given, wanted, given, path)
-        remedy = "Add `--allow-import` (in Python `allow_import=True`) if you trust the file and the module."
-        try:
-            return find_function(given, self.allow_import, {}, remedy)
-        except InvalidInput as error:
-            raise self.error(str(error), path) from None
-
-    def numbers(self, wanted: Type, given: Any, path: tuple) -> Any:
-        """Numbers as they stand, those of a .npy file, or a table of such."""
-        if isinstance(given, dict) and set(given) == {"npy"}:
-            return self.stored(given["npy"], path)
-        if isinstance(given, dict) and wanted in (Type.PARAMETERS, Type.START):
-            found = {name: self.numbers(wanted, value, (*path, name)) for name, value in given.items()}
-            return {name: np.asarray(x, float) if isinstance(x, int | float | list) else x for name, x in found.items()}
-        self.right(_numeric(given), wanted, given, path)
-        return given
-
     def stored(self, name: Any, path: tuple) -> np.ndarray:
         """The array of a .npy file, which holds numbers alone."""
         place = self.file(name, path)
         try:
             found = np.load(place, allow_pickle=False)
         except (ValueError, OSError, EOFError) as error:
-            raise self.error(f"{place} cannot be read as an array of numbers ({error}).", path) from None
+            raise InvalidInput(_keyed(f"{place} cannot be read as an array of numbers ({error}).", path)) from None
         numeric = isinstance(found, np.ndarray) and found.dtype.kind in "fiub"
         self.check(numeric, f"{place} holds no array of numbers.", path)
         return found
 
-    def with_data(self, table: Any, path: tuple) -> Any:
-        """Replace a regression's `csv`, `response` and `intercept` by the X and y that the CSV file holds."""
-        if not isinstance(table, dict) or "csv" not in table:
-            return table
-        rest = {name: value for name, value in table.items() if name not in DATA}
-        plain = ("csv", "intercept")
-        read = {name: self.value(DATA[name], table[name], (*path, name)) for name in plain if name in table}
-        place = self.folder / read["csv"]
-        missing = f"[target] names the data file {shown(str(place))}, which does not exist."
-        self.check(os.path.isfile(place), missing, (*path, "csv"))
+    def rows(self, table: Mapping[str, Any], path: tuple) -> dict[str, np.ndarray]:
+        """The X and y of a regression whose table names a CSV file."""
+        intercept = self.made(lambda: flag(table.get("intercept", False), "intercept"), {}, (*path, "intercept"))
+        place = self.file(table["csv"], (*path, "csv"))
         names, rows = read_numbers(place, place.name)
         response = table.get("response")
-        if response not in names:
-            listed = f"[target] needs `response`, a column of {place.name}: {', '.join(names)}. Got {shown(response)}."
-            raise self.error(listed, (*path, "response"))
+        listed = f"[target] needs `response`, a column of {place.name}: {', '.join(names)}. Got {shown(response)}."
+        self.check(response in names, listed, (*path, "response"))
         column = names.index(response)
         X = np.delete(rows, column, axis=1)
-        if read.get("intercept", False):
-            X = np.concatenate([np.ones((len(X), 1)), X], axis=1)
-        return {**rest, "X": X, "y": rows[:, column]}
+        return {"X": np.column_stack([np.ones(len(X)), X]) if intercept else X, "y": rows[:, column]}
 
     def known(self, table: Mapping[str, Any], accepted: Iterable[str], where: str, path: tuple) -> None:
         for key in table:
-            listed = f"{where} has no key {key!r}.{_near(key, accepted)} It takes {', '.join(accepted)}."
-            self.check(key in accepted, listed, (*path, key))
-
-    def right(self, condition: object, wanted: Type, given: Any, path: tuple) -> None:
-        self.check(condition, f"`{path[-1]}` must be {wanted.words}: got {shown(given)}.", path)
+            hint = did_you_mean(key, list(accepted), "It takes", 1)
+            self.check(key in accepted, f"{where} has no key {key!r}. {hint}", (*path, key))
 
     def check(self, condition: object, message: str, path: tuple) -> None:
-        if not condition:
-            raise self.error(message, path)
+        require(condition, _keyed(message, path))
 
-    def error(self, message: str, path: tuple) -> InvalidInput:
-        """The error with the line and the key in front; the nearest table's where the key itself is missing."""
-        if message.startswith("line "):
-            return InvalidInput(message)
-        path = path[: _depth(self.table, path)]
-        where = f"line {line_of(self.text, path)}, key `{'.'.join(map(str, path))}`: " if path else ""
-        return InvalidInput(where + message)
+
+def _keyed(message: str, path: tuple) -> str:
+    """The message with the key in front, once."""
+    known = message.startswith("key ") or not path
+    return message if known else f"key `{'.'.join(map(str, path))}`: {message}"
 
 
 def _numeric(value: Any) -> bool:
     if isinstance(value, list):
         return all(map(_numeric, value))
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _near(word: Any, words: Iterable[str]) -> str:
-    close = difflib.get_close_matches(str(word), list(words), n=1)
-    return f" Did you mean {close[0]!r}?" if close else ""
+    return isinstance(value, int | float)
 
 
 def text_of(plan: Plan, source: Path, destination: Path) -> str:

@@ -1,9 +1,7 @@
 """The twelve experiments of the paper's §6 as values: problems, samplers, step sizes, and how much of them a profile runs.
 
-A problem is a potential U, a gradient oracle and observables h; an experiment adds a sampler (D, Q) and step sizes, and
-`Experiment.plan` returns the plan of one cell. `CATALOGUE` maps names to experiments, `select` returns experiments by name and
-suggests near names, `PROFILES` says which step sizes and how many chains are run. Step sizes and sampler parameters are the
-paper's; every other choice (data seed, split, test row, ddof, start) is a recorded field. Nothing is run here.
+A problem is a potential U, a gradient oracle and observables h; an experiment adds a sampler (D, Q) and step sizes. Step sizes
+and sampler parameters are the paper's; every other choice (data seed, split, test row, ddof, start) is a recorded field.
 """
 
 import abc
@@ -16,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from gyromc import datasets, dynamics, observables, oracles, targets
-from gyromc.checks import require, whole
+from gyromc.checks import one_of, require, whole
 from gyromc.plan import Plan, paper_steps
 from gyromc.show.numbers import did_you_mean
 
@@ -28,8 +26,7 @@ U_DIRECTION = (math.sqrt(2) / 2, -math.sqrt(2) / 2, 0.0)
 class PaperProblem(abc.ABC):
     """A target with its oracle and observables; the fields are the choices that the paper does not state.
 
-    `primary` names the observable of the paper's panels, `even` one whose mean shows the O(η) bias, or None; `family` is
-    `quadratic`, `nonquadratic`, `linear` or `logistic`.
+    `primary` names the observable of the paper's panels, `even` one whose mean shows the O(η) bias, or None.
     """
 
     family: ClassVar[str]
@@ -45,11 +42,6 @@ class PaperProblem(abc.ABC):
     @abc.abstractmethod
     def formulas(self) -> Mapping[str, str]:
         """U, h, oracle and reference as text."""
-
-    @property
-    def predicted(self) -> tuple[str, ...]:
-        """The observables that are predicted."""
-        return (self.primary,) if self.even is None else (self.primary, self.even)
 
     @functools.cached_property
     def gaussian(self) -> bool:
@@ -173,12 +165,8 @@ class HeartDisease(PaperProblem):
 
 ROLE_NAMES = {"nonreversible": "non-reversible", "reversible": "reversible baseline", "sgld": "plain SGLD"}
 """The dynamics compared: the paper's sampler, its baseline (same D, Q = 0), and plain SGLD (D = I, Q = 0)."""
-ROLES = tuple(ROLE_NAMES)
-
 CYCLE = np.array([[0.0, -1.0, 1.0], [1.0, 0.0, -1.0], [-1.0, 1.0, 0.0]])
 """J₁ of the paper's §6."""
-
-
 TITLES = {
     "quadratic": "on a quadratic potential",
     "nonquadratic": "on a non-quadratic potential",
@@ -190,50 +178,37 @@ TITLES = {
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Sampler:
-    """A sampler of the paper: its name there, its parameters as text and as numbers, and the pair (D, Q) for d parameters."""
+    """A sampler of the paper: its name there, its parameters as text, and the pair (D, Q) for d parameters."""
 
     label: str
     formula: str
-    parameters: Mapping[str, Any]
     dynamics: Callable[[int], dynamics.Dynamics]
 
 
-def rotation(scale: float = 1.0, blocks: bool = False) -> Sampler:
-    """SGNLMC: J is `scale` times J₁ (d = 3), or times 2 × 2 blocks if `blocks`."""
-    formula = f"J = {'' if scale == 1 else f'{scale:g} '}{'blockdiag([[0, -1], [1, 0]])' if blocks else 'J₁'}"
-
-    def pair(dim: int) -> dynamics.Dynamics:
-        return dynamics.nonreversible(dynamics.rotations(dim, scale) if blocks else scale * CYCLE)
-
-    return Sampler("SGNLMC", formula, {"scale": scale, "blocks": blocks}, pair)
+def rotation(scale: float) -> Sampler:
+    """SGNLMC: J is a multiple of J₁ (d = 3)."""
+    formula = f"J = {'' if scale == 1 else f'{scale:g} '}J₁"
+    return Sampler("SGNLMC", formula, lambda dim: dynamics.nonreversible(scale * CYCLE))
 
 
 def high_resolution(alpha: float, gamma: float) -> Sampler:
-    """SGHFHRMC with α and γ."""
-    numbers = {"alpha": alpha, "gamma": gamma}
-    return Sampler("SGHFHRMC", f"α = {alpha:g}, γ = {gamma:g}", numbers, lambda dim: dynamics.hfhr(dim, alpha, gamma))
+    """SGHFHRMC."""
+    return Sampler("SGHFHRMC", f"α = {alpha:g}, γ = {gamma:g}", lambda dim: dynamics.hfhr(dim, alpha, gamma))
 
 
 def gradient_adjusted(a: float, gamma: float, C: float | tuple[float, ...]) -> Sampler:
-    """SGGAULMC with a, γ and C: a diagonal, or one number for a multiple of the identity."""
+    """SGGAULMC; C is a diagonal, or one number for a multiple of the identity."""
     matrix = f"{C:g} I" if isinstance(C, int | float) else f"diag({', '.join(f'{c:g}' for c in C)})"
-    formula, numbers = f"a = {a:g}, γ = {gamma:g}, C = {matrix}", {"a": a, "gamma": gamma, "C": C}
-    return Sampler("SGGAULMC", formula, numbers, lambda dim: dynamics.gaul(np.full(dim, C), a, gamma))
+    formula = f"a = {a:g}, γ = {gamma:g}, C = {matrix}"
+    return Sampler("SGGAULMC", formula, lambda dim: dynamics.gaul(np.full(dim, C), a, gamma))
 
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
     """One figure of the paper: two panels, three dynamics, several step sizes.
 
-    **Attributes:**
-
-    - `name`: for the command line and the report.
-    - `problem`: target, oracle and observables, with the choices that the paper does not state as fields.
-    - `sampler`: (D, Q).
-    - `step_sizes`: the published η, the largest first.
-    - `start`: θ₀, one number for all coordinates (r₀ = 0); 0, as the paper does not state it.
-    - `seed`: of the noise; chain r of each dynamics has the same noise at the same η.
-    - `dtype`: the precision of the run.
+    `step_sizes` are the published η, the largest first; `start` is θ₀, one number for all coordinates (r₀ = 0). Chain r of each
+    dynamics has the same noise at the same η, from `seed`.
 
     ```python
     from gyromc.paper import CATALOGUE
@@ -252,35 +227,34 @@ class Experiment:
 
     @property
     def title(self) -> str:
-        """The sampler and the kind of problem."""
         return f"{self.sampler.label} {TITLES[self.problem.family]}"
 
     @functools.cached_property
     def dynamics(self) -> Mapping[str, dynamics.Dynamics]:
-        """The dynamics by role; without `sgld` where the baseline is plain SGLD already."""
+        """The dynamics by role; without `sgld` where the baseline is plain SGLD already (D = I, Q = 0)."""
         dim = self.problem.pieces["target"].dim
         own, sgld = self.sampler.dynamics(dim), dynamics.overdamped(dim)
         if not own.augmented:
-            # The same (D, Q): D = I, Q = 0.
             return {"nonreversible": own, "reversible": sgld}
         return {"nonreversible": own, "reversible": own.reversible(), "sgld": sgld}
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """Which of `ROLES` this experiment compares."""
         return tuple(self.dynamics)
 
     def plan(self, step_size: float, dynamics: str = "nonreversible", num_chains: int = 2000, **changes) -> Plan:
         """Return the plan of one cell, with N = ⌊η⁻²⌋ steps."""
-        require(dynamics in ROLES, f"`dynamics` must be one of {', '.join(ROLES)}: got {dynamics!r}.")
+        role = one_of(dynamics, ROLE_NAMES, "dynamics")
         fields = {
             **self.problem.pieces,
-            "dynamics": self.dynamics.get(dynamics, self.dynamics["reversible"]),
+            "dynamics": self.dynamics.get(role, self.dynamics["reversible"]),
             "start": None if self.start == 0 else np.full(self.problem.pieces["target"].dim, self.start),
             "seed": self.noise_seed(step_size),
             "dtype": self.dtype,
+            "step_size": step_size,
+            "num_chains": num_chains,
         }
-        return Plan(**{**fields, "step_size": step_size, "num_chains": num_chains, **changes})
+        return Plan(**{**fields, **changes})
 
     def noise_seed(self, step_size: float) -> int:
         """The plan's seed: different for each η, the same for each dynamics, so that comparisons are paired."""
@@ -309,27 +283,17 @@ class Profile:
     sensitivity: "Profile | None" = None
 
     def step_sizes(self, experiment: Experiment) -> tuple[float, ...]:
-        """Return the step sizes that this profile runs."""
         kept, published = self.num_step_sizes[experiment.problem.family], experiment.step_sizes
         return tuple(published[k] for k in kept) if isinstance(kept, tuple) else published[:kept]
 
     def chains(self, experiment: Experiment) -> int:
-        """Return R."""
         return self.num_chains[experiment.problem.family]
 
     def chain_steps(self, experiment: Experiment) -> int:
-        """Return the steps over all chains, dynamics and step sizes."""
+        """The steps over all chains, dynamics and step sizes."""
         steps = sum(paper_steps(eta) for eta in self.step_sizes(experiment))
         return len(experiment.roles) * self.chains(experiment) * steps
 
-
-_SENSITIVITY = Profile(
-    name="sensitivity",
-    num_chains={"quadratic": 256, "nonquadratic": 256, "linear": 64, "logistic": 64},
-    num_step_sizes=dict.fromkeys(TITLES, None),
-    reference_draws=2**17,
-    digits=4,
-)
 
 PROFILES: Mapping[str, Profile] = {
     "quick": Profile(
@@ -345,10 +309,15 @@ PROFILES: Mapping[str, Profile] = {
         num_step_sizes=dict.fromkeys(TITLES, None),
         reference_draws=2**20,
         digits=6,
-        sensitivity=_SENSITIVITY,
+        sensitivity=Profile(
+            name="sensitivity",
+            num_chains={"quadratic": 256, "nonquadratic": 256, "linear": 64, "logistic": 64},
+            num_step_sizes=dict.fromkeys(TITLES, None),
+            reference_draws=2**17,
+            digits=4,
+        ),
     ),
 }
-"""The profiles by name."""
 
 STARTS = (0.0, 1.0)
 DATA = {"linear": ("data_seed", range(10)), "logistic": ("split_seed", range(5))}
@@ -368,7 +337,7 @@ def variants(experiment: Experiment) -> list[Experiment]:
     return made
 
 
-_RATES = {
+RATES = {
     "scan": {"quadratic": 6e6, "nonquadratic": 5e6, "linear": 2e6, "logistic": 0.5e6},
     "lanes": {"quadratic": 120e6, "nonquadratic": 100e6, "linear": 30e6, "logistic": 8e6},
 }
@@ -377,8 +346,7 @@ _RATES = {
 
 def seconds(experiment: Experiment, chain_steps: float, engine: str = "scan") -> float:
     """The approximate time of so many chain-steps of an experiment on two cores."""
-    rates = _RATES.get(engine, _RATES["scan"])
-    return chain_steps / rates[experiment.problem.family]
+    return chain_steps / RATES.get(engine, RATES["scan"])[experiment.problem.family]
 
 
 def _halvings(first: float, count: int) -> tuple[float, ...]:
@@ -396,7 +364,11 @@ _LINEAR = {
     "gaul": (gradient_adjusted(a=0.3, gamma=4.0, C=2.0), _halvings(0.025, 5)),
 }
 _LOGISTIC = {
-    "nld": rotation(scale=1.0113, blocks=True),
+    "nld": Sampler(
+        "SGNLMC",
+        "J = 1.0113 blockdiag([[0, -1], [1, 0]])",
+        lambda dim: dynamics.nonreversible(dynamics.rotations(dim, 1.0113)),
+    ),
     "hfhr": high_resolution(alpha=0.1, gamma=40.0),
     "gaul": gradient_adjusted(a=0.1, gamma=73.5, C=5.0),
 }

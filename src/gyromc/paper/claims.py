@@ -1,11 +1,8 @@
 """The claims of the paper's §6 as values: a quantity, a relation, an interval and a verdict; and the statistics they rest on.
 
-Input: errors μ̂ - μ of R chains and predictions of one experiment. Output: RMSEs, their ratios and slope with bootstrap intervals,
-tests of normality, and `Claim`s. All resampling is seeded, so a report rebuilt from the same averages has the same digits.
-
-A claim about the limit η → 0 is judged at the smallest η run. It is confirmed when its interval lies within the tolerance,
-refuted when the interval lies outside and smaller steps do not bring it nearer, and otherwise not resolved. `judged_at` withdraws
-verdicts that some of the step sizes cannot decide.
+Input: errors μ̂ - μ of R chains and predictions of one experiment. A claim about the limit η → 0 is judged at the smallest η run:
+confirmed when its interval lies within the tolerance, refuted when the interval lies outside and smaller steps do not bring it
+nearer, and otherwise not resolved. All resampling is seeded.
 """
 
 import dataclasses
@@ -20,7 +17,7 @@ from scipy import special
 
 
 def rmse(errors: np.ndarray) -> tuple[float, float]:
-    """Return √mean(e²) and its standard error, by the delta method."""
+    """√mean(e²) and its standard error, by the delta method."""
     square = errors**2
     value = math.sqrt(square.mean())
     return value, float(square.std(ddof=1) / math.sqrt(square.size) / (2 * value))
@@ -32,24 +29,19 @@ class Bootstrap:
     def __init__(self, num_chains: int, draws: int = 2000, seed: int = 0):
         rng = np.random.default_rng(seed)
         self.weights = rng.multinomial(num_chains, np.full(num_chains, 1 / num_chains), size=draws).astype(np.float32)
-        # Independent resampling at each step size.
-        self.orders = [rng.permutation(draws) for _ in range(32)]
 
     def rmse(self, errors: np.ndarray, column: int = 0) -> np.ndarray:
-        """RMSE of each resample; failed chains (NaN) are omitted. Each `column` has an independent resampling.
-
-        Errors are an array over chains, or chains × observables.
-        """
+        """RMSE of each resample of chains (× observables), without failed chains; each `column` is resampled independently."""
         alive = np.isfinite(errors)
         square = np.where(alive, errors, 0.0) ** 2
-        weights = self.weights[self.orders[column % len(self.orders)]]
+        weights = np.roll(self.weights, column, axis=0)
         scale = square.max() or 1.0
         sums = weights @ (square / scale).astype(np.float32)
         return np.sqrt(sums.astype(float) * scale / np.maximum(weights @ alive.astype(np.float32), 1))
 
 
 def interval(resamples: np.ndarray, level: float = 0.95) -> tuple[float, float]:
-    """Return the central interval of resampled values."""
+    """The central interval of resampled values."""
     low, high = np.quantile(resamples, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 
@@ -57,10 +49,7 @@ def interval(resamples: np.ndarray, level: float = 0.95) -> tuple[float, float]:
 def rmse_ratio(
     ours: np.ndarray, theirs: np.ndarray, bootstrap: Bootstrap, column: int = 0, level: float = 0.95
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the ratio of two RMSEs and the ends of its paired bootstrap interval.
-
-    Errors are an array over chains, or chains × observables; a chain that failed in one of them (NaN) is left out of both.
-    """
+    """The ratio of two RMSEs and the ends of its paired bootstrap interval; a chain that failed in one is left out of both."""
     both = np.isfinite(ours) & np.isfinite(theirs)
     ours, theirs = np.where(both, ours, np.nan), np.where(both, theirs, np.nan)
     ratio = np.sqrt(np.nanmean(ours**2, axis=0) / np.nanmean(theirs**2, axis=0))
@@ -70,32 +59,27 @@ def rmse_ratio(
 
 
 def slope(step_sizes, values: np.ndarray) -> np.ndarray | float:
-    """Return the least-squares slope of log(values) against log(step_sizes), for each resample along the first axis."""
+    """The least-squares slope of log(values) against log(step_sizes), for each resample along the first axis."""
     result = np.polyfit(np.log(step_sizes), np.log(values).T, 1)[0]
     return float(result) if np.ndim(result) == 0 else result
 
 
-def normality(z: np.ndarray) -> dict[str, Any]:
-    """Test normalised errors against N(0, 1); and the line through the Q-Q plot with 95 % intervals.
+def normality(z: np.ndarray, scale_known: bool) -> dict[str, Any]:
+    """The p-value of normalised errors as N(0, 1), and the line through the Q-Q plot with 95 % intervals.
 
-    Kolmogorov-Smirnov against N(0, 1) detects a wrong location, scale or shape; Anderson-Darling, with mean and variance
-    estimated, only a wrong shape.
+    Kolmogorov-Smirnov detects a wrong location, scale or shape; where the scale was estimated from the same errors, Shapiro-Wilk
+    tests the shape.
     """
     # When it is used: it takes long to import.
     from scipy import stats
 
     z = np.sort(z[np.isfinite(z)])
-    n = z.size
-    ks = stats.kstest(z, "norm")
-    statistic, p = anderson_darling(z)
-    slope, intercept = map(float, np.polyfit(normal_scores(n), z, 1))
-    half_slope, half_mean = float(1.96 * z.std() / math.sqrt(2 * n)), float(1.96 * z.std() / math.sqrt(n))
+    test = stats.kstest(z, "norm") if scale_known else stats.shapiro(z)
+    slope, intercept = map(float, np.polyfit(normal_scores(z.size), z, 1))
+    half_mean = float(1.96 * z.std() / math.sqrt(z.size))
+    half_slope = half_mean / math.sqrt(2)
     return {
-        "num": n,
-        "ks_statistic": float(ks.statistic),
-        "ks_p": float(ks.pvalue),
-        "ad_statistic": statistic,
-        "ad_p": p,
+        "p": float(test.pvalue),
         "slope": slope,
         "slope_interval": (slope - half_slope, slope + half_slope),
         "intercept": intercept,
@@ -108,33 +92,9 @@ def normal_scores(n: int) -> np.ndarray:
     return special.ndtri((np.arange(1, n + 1) - 0.5) / n)
 
 
-def anderson_darling(z: np.ndarray) -> tuple[float, float]:
-    """Return the Anderson-Darling statistic for normality with mean and variance estimated, and its p-value.
-
-    The p-value is Stephens' approximation for that case, good to about 10⁻³.
-    """
-    z = np.sort(z)
-    n = z.size
-    u = np.clip(special.ndtr((z - z.mean()) / z.std(ddof=1)), 1e-300, 1 - 1e-16)
-    i = np.arange(1, n + 1)
-    a = float(-n - np.mean((2 * i - 1) * (np.log(u) + np.log1p(-u[::-1])))) * (1 + 0.75 / n + 2.25 / n**2)
-    if a >= 0.6:
-        p = math.exp(1.2937 - 5.709 * a + 0.0186 * a**2) if a < 13 else 0.0
-    elif a >= 0.34:
-        p = math.exp(0.9177 - 4.279 * a - 1.38 * a**2)
-    elif a >= 0.2:
-        p = 1 - math.exp(-8.318 + 42.796 * a - 59.938 * a**2)
-    else:
-        p = 1 - math.exp(-13.436 + 101.14 * a - 223.73 * a**2)
-    return a, min(1.0, max(0.0, p))
-
-
 @functools.lru_cache(maxsize=16)
 def quantile_band(n: int, level: float = 0.95, simulations: int = 600) -> tuple[np.ndarray, np.ndarray]:
-    """Return a band that holds all of n sorted N(0, 1) values with probability `level`.
-
-    Each order statistic has a Beta law; one local level for all of them is found by (seeded) simulation.
-    """
+    """A band that holds all of n sorted N(0, 1) values with probability `level`: their Beta laws at one simulated local level."""
     rng = np.random.default_rng(n)
     i = np.arange(1, n + 1)
     ordered = np.sort(rng.random((simulations, n)), axis=1)
@@ -189,7 +149,7 @@ class Item:
 class Claim:
     """A statement about one experiment, the number that decides it and the verdict.
 
-    `source` is `paper` for the paper's own claims, `beyond` for others; `step_sizes` are those it was judged at.
+    `source` is `paper` for the paper's own claims, `beyond` for others.
     """
 
     key: str
@@ -202,14 +162,13 @@ class Claim:
     verdict: Judgement
     items: tuple[Item, ...]
     reach: Reach
-    step_sizes: tuple[float, ...] = ()
 
 
 def judged_at(claim: Claim, step_sizes: Sequence[float], published: Sequence[float]) -> Claim:
-    """Return a claim with the step sizes it was judged at; its verdict says no more than these can decide.
+    """A claim whose verdict says no more than the step sizes that were run can decide.
 
-    Where some of the published step sizes were left out, a claim about all of them, or about the limit, at most holds at those
-    that were run; without the smallest they do not refute a limit either. One step size is enough to refute a claim about all.
+    Without all published step sizes, a claim about all of them, or about the limit, at most holds at those that were run; without
+    the smallest they do not refute a limit either.
     """
     missing = set(published) - set(step_sizes)
     open_limit = claim.reach is Reach.LIMIT and min(published) in missing
@@ -220,7 +179,7 @@ def judged_at(claim: Claim, step_sizes: Sequence[float], published: Sequence[flo
         return UNRESOLVED if open_limit and verdict is REFUTED else verdict
 
     items = tuple(dataclasses.replace(item, verdict=decided(item.verdict)) for item in claim.items)
-    return dataclasses.replace(claim, verdict=decided(claim.verdict), items=items, step_sizes=tuple(step_sizes))
+    return dataclasses.replace(claim, verdict=decided(claim.verdict), items=items)
 
 
 STATEMENTS = {
@@ -265,10 +224,7 @@ STATEMENTS = {
 
 
 def _claim(kind: str, source: str, judged: Sequence[tuple[Item, float]], key: str | None = None, **words: Any) -> Claim:
-    """A claim holds when every item does. The item with the worst verdict decides; of several the one furthest from holding.
-
-    `judged` are the items with their distance from holding.
-    """
+    """A claim of the items with their distance from holding: the one with the worst verdict, or furthest from it, decides."""
     order = list(Judgement)
     worst, _ = max(judged, key=lambda pair: (-order.index(pair[0].verdict), pair[1]))
     statement, relation, level, reach = STATEMENTS[kind]
@@ -289,7 +245,7 @@ def _claim(kind: str, source: str, judged: Sequence[tuple[Item, float]], key: st
 def _limit(
     where: str, value: float, bounds: tuple[float, float], goal: float, tolerance: float,
     earlier: float | None, at: str, exact: float | None,
-) -> Item:  # fmt: skip
+) -> tuple[Item, float]:  # fmt: skip
     """Judge "→ goal": confirmed inside the tolerance, refuted outside unless smaller steps bring it nearer by a fifth.
 
     `earlier` is the value `at` larger steps. A value that equals the exact finite-step prediction does not refute a limit.
@@ -304,7 +260,7 @@ def _limit(
         verdict = REFUTED if away and stuck and not foretold else UNRESOLVED
     notes = [] if earlier is None else [f"{earlier:.3f} {at}"]
     notes += [] if exact is None else [f"exact theory at these step sizes: {exact:.3f}"]
-    return Item(where, value, bounds, verdict, "; ".join(notes))
+    return Item(where, value, bounds, verdict, "; ".join(notes)), abs(value - goal)
 
 
 def smaller_error(
@@ -335,8 +291,7 @@ def asymptotic(
         earlier = ratios[-2] if len(ratios) > 1 else None
         predicted = exact_rmse[role][-1] / math.sqrt(etas[-1] * V) if role in exact_rmse else None
         at, before = f"{role}, η = {etas[-1]:g}", "at the step size before"
-        item = _limit(at, ratios[-1], bounds, 1.0, RATIO_TOLERANCE, earlier, before, predicted)
-        judged.append((item, abs(item.value - 1)))
+        judged.append(_limit(at, ratios[-1], bounds, 1.0, RATIO_TOLERANCE, earlier, before, predicted))
     return _claim("asymptotic", source, judged)
 
 
@@ -354,23 +309,22 @@ def half_slope(
         earlier = float(slope(etas[:2], values[:2])) if len(etas) > 2 else None
         predicted = float(slope(small, np.array(exact_rmse[role])[last])) if role in exact_rmse else None
         value, before = float(slope(small, values[last])), "over the two largest step sizes"
-        item = _limit(role, value, bounds, 0.5, SLOPE_TOLERANCE, earlier, before, predicted)
-        judged.append((item, abs(item.value - 0.5)))
+        judged.append(_limit(role, value, bounds, 0.5, SLOPE_TOLERANCE, earlier, before, predicted))
     return _claim("slope", source, judged, count=len(small))
 
 
-def normal_errors(found: Mapping[str, Mapping[str, Any]], key: str, source: str) -> Claim:
-    """(iv) Normalised errors are standard normal, by the tests of `normality` and by the line through the Q-Q plot."""
-    judged, scale_known = [], found["nonreversible"]["scale_known"]
+def normal_errors(found: Mapping[str, Mapping[str, Any]]) -> Claim:
+    """(iv) Normalised errors are standard normal, by the test of `normality` and by the line through the Q-Q plot."""
+    judged = []
     for role, n in found.items():
-        p, (low, high) = n["ks_p" if scale_known else "ad_p"], n["intercept_interval"]
+        p, (low, high) = n["p"], n["intercept_interval"]
         near = max(abs(x) for x in (n["slope_interval"][0] - 1, n["slope_interval"][1] - 1, low, high)) <= QQ_TOLERANCE
         verdict = REFUTED if p < 1e-3 else CONFIRMED if p > 1e-2 and near else UNRESOLVED
-        tests = f"KS p = {n['ks_p']:.3g}, AD p = {n['ad_p']:.3g}"
-        note = f"{tests}, intercept {n['intercept']:+.3f} [{low:+.3f}, {high:+.3f}]"
+        note = f"p = {p:.3g}, intercept {n['intercept']:+.3f} [{low:+.3f}, {high:+.3f}]"
         judged.append((Item(role, n["slope"], n["slope_interval"], verdict, note), -p))
-    test = "Kolmogorov-Smirnov against N(0, 1)" if scale_known else "Anderson-Darling, location and scale estimated"
-    return _claim("normality", source, judged, key, by=found["nonreversible"]["by"], test=test)
+    first = found["nonreversible"]
+    known, estimated = "Kolmogorov-Smirnov against N(0, 1)", "Shapiro-Wilk, location and scale estimated"
+    return _claim("normality", "paper", judged, by=first["by"], test=known if first["scale_known"] else estimated)
 
 
 def exact(z_scores: Cells, values: Cells, kind: str = "exact", name: str = "") -> Claim:

@@ -1,11 +1,8 @@
 """Everything that a reproduction computes: cells, their predictions, and the cache that keeps what is finished.
 
-Each (experiment, dynamics, η) is a cell: a plan, run once and stored as a `Piece`. Input: experiments and a profile. Output: an
-`Outcome`, the averages of every cell and the predictions, the same numbers wherever they were computed: now, earlier, in a run
-that was killed half-way, in this process or in others.
-
-Results are stored under names computed from the content of their plans, the engine and the package version. An entry is an
-archive with checksums, written whole or not at all; a damaged one is computed again, with a warning.
+Each (experiment, dynamics, η) is a cell: a plan, run once and stored as a `Piece`. Output: an `Outcome`, the same numbers
+wherever they were computed: now, in a run that was killed half-way, in this process or in others. Results are archives with names
+computed from the content of their plans, the engine and the package version; a damaged one is computed again.
 """
 
 import contextlib
@@ -27,7 +24,6 @@ from gyromc.io.archive import digest, read_archive, write_archive
 from gyromc.io.codec import Codec
 from gyromc.io.functions import References
 from gyromc.io.runs import CLASSES, SentPlan
-from gyromc.machine import num_threads
 from gyromc.paper.catalogue import Experiment, Profile, seconds, variants
 from gyromc.paper.workers import WorkerTask, computed, fastest, threads_each
 from gyromc.plan import FIELDS, Plan
@@ -35,17 +31,12 @@ from gyromc.show.files import json_text, locked, require_writable
 from gyromc.show.interruption import interruptible
 from gyromc.show.progress import Progress, say
 
-FEW_CHAINS = 256
-"""Too few to fill a GPU: so many are left to the CPU."""
 PREDICTION_SECONDS = {"quadratic": 0.1, "nonquadratic": 6.0, "linear": 0.2, "logistic": 8.0}
 """About how long one prediction takes, by family."""
+ERRORS = ("expectation", "rmse", "rmse_method", "bias", "bias_method", "std")
+"""What is stored of a prediction and depends on η."""
 LOOK_AGAIN = 0.5
 """Seconds between two looks at whether another process still computes."""
-
-CONSTANTS = ("variance", "reversible_variance", "method", "strict")
-"""What is stored of a prediction and does not depend on η."""
-ERRORS = ("expectation", "rmse", "rmse_method", "bias", "bias_method", "std")
-"""What is stored of it and does."""
 
 Index = tuple[str, str, float]
 """(experiment, dynamics, η)."""
@@ -57,14 +48,13 @@ Job = tuple[str, WorkerTask]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Piece:
-    """The results of one plan: the averages of each chain (chains × observables), the engine, the times, failures, warnings."""
+    """The results of one plan: the averages of each chain (chains × observables), the engine, the time, failures, warnings."""
 
     names: tuple[str, ...]
     averages: np.ndarray
     engine: str
     wall_time: float
     failures: tuple[str, ...] = ()
-    compile_time: float = 0.0  # seconds of `wall_time`
     warnings: tuple[str, ...] = ()
 
 
@@ -82,19 +72,18 @@ class Cell:
 
     @property
     def index(self) -> Index:
-        """(experiment, dynamics, η)."""
         return self.experiment.name, self.role, self.step_size
 
     def __str__(self) -> str:
         return f"{self.experiment.name} {self.role} η = {self.step_size:g}"
 
 
-def cells(experiments: Sequence[Experiment], profile: Profile) -> list[Cell]:
-    """Every cell of the experiments, in order."""
+def cells(experiments: Sequence[Experiment], profile: Profile, most: int | None = None) -> list[Cell]:
+    """Every cell of the experiments, in order; of at most so many dynamics each."""
     return [
         Cell(e, role, eta, e.plan(eta, role, num_chains=profile.chains(e)))
         for e in experiments
-        for role in e.roles
+        for role in e.roles[:most]
         for eta in profile.step_sizes(e)
     ]
 
@@ -111,10 +100,7 @@ def fingerprint(plan: Plan, engine: str) -> str:
 
 
 def piece_jobs(todo: Sequence[Cell], engine: str = "auto") -> dict[Index, Job]:
-    """The cells as jobs; those with equal plans have the same key.
-
-    Where the engine is not given, cells with few chains are computed by `lanes`, on the CPU of a machine with a GPU.
-    """
+    """The cells as jobs; those with equal plans have the same key."""
     chosen: dict[object, str] = {}
     found = {}
     for cell in todo:
@@ -123,13 +109,9 @@ def piece_jobs(todo: Sequence[Cell], engine: str = "auto") -> dict[Index, Job]:
         like = (e.sampler, cell.role, e.problem.family, plan.num_chains)
         if like not in chosen:
             chosen[like] = engines.choose(plan, engine)[0]
-            few = plan.num_chains <= FEW_CHAINS and num_threads() > 1 and not engines.ENGINES["lanes"].why_not(plan)
-            if engine == "auto" and chosen[like] == "pallas" and few:
-                chosen[like] = "lanes"
         name = chosen[like]
         expected = 0.2 + seconds(e, plan.gradients, name)
-        task = WorkerTask(str(cell), compute, (SentPlan(plan), name), expected, here=name == "pallas")
-        found[cell.index] = fingerprint(plan, name), task
+        found[cell.index] = fingerprint(plan, name), WorkerTask(str(cell), compute, (SentPlan(plan), name), expected)
     return found
 
 
@@ -149,7 +131,6 @@ def compute(sent: SentPlan, engine: str) -> Piece:
         engine=run.engine,
         wall_time=run.wall_time,
         failures=tuple(map(str, run.failures)),
-        compile_time=run.compile_time,
         warnings=tuple(str(w.message) for w in caught if issubclass(w.category, GyromcWarning)),
     )
 
@@ -159,7 +140,8 @@ def prediction_jobs(todo: Sequence[Cell], digits: int) -> dict[Index, Job]:
     found = {}
     for cell in todo:
         problem = cell.experiment.problem
-        plan = cell.plan.replace(observables={h: cell.plan.observables[h] for h in problem.predicted}, num_chains=1)
+        wanted = {h: cell.plan.observables[h] for h in (problem.primary, problem.even) if h is not None}
+        plan = cell.plan.replace(observables=wanted, num_chains=1)
         task = WorkerTask(f"{cell}: prediction", predict, (SentPlan(plan), digits), PREDICTION_SECONDS[problem.family])
         found[cell.index] = f"prediction-{fingerprint(plan, f'to {digits} digits')}", task
     return found
@@ -168,15 +150,8 @@ def prediction_jobs(todo: Sequence[Cell], digits: int) -> dict[Index, Job]:
 def predict(sent: SentPlan, digits: int) -> dict[str, Any]:
     """Predict for one plan; return what the report uses as plain values."""
     made = gyromc.predict(sent.plan, digits=digits).to_dict()
-    for row in made["observables"].values():
-        row["strict"] = row["strict_reduction"] and row["strict_reduction"]["strict"]
-    return {
-        "observables": {
-            name: {key: row[key] for key in (*CONSTANTS, *ERRORS)} for name, row in made["observables"].items()
-        },
-        "largest_step_size": made["largest_step_size"],
-        "verdicts": made["verdicts"],
-    }
+    rows = {h: {key: row[key] for key in ("variance", "method", *ERRORS)} for h, row in made["observables"].items()}
+    return {"observables": rows, "verdicts": made["verdicts"]}
 
 
 class Cache:
@@ -188,10 +163,7 @@ class Cache:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator["Cache"]:
-        """Wait for another process on this machine that computes for this cache, and keep later ones waiting.
-
-        So no piece is computed twice: the one that waited loads what was stored. The lock ends with its process.
-        """
+        """Wait for another process on this machine that computes for this cache, and keep later ones waiting."""
         with contextlib.ExitStack() as held:
             with interruptible("stopping") as stop:
                 waited = False
@@ -205,11 +177,10 @@ class Cache:
             yield self
 
     def path(self, key: str) -> Path:
-        """Return the path of an entry."""
         return self.directory / f"{key}.gyromc"
 
     def load(self, key: str) -> Any:
-        """Return the entry, or None where there is none; a damaged one is reported and counts as none."""
+        """The entry, or None where there is none; a damaged one is reported and counts as none."""
         if not self.path(key).exists():
             return None
         try:
@@ -235,9 +206,7 @@ def obtain(
 ) -> tuple[dict[str, Any], set[str]]:
     """Load what the cache has, compute the rest, and store each result as soon as it is there.
 
-    Jobs with the same key are one. Ctrl-C raises `Interrupted`.
-
-    **Returns:** the results by key, and the keys of those that were computed now.
+    Jobs with the same key are one. Returns the results by key, and the keys of those that were computed now.
     """
     tasks, shown = dict(jobs), shown or Progress()
     values = {} if fresh else {key: value for key in tasks if (value := cache.load(key)) is not None}
@@ -267,8 +236,7 @@ class Outcome:
 class Computation:
     """The jobs of a reproduction: the pieces and the predictions of its cells and of their variants.
 
-    **Arguments:** as those of `reproduce`. With `workers=None`, the number that is fastest; on a GPU all processors but one, for
-    the jobs that are not for the GPU.
+    Arguments are those of `reproduce`. On a GPU one process computes all.
     """
 
     def __init__(
@@ -283,31 +251,35 @@ class Computation:
         self.cache, self.fresh = cache, fresh
         todo, others = cells(experiments, profile), []
         if profile.sensitivity is not None:
-            others = cells([one for e in experiments for one in variants(e)], profile.sensitivity)
+            # The non-reversible sampler and its baseline.
+            others = cells([one for e in experiments for one in variants(e)], profile.sensitivity, most=2)
         # Where errors are not exact, the prediction at the smallest η is converted to the others.
         smallest = {(e.name, profile.step_sizes(e)[-1]) for e in experiments}
         wanted = [c for c in todo if c.experiment.problem.gaussian or (c.experiment.name, c.step_size) in smallest]
+        # Variants are run where their errors are not exact.
         wanted += [c for c in others if c.experiment.problem.gaussian]
+        self.pieces = piece_jobs([*todo, *(c for c in others if not c.experiment.problem.gaussian)], engine)
         self.predictions = prediction_jobs(wanted, profile.digits)
-        self.pieces = piece_jobs([*todo, *others], engine)
         self.jobs: dict[str, WorkerTask] = {}
         for key, task in (*self.pieces.values(), *self.predictions.values()):
             # A variant that has the plan of a cell is that cell.
             self.jobs.setdefault(key, task)
-        if workers is None and any(task.here for task in self.jobs.values()):
-            workers = max(1, num_threads() - 1)
-        elif workers is None:
+        on_gpu = any(task.arguments[1] == "pallas" for task in self.jobs.values())
+        if workers is None:
             missing = [key for key in self.jobs if fresh or not cache.path(key).exists()]
-            workers = fastest([self.jobs[key].seconds for key in missing])
+            workers = 1 if on_gpu else fastest([self.jobs[key].seconds for key in missing])
         self.workers = whole(workers, "workers", least=1, most=10_000)
+        alone = "On a GPU one process computes: leave `workers` out, or choose an engine of the CPU, such as `lanes`."
+        require(self.workers == 1 or not on_gpu, alone)
 
     @property
     def place(self) -> str:
         """Where pieces are computed, as text."""
-        if self.workers == 1:
-            return "this process"
-        others = f"{self.workers} processes, {threads_each(self.workers)} threads each"
-        return f"this process, on a GPU, and {others}" if any(task.here for task in self.jobs.values()) else others
+        return (
+            "this process"
+            if self.workers == 1
+            else f"{self.workers} processes, {threads_each(self.workers)} threads each"
+        )
 
     def outcome(self, shown: Progress) -> Outcome:
         """Compute what the cache does not have; return all pieces and predictions."""

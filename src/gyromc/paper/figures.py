@@ -1,4 +1,4 @@
-"""The figures of one experiment: RMSE against η, a normal Q-Q plot, and further panels that the paper does not have.
+"""The figures of one experiment: RMSE against η, a normal Q-Q plot, and one that the paper does not have.
 
 Input: one experiment's part of results.json. Output: Matplotlib figures with alternative texts and the numbers in them.
 Colours are distinguishable for colour-blind readers; each dynamics has its own marker and line style, for greyscale print.
@@ -21,8 +21,6 @@ COLOURS = {"nonreversible": "#0072B2", "reversible": "#D55E00", "sgld": "#6B6B6B
 """Okabe and Ito's, and grey."""
 MARKERS = {"nonreversible": "o", "reversible": "s", "sgld": "^"}
 LINES = {"nonreversible": "-", "reversible": (0, (5, 2)), "sgld": (0, (1, 1.5))}
-START_STYLES = (("#009E73", "D"), ("#CC79A7", "v"))
-"""Two more of Okabe and Ito's."""
 RATIO_TICKS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.2, 1.5, 2, 3, 4, 5, 7, 10)
 SIZE = (4.4, 3.5)
 
@@ -41,9 +39,8 @@ class Panel:
 
 
 def panels(name: str, found: dict[str, Any]) -> Iterator[Panel]:
-    """Draw the panels of one experiment from its part of results.json: `rmse`, `qq`, `bias` or `rows`, `sensitivity`."""
-    last = [_sensitivity_panel] if found.get("sensitivity", {}).get("data") else []
-    for draw in (_rmse_panel, _qq_panel, _rows_panel if "rows" in found else _bias_panel, *last):
+    """Draw the panels of one experiment from its part of results.json: `rmse`, `qq`, and `bias` or `rows`."""
+    for draw in (_rmse_panel, _qq_panel, _rows_panel if "rows" in found else _bias_panel):
         with matplotlib.rc_context(FIGURE_STYLE):
             panel = draw(name, found)
             lay_out(panel.figure)
@@ -62,31 +59,6 @@ def _axes(title: str, ylabel: str, etas: Sequence[float] | None = None, xlabel: 
         ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:.3g}".replace("0.", ".", 1)))
         ax.margins(x=0.08)
     return figure, ax
-
-
-def _ratio_axes(title: str, etas: Sequence[float]):
-    """Axes for columns of RMSE ratios, one at every step size, and the function that draws one series of columns.
-
-    That function takes the ratios at every step size, how far from it they are drawn and the width of a column, in factors of 2;
-    it returns where its points are.
-    """
-    figure, ax = _axes(title, "RMSE ratio (below 1: non-reversible wins)", etas)
-    ax.axhline(1, color="#333333", linewidth=0.8)
-    ax.set_yscale("log", base=2)
-    ax.yaxis.set_major_locator(FixedLocator(RATIO_TICKS))
-    ax.yaxis.set_minor_locator(NullLocator())
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:.3g}"))
-
-    def columns(ratios: Sequence[Sequence[float]], place: float, jitter: float, **style: Any) -> list[np.ndarray]:
-        rng = np.random.default_rng(0)
-        places = [
-            eta * 2 ** (place + rng.uniform(-jitter, jitter, len(column)))
-            for eta, column in zip(etas, ratios, strict=True)
-        ]
-        ax.plot(np.concatenate(places), np.concatenate(ratios), linewidth=0, **style)
-        return places
-
-    return figure, ax, columns
 
 
 def _error_bars(ax, etas, values, bars, role: str) -> None:
@@ -133,7 +105,7 @@ RMSE_COLUMNS = ("dynamics", "step_size", "num_steps", "num_chains", "rmse", "low
 
 
 def _theory_lines(ax, etas, cells, role: str, own: bool) -> None:
-    """Draw the asymptotic line √(ηV), the exact finite-step curve, and for logistic runs the independent reference."""
+    """Draw √(ηV), the exact finite-step curve, and for logistic runs the errors about the independent reference."""
     asymptotic, exact = ([c["asymptotic_rmse"] for c in cells], [c["predicted"]["rmse"] for c in cells])
     dotted, open_circles = {"linestyle": (0, (2, 2)), "linewidth": 0.9}, {"markerfacecolor": "none", "markersize": 8}
     lines: list[tuple[bool, Any, str, dict[str, Any]]] = [
@@ -169,36 +141,30 @@ def _legend(ax) -> None:
 
 
 def _qq_panel(name: str, found: dict[str, Any]) -> Panel:
-    rows, summary, by = [], [], found["qq"]["nonreversible"]["paper"]["by"]
+    rows, summary, by = [], [], found["qq"]["nonreversible"]["by"]
     title, ylabel = f"{name}: normal Q-Q at η = {found['step_sizes'][-1]:g}", f"error / {by.removeprefix('the ')}"
     figure, ax = _axes(title, ylabel, xlabel="standard normal quantile")
     for role in ("reversible", "nonreversible"):
         q = found["qq"][role]
-        z = (np.array(q["averages"]) - q["paper"]["center"]) / q["paper"]["scale"]
+        z = (np.array(q["averages"]) - q["center"]) / q["scale"]
         scores = normal_scores(z.size)
         if role == "reversible":
             low, high = quantile_band(z.size)
             ax.fill_between(scores, low, high, color="#999999", alpha=0.25, linewidth=0, label="95 % simultaneous band")
             ax.plot(scores[[0, -1]], scores[[0, -1]], color="#333333", linewidth=0.9, label="y = x")
-        shown = _thinned(z.size)
+        # All of both tails, and enough of the middle.
+        tails = [np.arange(30), np.arange(z.size - 30, z.size)]
+        shown = np.unique(np.concatenate([*tails, np.linspace(0, z.size - 1, 120).round()]).clip(0).astype(int))
         ax.plot(
             scores[shown], z[shown], MARKERS[role], color=COLOURS[role], markersize=3.2, markerfacecolor="none",
             markeredgewidth=0.8, label=ROLE_NAMES[role],
         )  # fmt: skip
         rows += [(role, float(s), float(v)) for s, v in zip(scores, z, strict=True)]
-        summary.append(f"{ROLE_NAMES[role]}: slope {q['paper']['slope']:.3f}, intercept {q['paper']['intercept']:+.3f}")
+        summary.append(f"{ROLE_NAMES[role]}: slope {q['slope']:.3f}, intercept {q['intercept']:+.3f}")
     _legend(ax)
     alt = f"Normal Q-Q plot of normalised errors for {name}. Line through the points, {'; '.join(summary)}."
     caption = f"Errors divided by {by}; the grey band holds all points of a normal sample with probability 95 %."
     return Panel(name, "qq", figure, alt, caption, ("dynamics", "normal_quantile", "normalised_error"), rows)
-
-
-def _thinned(n: int, middle: int = 120, tail: int = 30) -> np.ndarray:
-    """Return the points to draw: all of both tails, and enough of the middle."""
-    if n <= middle + 2 * tail:
-        return np.arange(n)
-    inner = np.unique(np.linspace(tail, n - tail - 1, middle).round().astype(int))
-    return np.concatenate([np.arange(tail), inner, np.arange(n - tail, n)])
 
 
 def _bias_panel(name: str, found: dict[str, Any]) -> Panel:
@@ -230,16 +196,28 @@ def _bias_panel(name: str, found: dict[str, Any]) -> Panel:
 def _rows_panel(name: str, found: dict[str, Any]) -> Panel:
     """Draw RMSE ratios over all test rows, one column of points per step size, the chosen row marked."""
     etas, chosen, table = found["step_sizes"], found["reference"]["chosen"], found["rows"]
-    figure, ax, columns = _ratio_axes(f"{name}: RMSE ratio at every test row", etas)
+    title, ylabel = f"{name}: RMSE ratio at every test row", "RMSE ratio (below 1: non-reversible wins)"
+    figure, ax = _axes(title, ylabel, etas)
+    ax.axhline(1, color="#333333", linewidth=0.8)
+    ax.set_yscale("log", base=2)
+    ax.yaxis.set_major_locator(FixedLocator(RATIO_TICKS))
+    ax.yaxis.set_minor_locator(NullLocator())
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:.3g}"))
     rivals = [role for role in found["roles"] if role != "nonreversible"]
     rows = []
     for j, rival in enumerate(rivals):
         ratios = np.array(table["nonreversible"]["rmse"]) / np.array(table[rival]["rmse"])
-        style = {"marker": MARKERS[rival], "color": COLOURS[rival], "markersize": 3, "alpha": 0.6}
+        # Beside the step size, in factors of 2.
+        middle, scatter = (
+            0.28 * (j - (len(rivals) - 1) / 2),
+            np.random.default_rng(0).uniform(-0.09, 0.09, ratios.shape),
+        )
+        places = np.array(etas)[:, None] * 2 ** (middle + scatter)
+        style = {"color": COLOURS[rival], "markersize": 3, "alpha": 0.6}
         label = f"against {ROLE_NAMES[rival].removesuffix(' baseline')}"
-        places = columns(list(ratios), 0.28 * _place(j, rivals), 0.09, label=label, **style)
+        ax.plot(places.ravel(), ratios.ravel(), MARKERS[rival], label=label, **style)
         stars = {"color": "black", "markersize": 8, "label": None if j else "chosen row"}
-        ax.plot([x[chosen] for x in places], ratios[:, chosen], "*", **stars)
+        ax.plot(places[:, chosen], ratios[:, chosen], "*", **stars)
         rows += [(rival, eta, i, float(r)) for eta, at in zip(etas, ratios, strict=True) for i, r in enumerate(at)]
     _legend(ax)
     share = found["wins"][rivals[0]]["rmse"]
@@ -247,45 +225,3 @@ def _rows_panel(name: str, found: dict[str, Any]) -> Panel:
     alt = f"RMSE ratios over all test rows for {name}. The non-reversible sampler beats its baseline in {summary} of the rows."
     caption = "Ratio of RMSEs about the independent reference, one point per test row; the star is the row of the paper's panels."
     return Panel(name, "rows", figure, alt, caption, ("against", "step_size", "test_row", "rmse_ratio"), rows)
-
-
-def _place(j: int, among: Sequence[Any]) -> float:
-    """How far the j-th of several columns lies from the middle."""
-    return j - (len(among) - 1) / 2
-
-
-def _sensitivity_panel(name: str, found: dict[str, Any]) -> Panel:
-    """Draw the RMSE ratios to the baseline over all variants, a column of points for each start and step size."""
-    study = found["sensitivity"]
-    etas = study["step_sizes"]
-    figure, ax, columns = _ratio_axes(f"{name}: RMSE ratio over data and starts", etas)
-    groups = [g for g in study["groups"] if g["against"] == "reversible"]
-    measured = [g for g in groups if g["about"] == groups[0]["about"]]
-    exact = [g for g in groups if g["about"] == "exact"]
-    for j, group in enumerate(measured):
-        (colour, marker), place = START_STYLES[j % len(START_STYLES)], 0.36 * _place(j, measured)
-        size, alpha = (2, 0.35) if group["cases"] > 50 else (4, 0.7)
-        style = {"marker": marker, "color": colour, "markersize": size, "alpha": alpha}
-        columns(group["ratios"], place, 0.11, label=f"start {group['start']:g}", **style)
-        left, right = (np.array(etas) * 2 ** (place + half) for half in (-0.14, 0.14))
-        medians = [np.median(ratios) for ratios in group["ratios"]]
-        ax.hlines(medians, left, right, color="black", linewidth=1.4, label="" if j else "median", zorder=2)
-    for j, group in enumerate(exact):
-        style = {"marker": "_", "color": "#555555", "markersize": 9, "label": None if j else "exact prediction"}
-        columns(group["ratios"], 0.36 * _place(j, exact), 0.0, **style)
-    _legend(ax)
-    below = [sum(g["cells"][k]["below"] for g in measured) for k in range(len(etas))]
-    cases = sum(g["cases"] for g in measured)
-    shares = ", ".join(f"{count} of {cases} at η = {eta:g}" for count, eta in zip(below, etas, strict=True))
-    alt = f"RMSE ratios to the reversible baseline for {name} over other data and starts. Below 1: {shares}."
-    caption = (
-        f"Ratio of RMSEs to the baseline, one point per case, {study['num_chains']} chains each; the bar is the median."
-    )
-    rows = [
-        (g["about"], g["start"], eta, i, ratio)
-        for g in groups
-        for eta, ratios in zip(etas, g["ratios"], strict=True)
-        for i, ratio in enumerate(ratios)
-    ]
-    columns = ("about", "start", "step_size", "case", "rmse_ratio")
-    return Panel(name, "sensitivity", figure, alt, caption, columns, rows)

@@ -15,7 +15,7 @@ from gyromc.datasets import HEART
 from gyromc.extras import require_extra
 from gyromc.machine import num_threads
 from gyromc.paper import claims
-from gyromc.paper.analysis import ABOUT, headlines
+from gyromc.paper.analysis import headlines
 from gyromc.paper.catalogue import ROLE_NAMES
 from gyromc.paper.workers import WorkerTask, computed
 from gyromc.show.files import ResultsFile, csv_text, require_writable, write_atomically
@@ -23,7 +23,7 @@ from gyromc.show.numbers import bounds, counted, duration, number
 from gyromc.show.pages import Picture, environment, image
 from gyromc.show.progress import Progress
 
-RESULTS = ResultsFile("results.json", "gyromc.reproduction", 1, "gyromc reproduce --out {directory}")
+RESULTS = ResultsFile("results.json", "gyromc.reproduction", 2, "gyromc reproduce --out {directory}")
 
 COLUMNS = {
     "smaller-error": "(i) smaller RMSE",
@@ -59,9 +59,9 @@ def write_report(
     directory: Path,
     shown: Progress | None = None,
     formats: tuple[str, ...] = FORMATS,
-    workers: int = 1,
+    workers: int | None = None,
 ) -> Path:
-    """Draw the figures in so many processes and write report.html; return its path."""
+    """Draw the figures in so many processes, left out: the fastest, and write report.html; return its path."""
     directory = Path(directory)
     names = list(results["experiments"])
     for name in names:
@@ -77,6 +77,8 @@ def write_report(
         for name, found in results["experiments"].items()
     ]
     pictures: dict[str, list[Picture]] = {}
+    if workers is None:
+        workers = 1 if len(names) <= FEW_EXPERIMENTS else min(num_threads(), len(names))
     for i, (made, files) in computed(tasks, workers, shown):
         pictures[names[i]] = made
         for file, content in files.items():
@@ -84,11 +86,6 @@ def write_report(
     path = directory / "report.html"
     write_atomically(path, render(results, pictures))
     return path
-
-
-def drawing_workers(count: int) -> int:
-    """How many processes draw the figures of so many experiments the fastest."""
-    return 1 if count <= FEW_EXPERIMENTS else min(num_threads(), count)
 
 
 def drawn(name: str, found: dict[str, Any], formats: tuple[str, ...]) -> tuple[list[Picture], dict[str, str | bytes]]:
@@ -126,7 +123,6 @@ def render(results: Mapping[str, Any], pictures: Mapping[str, list[Picture]]) ->
         verdicts={name: {c["key"]: c for c in found["claims"]} for name, found in experiments.items()},
         judged=judged,
         headlines={name: headlines(found) for name, found in experiments.items()},
-        about=ABOUT,
         counts=counts,
         z_table=_z_table(experiments),
         short=SHORT,
@@ -168,21 +164,18 @@ def _is_biased(found: Mapping[str, Any]) -> bool:
 
 
 def took(times: Mapping[str, Any]) -> str:
-    """Return the time by the clock, and the time that all processes and devices took together, as text.
-
-    >>> took({"wall": 61.0, "computing": 60.0, "sampling": 100.0, "pieces": {"computed": 7, "reused": 0}})
-    '60 s by the clock; 2 min of device time, added over all pieces'
-    """
-    wall, device = times.get("computing", times["wall"]), times["sampling"] + times.get("sensitivity", 0)
+    """The time by the clock, and the time that all processes and devices took together, as text."""
+    text = (
+        f"{duration(times['wall'])} by the clock; {duration(times['sampling'])} of device time, added over all pieces"
+    )
     reused = times.get("pieces", {}).get("reused", 0)
-    text = f"{duration(wall)} by the clock; {duration(device)} of device time, added over all pieces"
     return text + (f"; {counted(reused, 'piece')} computed by an earlier run" if reused else "")
 
 
-def judged(found: Mapping[str, Any], claim: Mapping[str, Any] | None = None) -> str:
-    """Return the step sizes at which an experiment's claims, or one of them, were judged, as text."""
-    run = (claim or {}).get("step_sizes", found["step_sizes"])
-    if set(found.get("published_step_sizes", run)) <= set(run):
+def judged(found: Mapping[str, Any]) -> str:
+    """The step sizes at which an experiment's claims were judged, as text."""
+    run = found["step_sizes"]
+    if set(found["published_step_sizes"]) <= set(run):
         return f"all {counted(len(run), 'step size')}"
     return f"at η = {', '.join(f'{eta:g}' for eta in run)}"
 

@@ -8,7 +8,7 @@ import dataclasses
 import datetime
 import functools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +18,17 @@ from gyromc.paper.analysis import Measured, analyse, forecast, predictive_refere
 from gyromc.paper.catalogue import PROFILES, Experiment, HeartDisease, Profile, select
 from gyromc.paper.claims import Bootstrap
 from gyromc.paper.computation import Cache, Computation, Outcome
-from gyromc.paper.report import RESULTS, SECONDS_PER_FIGURES, drawing_workers, write_report
+from gyromc.paper.report import RESULTS, SECONDS_PER_FIGURES, write_report
 from gyromc.show.pages import machine
 from gyromc.show.progress import Progress
 from gyromc.show.progress import progress as show_progress
 
 SECONDS_PER_ANALYSIS = 2.0
-SUMS = ("sampling", "sensitivity", "compiling")
-"""Seconds inside the stage `computing`: of pieces, of variants' pieces, of their compilation."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Reproduction:
-    """The results, their directory and report, how many pieces were computed and reused, and the seconds of each stage."""
+    """The results, their directory and report, how many pieces were computed and reused, and warnings."""
 
     results: dict[str, Any]
     directory: Path
@@ -38,7 +36,6 @@ class Reproduction:
     computed: int
     reused: int
     warnings: tuple[str, ...]
-    times: Mapping[str, float]
 
 
 def reproduce(
@@ -65,9 +62,8 @@ def reproduce(
     - `fresh`: compute again what the cache holds.
     - `progress`: show progress on standard error; when left out, only on a terminal.
     - `workers`: how many processes compute the pieces; the numbers are the same for any. Left out: the fastest on this machine,
-      one for each processor, and this process alone for less than half a minute of work. With a GPU this process computes on it,
-      and the processes compute the predictions and the pieces whose chains are too few for a GPU.
-    - `sensitivity`: whether the profile `"paper"` judges claim (i) also over other data, rows and starts; a quarter of its time.
+      one for each processor, and this process alone for less than half a minute of work and with a GPU.
+    - `sensitivity`: whether the profile `"paper"` judges claim (i) also over other data, rows and starts.
 
     **Returns:** a `Reproduction`.
     """
@@ -76,64 +72,37 @@ def reproduce(
     if not sensitivity:
         chosen = dataclasses.replace(chosen, sensitivity=None)
     directory = Path(out) if out is not None else Path("results") / chosen.name
-    started = datetime.datetime.now(datetime.UTC)
-    began, laps = time.perf_counter(), {}
-
-    def lap(name: str) -> None:
-        """End a stage; its seconds are those since the one before."""
-        laps[name] = time.perf_counter() - began - sum(laps.values())
-
+    started, began = datetime.datetime.now(datetime.UTC), time.perf_counter()
     with Cache(directory / "cache").alone() as cache:
         work = Computation(experiments, chosen, cache, engine, fresh, workers)
-        lap("preparing")
         total = sum(task.seconds for task in work.jobs.values())
         with show_progress(total + len(experiments) * (SECONDS_PER_ANALYSIS + SECONDS_PER_FIGURES), progress) as shown:
             outcome = work.outcome(shown)
-            lap("computing")
             found = _findings(experiments, chosen, outcome, shown, seed)
-            lap("judging")
-            every = {id(piece): piece for piece in outcome.pieces.values()}
-            mine = {id(piece): piece.wall_time for at, piece in outcome.pieces.items() if at[0] in found}
-            sums = {
-                "sampling": sum(mine.values()),
-                "sensitivity": sum(piece.wall_time for piece in every.values()) - sum(mine.values()),
-                "compiling": sum(piece.compile_time for piece in every.values()),
-            }
+            options = [f"--engine {engine}"] * (engine != "auto") + ["--no-sensitivity"] * (not sensitivity)
             content = {
                 "profile": chosen.name,
                 "seed": seed,
-                "command": _command(names, chosen.name, engine, seed, sensitivity),
+                "command": " ".join(
+                    ["gyromc reproduce", *names, f"--profile {chosen.name}", *options, f"--seed {seed}"]
+                ),
                 "environment": machine(),
                 "experiments": found,
                 "times": {
                     "started": started.isoformat(timespec="seconds"),
-                    "wall": sum(laps.values()),
+                    "wall": time.perf_counter() - began,
+                    "sampling": sum({id(piece): piece.wall_time for piece in outcome.pieces.values()}.values()),
                     "workers": work.place,
-                    **laps,
                     "pieces": {"computed": outcome.computed, "reused": outcome.reused},
-                    **sums,
                 },
             }
             results = RESULTS.save(content, directory)
-            report = write_report(results, directory, shown, workers=drawing_workers(len(found)))
-            lap("drawing")
-    times = {**laps, **sums, "wall": sum(laps.values())}
-    return Reproduction(results, directory, report, outcome.computed, outcome.reused, outcome.warnings, times)
-
-
-def _command(names: Sequence[str], profile: str, engine: str, seed: int, sensitivity: bool) -> str:
-    parts = ["gyromc reproduce", *names, f"--profile {profile}"]
-    parts += [f"--engine {engine}"] if engine != "auto" else []
-    parts += [] if sensitivity else ["--no-sensitivity"]
-    return " ".join([*parts, f"--seed {seed}"])
+            report = write_report(results, directory, shown)
+    return Reproduction(results, directory, report, outcome.computed, outcome.reused, outcome.warnings)
 
 
 def _findings(
-    experiments: Sequence[Experiment],
-    profile: Profile,
-    outcome: Outcome,
-    shown: Progress,
-    seed: int,
+    experiments: Sequence[Experiment], profile: Profile, outcome: Outcome, shown: Progress, seed: int
 ) -> dict[str, Any]:
     """Analyse each experiment; return the findings by name."""
 

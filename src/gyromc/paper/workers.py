@@ -2,7 +2,7 @@
 
 Input: `WorkerTask`s, each a function of a module with its arguments. Output: their results, one by one as they are finished; the
 caller stores them. An error in a task is raised with the task's name, Ctrl-C raises `KeyboardInterrupt`; either ends the other
-tasks, and what was yielded before is the caller's.
+tasks.
 """
 
 import contextlib
@@ -15,19 +15,16 @@ import sys
 import threading
 import traceback
 import types
-import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
-from gyromc.errors import GyromcWarning, InvalidInput
+from gyromc.errors import InvalidInput
 from gyromc.machine import num_threads
 from gyromc.show.interruption import interruptible
 from gyromc.show.progress import Progress
 
-TRIES = 3
-"""So often processes may end without any task being finished in between."""
 POLL = 0.1
 """Seconds between two looks at Ctrl-C."""
 SHORT = 30.0
@@ -36,41 +33,27 @@ SHARED = ("GYROMC_THREADS", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_
 
 
 class TaskError(RuntimeError):
-    """A task failed in a worker, or ended its worker; the message names the task and has the traceback."""
+    """A task failed in a worker; the message names the task and has the traceback."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class WorkerTask:
-    """`function(*arguments)`, to be computed anywhere; function, arguments and result are pickled.
+    """`function(*arguments)`, to be computed anywhere in about so many `seconds`; `name` is for errors and progress.
 
-    **Attributes:**
-
-    - `name`: what errors and progress call it.
-    - `function`: of a module, so that a worker can import it.
-    - `arguments`: plain values and arrays.
-    - `seconds`: about how long it takes.
-    - `here`: whether it is computed in this process, the one that holds the GPU, even where there are workers.
+    The function is one of a module, so that a worker can import it; function, arguments and result are pickled.
     """
 
     name: str
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
     seconds: float = 1.0
-    here: bool = False
 
 
 def fastest(seconds: Sequence[float], available: int | None = None) -> int:
-    """How many processes compute tasks of these lengths the fastest.
+    """How many processes compute tasks of these lengths the fastest; one for work of less than half a minute.
 
-    One for each processor, each with one thread, unless the longest task would then still run when all others are done: then
-    fewer, with several threads each. One for work of less than half a minute.
-
-    ```python
-    from gyromc.paper.workers import fastest
-    assert fastest([100.0] * 50, available=8) == 8
-    assert fastest([100.0] * 4, available=8) == 4
-    assert fastest([100.0], available=8) == fastest([0.1] * 50, available=8) == 1
-    ```
+    One for each processor, unless the longest task would then still run when all others are done: then fewer, with several
+    threads each.
     """
     available = num_threads() if available is None else available
     total = sum(seconds)
@@ -91,8 +74,7 @@ def computed(
     """Compute all tasks; yield each one's number and result once it is finished.
 
     With one worker all are computed in this process, in the order given. Several are new processes, which take the longest task
-    first; they are not forks, which JAX does not survive, and end with this process, however that one ends. Where one is killed,
-    by someone or by the system, the tasks that are not finished are computed by new ones.
+    first; they are not forks, which JAX does not survive, and end with this process, however that one ends.
 
     ```python
     import operator
@@ -102,49 +84,38 @@ def computed(
     ```
     """
     shown = shown or Progress()
-    here = [number for number, task in enumerate(tasks) if workers == 1 or task.here]
-    # The longest first, so that no long one is left for the end.
-    there = sorted(set(range(len(tasks))) - set(here), key=lambda number: (-tasks[number].seconds, number))
-    tries = 0
-    while here or there:
-        try:
-            with contextlib.closing(_finished(tasks, tuple(here), tuple(there), workers, shown)) as found:
-                for number, value in found:
-                    (here if number in here else there).remove(number)
-                    tries = 0
-                    shown.describe(f"{tasks[number].name} ({len(tasks) - len(here) - len(there)} of {len(tasks)})")
-                    shown.advance(tasks[number].seconds)
-                    yield number, value
-        except BrokenProcessPool:
-            tries += 1
-            named = tasks[there[0]].name + (f" and {len(there) - 1} more" if len(there) > 1 else "")
-            if tries == TRIES:
-                raise TaskError(
-                    f"{named}: worker processes ended {TRIES} times before a task was finished. Where memory is short, the "
-                    "system ends processes: pass fewer `workers`."
-                ) from None
-            warnings.warn(f"A worker process ended: computing {named} again.", GyromcWarning, stacklevel=2)
+    finished = 0
 
+    def note(task: WorkerTask) -> None:
+        nonlocal finished
+        finished += 1
+        shown.describe(f"{task.name} ({finished} of {len(tasks)})")
+        shown.advance(task.seconds)
 
-def _finished(
-    tasks: Sequence[WorkerTask], here: Sequence[int], there: Sequence[int], workers: int, shown: Progress
-) -> Generator[tuple[int, Any], None, None]:
-    """The results of this process and of one pool of others; `BrokenProcessPool` where one of those is killed."""
-    waiting = list(here)
     with contextlib.ExitStack() as stack:
-        numbers = stack.enter_context(_submitted(tasks, there, workers, bool(here))) if there else {}
-        left = set(numbers)
-        stop = stack.enter_context(interruptible("stopping"))
-        while waiting or left:
+        numbers = stack.enter_context(_submitted(tasks, workers)) if workers > 1 and tasks else {}
+        stop, left = stack.enter_context(interruptible("stopping")), set(numbers)
+        if not numbers:
+            for number, task in enumerate(tasks):
+                stop.check()
+                shown.describe(task.name)
+                value = _value(task)
+                note(task)
+                yield number, value
+        while left:
             stop.check()
-            if waiting:
-                number = waiting.pop(0)
-                shown.describe(tasks[number].name)
-                yield number, _value(tasks[number])
-            done, left = wait(left, 0 if waiting else POLL, FIRST_COMPLETED)
+            done, left = wait(left, POLL, FIRST_COMPLETED)
             # Errors last: what is finished is not lost.
             for future in sorted(done, key=lambda one: one.exception() is not None):
-                yield numbers[future], future.result()
+                task = tasks[numbers[future]]
+                if isinstance(future.exception(), BrokenProcessPool):
+                    raise InvalidInput(
+                        f"{task.name}: a worker process ended before it was finished. Where memory is short, the system ends "
+                        "processes: pass fewer `workers`. What was finished need not be computed again."
+                    )
+                value = future.result()
+                note(task)
+                yield numbers[future], value
 
 
 def _value(task: WorkerTask) -> Any:
@@ -159,18 +130,16 @@ def _value(task: WorkerTask) -> Any:
 
 
 @contextlib.contextmanager
-def _submitted(
-    tasks: Sequence[WorkerTask], chosen: Sequence[int], workers: int, on_cpu: bool
-) -> Iterator[dict[Future[Any], int]]:
+def _submitted(tasks: Sequence[WorkerTask], workers: int) -> Iterator[dict[Future[Any], int]]:
     """Tasks in a pool of new processes, as futures with their numbers; the processes are gone when the block ends."""
-    workers = min(workers, len(chosen))
-    environment = dict.fromkeys(SHARED, str(threads_each(workers))) | ({"JAX_PLATFORMS": "cpu"} if on_cpu else {})
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_begin)
+    pool = ProcessPoolExecutor(min(workers, len(tasks)), mp_context=context, initializer=_begin)
     processes = ()
     try:
-        with _starting(environment):
-            numbers = {pool.submit(_sent, tasks[number]): number for number in chosen}
+        with _starting(dict.fromkeys(SHARED, str(threads_each(workers)))):
+            # The longest first, so that no long one is left for the end.
+            order = sorted(range(len(tasks)), key=lambda number: -tasks[number].seconds)
+            numbers = {pool.submit(_sent, tasks[number]): number for number in order}
         processes = tuple(pool._processes.values())
         yield numbers
     finally:
@@ -202,14 +171,14 @@ def _begin() -> None:
     """At the start of a worker: Ctrl-C is the business of the process that started it, and standard output is its answer's."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.dup2(2, 1)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
 
+    def end_with_parent() -> None:
+        parent = multiprocessing.parent_process()
+        assert parent is not None
+        parent.join()
+        os._exit(0)
 
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(0)
+    threading.Thread(target=end_with_parent, daemon=True).start()
 
 
 def _sent(task: WorkerTask) -> Any:

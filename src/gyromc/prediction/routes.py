@@ -26,7 +26,6 @@ from gyromc.prediction.poisson import galerkin
 from gyromc.prediction.poisson import plug_in as plugin
 from gyromc.prediction.stability import Stability
 from gyromc.prediction.step_effects import StepEffects, Transient, has_slope, not_gaussian, on_nearest_gaussian
-from gyromc.schemes.moments import why_no_moments
 
 ALONE = 0.1  # share of one draw in the error of a mean
 COMPARABLE = 0.5  # an error of this share of a number: the number is not known
@@ -213,7 +212,7 @@ def _first_effects(
 ) -> tuple[Number | None, Transient | None]:
     """The bias per unit of step size, with what two degrees less change as an error, and the start's effect, by the plug-in."""
     plan, effects, slope = shared.plan, shared.effects, None
-    if why_no_moments(plan.oracle) is not None or found.degree < 2:
+    if found.degree < 2:
         return None, None
     if has_slope(plan):
         slope = effects.slope(found.poisson)
@@ -265,7 +264,7 @@ def _average(
     if plan.scheduled:
         return base.noting("the step size is a schedule: V is known, the error of the average is not computed")
     eta, N, exact = plan.eta, plan.num_steps, isinstance(plan.oracle, Exact)
-    near = None if why_no_moments(plan.oracle) else on_nearest_gaussian(plan, h)
+    near = on_nearest_gaussian(plan, h)
     if slope is not None and base.bias is None:
         base = _with_bias(shared, base, spread, slope, start, 0.0 if near is None else near.higher_bias)
     elif base.bias is None and base.expectation is not None and plan.scheme.linear and plan.scheme.order > 1:

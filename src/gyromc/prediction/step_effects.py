@@ -213,8 +213,8 @@ class Followed:
     def _advance(self) -> Callable:
         """(y, keys, step sizes) → the last y, and z at every step."""
         plan, d, n = self.plan, self.plan.dim, self.plan.dynamics.size
-        oracle = Exact() if plan.oracle.memory(d) else plan.prepared_oracle  # anchors that move are not followed
-        target, oracle, dynamics, scheme = doubled((plan.flat_target, oracle, plan.dynamics, plan.prepared_scheme))
+        pieces = plan.flat_target, plan.prepared_oracle, plan.dynamics, plan.prepared_scheme
+        target, oracle, dynamics, scheme = doubled(pieces)
 
         def step(y: Any, now: Any) -> tuple[Any, Any]:
             (first, second), eta = jax.random.split(now[0]), now[1]

@@ -476,9 +476,12 @@ METHODS: dict[str, Callable[[_Question], Fit | str]] = {
 def _draws(question: _Question, target: MixedRegression, theta: Any, lift: np.ndarray | None = None) -> Draws:
     """θ, … × dim, NumPy's or JAX's, in the user's units; `lift`: from the coefficients of `target` to all."""
     units, likelihood, beta = question.standard.units, target.likelihood, target.parts(theta)[0]
+    rng = np.random.default_rng(question.seed) if isinstance(theta, np.ndarray) else None
     groups = tuple(
         GroupDraws(term.name, term.columns, term.levels, units.y_scale * deviations, units.y_scale * root)
-        for term, deviations, root in zip(question.groups, target.deviations(theta), target.roots(theta), strict=True)
+        for term, deviations, root in zip(
+            question.groups, target.deviations(theta, rng), target.roots(theta), strict=True
+        )
     )
     given = likelihood.in_units(target.given(theta), units.y_scale)
     return Draws(likelihood, units, beta if lift is None else beta @ lift.T, given, groups)

@@ -7,7 +7,7 @@ noise ξ is always n standard normals, and enters last: y⁺ = a(y, ĝ) + Cξ. S
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -30,7 +30,6 @@ class Scheme(eqx.Module):
       finite-step moments are known; otherwise only `scan` runs it.
     - `memory`: how many numbers of memory the state has, for each of the n entries of z; ½ where only θ of (θ, r) has any.
     - `order`: of the bias with exact gradients.
-    - `needs_prepared`: whether it makes no step before `prepared` has computed something for a plan.
 
     ```python
     import gyromc as gm
@@ -44,19 +43,11 @@ class Scheme(eqx.Module):
     linear: bool = eqx.field(static=True)
     memory: float = eqx.field(static=True)
     order: int = eqx.field(static=True)
-    needs_prepared: bool = eqx.field(static=True)
+    needs_prepared: ClassVar[bool] = False
+    """Whether it makes no step before `prepared` has computed something for a plan."""
 
-    def __init__(
-        self,
-        name: str,
-        step: Callable | None,
-        linear: bool = False,
-        memory: float = 0,
-        order: int = 1,
-        needs_prepared: bool = False,
-    ):
-        self.name, self.function, self.linear = name, step, linear
-        self.memory, self.order, self.needs_prepared = memory, order, needs_prepared
+    def __init__(self, name: str, step: Callable | None, linear: bool = False, memory: float = 0, order: int = 1):
+        self.name, self.function, self.linear, self.memory, self.order = name, step, linear, memory, order
 
     def __call__(self, dynamics: Dynamics, y, gradient, xi, eta):
         assert self.function is not None

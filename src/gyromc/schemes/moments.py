@@ -1,15 +1,13 @@
 """Moments of stochastic gradients: of an oracle's noise δ = ĝ - ∇U at given points, and averaged over the posterior (T7).
 
-At points: E[δδᵀ | θ] and E[δ⊗δ⊗δ | θ], for mini-batches from the data, at most `MOST_DATA` of them for each point. Over the
-posterior: P = E[∇²U] and Σ = E[Cov(ĝ | θ)], so that E[ĝĝᵀ] = P + Σ, as `GradientMoments` of a plan: exact on a Gaussian target
-with noise that is quadratic in θ; elsewhere over an importance sample where that can be trusted, and from the gradients of a
-pilot run where it cannot. Computed once for each oracle of a model, with an estimate of its error, and frozen: nothing adapts
-while a chain is averaged.
+At points: E[δδᵀ | θ], for mini-batches from the data, at most `MOST_DATA` of them for each point. Over the posterior: P = E[∇²U]
+and Σ = E[Cov(ĝ | θ)], so that E[ĝĝᵀ] = P + Σ, as `GradientMoments` of a plan: exact on a Gaussian target with noise that is
+quadratic in θ; elsewhere over an importance sample where that can be trusted, and from a pilot run where it cannot. Computed once
+for each oracle of a model, with an estimate of its error, and frozen: nothing adapts while a chain is averaged.
 """
 
 import contextlib
 import dataclasses
-import functools
 import math
 import warnings
 from typing import Any
@@ -17,7 +15,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy
 
 from gyromc.approx import secondmoments
 from gyromc.approx.sample import MOST_PARAMETERS
@@ -28,7 +25,7 @@ from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.evaluation import doubled, over_rows
 from gyromc.machine import require_memory
 from gyromc.oracles import Batch, Exact, Gaussian, Oracle
-from gyromc.targets import SumOverData, Target
+from gyromc.targets import Quadratic, SumOverData, Target
 from gyromc.targets.regressions import KnownLikelihood
 
 MOST_DATA = 2000
@@ -36,24 +33,13 @@ MOST_NUMBERS = 4_000_000  # in the gradients of single data that are held at onc
 MOST_CURVED = 4e8  # multiplications for a mean curvature
 POINTS = 512  # at which curvature and noise are averaged
 BLOCKS = 8  # of these points, whose differences give the error
-MOST_EXACT = 200  # entries of z, up to which a Lyapunov equation is solved
-TINY = 1e-3
 MOST_DENSE = 512  # parameters: above, diagonals are kept
-ENOUGH = 0.05  # relative error of S
-MOST_GRADIENTS = 20_000
-CHAINS = 8
-PART = 125  # steps that are computed at once
-DIAGONAL_STEPS, DIAGONAL_PARTS = 500, 10  # of the one chain with many parameters
-YOUNG = 0.2  # relative error of Cov(θ, ∇U), above which chains have not spread over the law
+ENOUGH = 0.05  # relative error of S, above which it is told
+CHAINS, STEPS = 8, 1000  # of a pilot run
+DIAGONAL_STEPS, DIAGONAL_PARTS = 500, 10  # of its one chain with many parameters
+YOUNG = 0.3  # relative error of Cov(θ, ∇U), above which chains have not spread over the law
 FAR = 3.0  # standard deviations of a gradient that its mean may be from 0
 SMALLER = 8  # the pilot's step size, against the plan's
-
-
-def why_no_moments(oracle: Oracle) -> str | None:
-    """Why the moments of an oracle's noise are not functions of θ, or None."""
-    if oracle.memory(1):
-        return f"the noise of {oracle.name} depends on where its anchor is, not on θ alone"
-    return None
 
 
 def oracle_covariances(target: Target, oracle: Oracle, rows: np.ndarray) -> np.ndarray:
@@ -82,8 +68,6 @@ def _over_data(target: Target, oracle: Oracle, rows: np.ndarray, shifts: np.ndar
     if isinstance(oracle, Exact | Gaussian):
         tau = float(oracle.tau) if isinstance(oracle, Gaussian) else 0.0
         return np.broadcast_to(tau**2 * np.eye(d), (len(rows), d, d))
-    reason = why_no_moments(oracle)
-    require(reason is None, f"The second moments of the gradients are not known: {reason}. Use it without `refresh`.")
     assert isinstance(oracle, Batch)
     assert isinstance(target, SumOverData)
     N = target.num_data
@@ -143,8 +127,8 @@ def gradient_moments(plan: Any) -> GradientMoments:
         percent = lambda x: f"{100 * x:.2g} %" if x < 1 else "100 % or more"
         warnings.warn(
             f"The second moment S of the gradients comes from {found.source} and has a relative error of about "
-            f"{percent(found.relative_error)}; variances under `balanced` may be off by {percent(variance_effect(plan, found))} "
-            "because of it. Pass `S` to `balanced`, a smaller `step_size`, or a `start` near the mode.",
+            f"{percent(found.relative_error)}; variances under `balanced` may be off by as much. Pass `S` to `balanced`, a "
+            "smaller `step_size`, or a `start` near the mode.",
             GyromcWarning,
             stacklevel=2,
         )
@@ -152,7 +136,10 @@ def gradient_moments(plan: Any) -> GradientMoments:
 
 
 def _gradient_moments(plan: Any) -> GradientMoments:
-    model, target = plan.model, plan.flat_target
+    model, target, oracle = plan.model, plan.flat_target, plan.oracle
+    if plan.dim > MOST_DENSE and isinstance(target, Quadratic) and isinstance(oracle, Exact | Gaussian):
+        K, tau = np.asarray(target.precision, float), float(getattr(oracle, "tau", 0.0))
+        return GradientMoments(K if K.ndim == 1 else np.diag(K), np.full(plan.dim, tau**2), "exact")
     known = target.gaussian()
     if known is not None:
         K, mean = known
@@ -174,73 +161,34 @@ def _gradient_moments(plan: Any) -> GradientMoments:
     return pilot(plan)
 
 
-def variance_effect(plan: Any, found: GradientMoments) -> float:
-    """The relative error of stationary variances under `balanced` that the relative error δ of S leaves.
-
-    In one dimension ηδs/(2-ηp), p and s being P and S in units of D⁻¹: with many parameters for the largest of them, with fewer
-    by the exact covariance X = MXMᵀ + δη²GSGᵀ of a Gaussian with curvature P, M = I - ηGP, in its worst direction.
-    """
-    eta, dynamics = plan.eta, plan.dynamics
-    if found.curvature.ndim == 1 or dynamics.size > MOST_EXACT:
-        P, S = (x if x.ndim == 1 else np.diag(x) for x in (found.curvature, found.second))
-        scale = np.abs(np.asarray(dynamics.drift(np.ones(dynamics.size))))[: plan.dim]
-        p, s = scale * P, scale * S
-        return float(found.relative_error * np.max(eta * s / np.maximum(2 - eta * p, TINY)))
-    P, noise = found.of_state(plan.augmented)
-    G = dynamics.D + dynamics.Q
-    M = np.eye(len(P)) - eta * G @ P
-    if np.linalg.eigvalsh(P)[0] <= 0 or np.max(np.abs(np.linalg.eigvals(M))) >= 1:
-        return math.inf
-    X = scipy.linalg.solve_discrete_lyapunov(M, eta**2 * G @ (P + noise) @ G.T)
-    root = np.linalg.cholesky(P)
-    return float(found.relative_error * np.max(np.linalg.eigvalsh(root.T @ X @ root)[-1]))
-
-
 def pilot(plan: Any) -> GradientMoments:
     """P and Σ from chains of small Euler steps, d × d or their diagonals; `InvalidInput` where the run diverges.
 
-    At every state they record two independent gradients ĝ₁ and ĝ₂: E[ĝ₁ĝ₂ᵀ] is E[∇U∇Uᵀ] = P, and ½E[(ĝ₁-ĝ₂)(ĝ₁-ĝ₂)ᵀ] is Σ. The
-    run is doubled, and its first half left out, until S = P + Σ is known to 5 % and P is positive definite, or until doubling it
-    again would take more than 20,000 gradients. Errors are what the chains differ by, and, unless the gradient is linear in θ
-    wherever the law is, by what E[(θ-m)∇Uᵀ] = I (Stein's identity) and E[∇U] = 0 are missed: chains that have not arrived or have
-    not spread miss them. Above `MOST_DENSE` parameters one chain of fixed length keeps diagonals.
+    At every state of the second half they record two independent gradients ĝ₁ and ĝ₂: E[ĝ₁ĝ₂ᵀ] is E[∇U∇Uᵀ] = P, and
+    ½E[(ĝ₁-ĝ₂)(ĝ₁-ĝ₂)ᵀ] is Σ. Errors are what the chains differ by, and how far they miss E[(θ-m)∇Uᵀ] = I (Stein's identity) and
+    E[∇U] = 0, as chains do that have not arrived or spread. Above `MOST_DENSE` parameters one chain keeps diagonals.
     """
-    return _diagonal(plan) if plan.dim > MOST_DENSE else _dense(plan)
-
-
-def _dense(plan: Any) -> GradientMoments:
-    """Chains that run until S is known well enough."""
-    per_step = CHAINS * (1 if isinstance(plan.oracle, Exact) else 2)
-    advance, z, key = _chains(plan, CHAINS, PART)
-    parts, steps = [], 0
-    while True:
-        key, own = jax.random.split(key)
-        z, recorded = advance(z, own)
-        theta, g, other = (np.swapaxes(np.asarray(x, float), 0, 1) for x in recorded)  # chains × steps × d
-        _require_finite(g, other)
-        squares = np.swapaxes(g - other, 1, 2) @ (g - other) / 2
-        parts.append((secondmoments.sums(theta - plan.model.start, g, other), squares))
-        steps += PART
-        if len(parts) < 2 or len(parts) & (len(parts) - 1):
-            continue  # only after 2, 4, 8 … parts
-        add = lambda one, more: (one[0] + more[0], one[1] + more[1])
-        P, noise, error = _moments(*functools.reduce(add, parts[len(parts) // 2 :]))
-        known = error <= ENOUGH and np.linalg.eigvalsh(P)[0] > 0  # noise may hide the curvature
-        if known or 2 * steps * per_step > MOST_GRADIENTS:
-            return GradientMoments(P, noise, f"a pilot run of {steps} steps", error)
-
-
-def _moments(total: BlockSums, differences: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
-    """P, Σ and the relative error of P + Σ: of two estimates of P, the one with the smaller error."""
-    noise = over_blocks(differences / total.weight[:, None, None])
-    candidates = []
-    for linear_is_exact, P in ((False, secondmoments.gradient_square(total)), (True, secondmoments.curvature(total))):
-        S, error = P.plus(noise), np.inf
-        if np.all(np.isfinite(S.relative_errors)):
-            error = float(np.max(np.hypot(S.relative_errors, _missed(total, S, linear_is_exact))))
-        candidates.append((error, P))
-    error, P = min(candidates, key=lambda candidate: candidate[0])
-    return P.matrix, noise.matrix, error
+    if plan.dim <= MOST_DENSE:
+        theta, g, other = (np.swapaxes(x, 0, 1) for x in _recorded(plan, CHAINS, STEPS, STEPS))  # chains × steps × d
+        total = secondmoments.sums(theta - plan.model.start, g, other)
+        noise = over_blocks(np.swapaxes(g - other, 1, 2) @ (g - other) / 2 / total.weight[:, None, None])
+        candidates = []
+        for linear_is_exact, P in (
+            (False, secondmoments.gradient_square(total)),
+            (True, secondmoments.curvature(total)),
+        ):
+            S, error = P.plus(noise), np.inf
+            if np.all(np.isfinite(S.relative_errors)):
+                error = float(np.max(np.hypot(S.relative_errors, _missed(total, S, linear_is_exact))))
+            candidates.append((error, P.matrix))
+        error, P = min(candidates, key=lambda candidate: candidate[0])
+        return GradientMoments(P, noise.matrix, f"a pilot run of {STEPS} steps", error)
+    recorded = _recorded(plan, 1, DIAGONAL_STEPS, DIAGONAL_PARTS)
+    P, Sigma = (x / (DIAGONAL_STEPS // DIAGONAL_PARTS) for x in recorded)
+    S = P + Sigma
+    mean, spread = S.mean(axis=0), S.std(axis=0, ddof=1) / np.sqrt(len(S))
+    error = float(np.sqrt(np.mean((spread[mean > 0] / mean[mean > 0]) ** 2)))
+    return GradientMoments(P.mean(axis=0), Sigma.mean(axis=0), f"a pilot run of {DIAGONAL_STEPS} steps", error)
 
 
 def _missed(total: BlockSums, S: MatrixEstimate, linear_is_exact: bool) -> np.ndarray:
@@ -262,29 +210,10 @@ def _missed(total: BlockSums, S: MatrixEstimate, linear_is_exact: bool) -> np.nd
     return defect * curved * np.clip(varied / sizes, 0, 1) + off * far
 
 
-def _diagonal(plan: Any) -> GradientMoments:
-    """One chain of a fixed length; the second half of its parts is averaged and their spread is the error."""
-    length = DIAGONAL_STEPS // DIAGONAL_PARTS
-    advance, z, key = _chains(plan, 1, length, keep=False)
-    means = []
-    for own in jax.random.split(key, DIAGONAL_PARTS):
-        z, recorded = advance(z, own)
-        means.append([np.asarray(x, float) / length for x in recorded])
-    P, Sigma = (np.array(part) for part in zip(*means[DIAGONAL_PARTS // 2 :], strict=True))
-    S = P + Sigma
-    _require_finite(S)
-    mean = S.mean(axis=0)
-    spread = S.std(axis=0, ddof=1) / np.sqrt(len(S))
-    ratio = spread[mean > 0] / mean[mean > 0]
-    source, error = f"a pilot run of {DIAGONAL_STEPS} steps", float(np.sqrt(np.mean(ratio**2)))
-    return GradientMoments(P.mean(axis=0), Sigma.mean(axis=0), source, error)
+def _recorded(plan: Any, chains: int, steps: int, parts: int) -> list[np.ndarray]:
+    """What chains of small Euler steps record in the second half of so many parts, summed over the steps of each part.
 
-
-def _chains(plan: Any, chains: int, length: int, keep: bool = True):
-    """A function (z, key) → (z, record) that makes `length` small Euler steps, the first z, and a key.
-
-    The record is θ, ĝ₁ and ĝ₂ at every state, steps × chains × d; or, with `keep=False`, the sums over all states of ĝ₁ĝ₂ and
-    ½(ĝ₁-ĝ₂)², d numbers each.
+    With one step to a part it is θ, ĝ₁ and ĝ₂, parts × chains × d; else ĝ₁ĝ₂ and ½(ĝ₁-ĝ₂)² of one chain, parts × d.
     """
     eta, d, exact = plan.eta / SMALLER, plan.dim, isinstance(plan.oracle, Exact)
     start = np.broadcast_to(plan.model.start, (chains, d))
@@ -296,42 +225,34 @@ def _chains(plan: Any, chains: int, length: int, keep: bool = True):
     with jax.enable_x64(True):
         target, oracle, dynamics = doubled((plan.flat_target, plan.prepared_oracle, plan.dynamics))
         z = jnp.concatenate([jnp.asarray(start), jnp.zeros((chains, dynamics.size - d))], axis=1)
-        key = jax.random.key(plan.seed)
 
-    def gradients(key, theta):
-        zeta = oracle.draw(key, target, chains, d, theta.dtype)
-        return jax.vmap(lambda t, s: oracle.gradient(target, t, s))(theta, zeta)
+        def gradients(key, theta):
+            zeta = oracle.draw(key, target, chains, d, theta.dtype)
+            return jax.vmap(lambda t, s: oracle.gradient(target, t, s))(theta, zeta)
 
-    def step(carry, key):
-        z, sums = carry
-        one, two, noise = jax.random.split(key, 3)
-        g = gradients(one, z[:, :d])
-        other = g if exact else gradients(two, z[:, :d])
-        full = jnp.concatenate([g, z[:, d:]], axis=1)
-        drawn = jax.vmap(dynamics.noise)(jax.random.normal(noise, z.shape, z.dtype))
-        moved = z - eta * jax.vmap(dynamics.drift)(full) + jnp.sqrt(2 * eta) * drawn
-        if keep:
-            return (moved, sums), (z[:, :d], g, other)
-        terms = (g * other).mean(axis=0), ((g - other) ** 2).mean(axis=0) / 2
-        return (moved, tuple(a + b for a, b in zip(sums, terms, strict=True))), None
+        def step(z, key):
+            one, two, noise = jax.random.split(key, 3)
+            g = gradients(one, z[:, :d])
+            other = g if exact else gradients(two, z[:, :d])
+            full = jnp.concatenate([g, z[:, d:]], axis=1)
+            drawn = jax.vmap(dynamics.noise)(jax.random.normal(noise, z.shape, z.dtype))
+            moved = z - eta * jax.vmap(dynamics.drift)(full) + jnp.sqrt(2 * eta) * drawn
+            return moved, (z[:, :d], g, other) if parts == steps else ((g * other)[0], (g - other)[0] ** 2 / 2)
 
-    def advance(z, key):
-        sums = () if keep else (jnp.zeros(d), jnp.zeros(d))
-        (z, sums), recorded = jax.lax.scan(step, (z, sums), jax.random.split(key, length))
-        return z, recorded if keep else sums
+        def added(carry, key):
+            moved, more = step(carry[0], key)
+            return (moved, jax.tree.map(jnp.add, carry[1], more)), None
 
-    compiled = jax.jit(advance)
+        def part(z, keys):
+            zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(step, z, keys[0])[1])
+            return jax.lax.scan(added, (z, zero), keys)[0]
 
-    def in_double(z, key):
-        with jax.enable_x64(True):
-            return compiled(z, key)
-
-    return in_double, z, key
-
-
-def _require_finite(*arrays: np.ndarray) -> None:
+        keys = jax.random.split(jax.random.key(plan.seed), (parts, steps // parts))
+        recorded = jax.jit(lambda z, keys: jax.lax.scan(part, z, keys)[1])(z, keys)
+    found = [np.asarray(x[parts // 2 :], float) for x in recorded]
     require(
-        all(np.all(np.isfinite(x)) for x in arrays),
+        all(np.all(np.isfinite(x)) for x in found),
         "The second moment S of the gradients cannot be estimated: a pilot run from the start diverged. Pass `S` to "
         "`balanced`, a smaller `step_size`, or a `start` near the mode.",
     )
+    return found

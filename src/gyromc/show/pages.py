@@ -1,7 +1,4 @@
-"""Pages and their pictures, in one style for every report, from Jinja templates and Matplotlib figures.
-
-A page that extends `page.html.j2` is readable in light and dark, on a phone and on paper, and fetches nothing.
-"""
+"""Pages and their pictures, in one style for every report, from Jinja templates and Matplotlib figures."""
 
 import base64
 import dataclasses
@@ -49,30 +46,16 @@ def environment(package: str):
     with needs("report", "A page of results"):
         import jinja2
 
-    loaders = [jinja2.PackageLoader(name, "templates") for name in (package, "gyromc.show")]
-    found = jinja2.Environment(
-        loader=jinja2.ChoiceLoader(loaders),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    found.filters |= {
-        "num": number,
-        "ci": bounds,
-        "pm": plus_minus,
-        "signed": signed,
-        "duration": duration,
-        "share": lambda x: f"{100 * x:.0f} %",
-    }
+    loader = jinja2.ChoiceLoader([jinja2.PackageLoader(name, "templates") for name in (package, "gyromc.show")])
+    options = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True, "undefined": jinja2.StrictUndefined}
+    found = jinja2.Environment(loader=loader, **options)
+    found.filters |= {"num": number, "ci": bounds, "pm": plus_minus, "signed": signed, "duration": duration}
+    found.filters["share"] = lambda x: f"{100 * x:.0f} %"
     return found
 
 
 def lay_out(figure) -> None:
-    """Move the axes of a Matplotlib figure so that no text overlaps or is cut off.
-
-    It is done once, for all formats: a figure with a layout engine of its own is laid out and drawn twice for each.
-    """
+    """Move the axes of a Matplotlib figure so that no text overlaps or is cut off."""
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     ConstrainedLayoutEngine().execute(figure)

@@ -56,7 +56,11 @@ def _drawings(results: Results) -> dict[str, Callable[[Results], Drawn]]:
         ("predictive", _predictive, "predictive" in numbers),
         ("residuals", _residuals, "residuals" in numbers),
         ("pit", _pit, "pit" in numbers),
-        ("curve", _curve, "curve" in numbers),
+        (
+            "curve",
+            lambda results: _points(numbers["curve"], _short(numbers["curve"]["column"], 36)),
+            "curve" in numbers,
+        ),
         ("groups", _groups, results.get("groups")),
         ("effects", _effects, (results.get("effects") or {}).get("curves")),
     ]
@@ -68,44 +72,37 @@ def _prior(results: Results) -> Drawn:
     found, name = results["prior"], _short(results["model"]["target"], 40)
     draws, observed = np.array(found["draws"]), np.array(found["observed"])
     figure, (ax,) = axes_of(SIZE, f"observed, and in {len(draws)} draws from the prior")
-    if "classes" in found:
+    share, classes = "", "classes" in found
+    if classes:
         places = np.arange(len(observed))
         ax.plot(np.tile(places, (len(draws), 1)).T, draws.T, "_", color=BLUE, alpha=0.35, markersize=18)
         ax.plot(places, observed, "o", color=ORANGE, label="observed")
         ax.set_xticks(places, [_short(text, 14) for text in found["classes"]])
-        ax.set_xlim(-0.6, len(observed) - 0.4)
-        ax.set_ylim(-0.03, 1.25)  # the legend stands above
-        ax.set_ylabel("share of the rows")
+        ax.set(
+            xlim=(-0.6, len(observed) - 0.4), ylim=(-0.03, 1.25), ylabel="share of the rows"
+        )  # the legend stands above
     else:
         ax.plot(draws.T, found["levels"], color=BLUE, alpha=0.25, linewidth=0.8)
         ax.plot(observed, found["levels"], color=ORANGE, linewidth=2, label="observed")
         # Priors are wide: beyond the power of ten that holds the data, the scale is logarithmic.
         size = 10.0 ** np.ceil(np.log10(max(float(np.abs(observed).max()), 1e-12)))
         ax.set_xscale("symlog", linthresh=size)
+        every = max(1, math.ceil(math.log10(max(*np.abs(ax.get_xlim()), size) / size) / 3))
+        ticks = size * np.array([*([0.5] * (every == 1)), *(10.0 ** (every * k) for k in range(4))])
         low, high = ax.get_xlim()
-        every = max(1, math.ceil(math.log10(max(-low, high, size) / size) / 3))
-        far = [size * 10.0 ** (every * k) for k in range(4)]
-        near = [size / 2] * (every == 1)
-        ticks = [x for x in (*(-f for f in (*far, *near)), 0.0, *near, *far) if low <= x <= high]
+        ticks = [x for x in (*-ticks[::-1], 0.0, *ticks) if low <= x <= high]
         ax.set_xticks(ticks, [f"{x:g}" for x in ticks])
         ax.minorticks_off()
         ax.set_ylabel("share of the rows below")
+        share = f" {100 * found['inside']:.0f} % of the drawn values lie in the range of the data."
     ax.set_xlabel(name)
-    ax.legend(loc="upper left" if "classes" in found else "lower right")
-    share = (
-        ""
-        if "classes" in found
-        else f" {100 * found['inside']:.0f} % of the drawn values lie in the range of the data."
-    )
+    ax.legend(loc="upper left" if classes else "lower right")
     what = f"Each blue line is a data set drawn from the prior, the orange one the data.{share}"
     return figure, f"{name}, observed and drawn from the prior.{share}", what
 
 
 def axes_of(size: tuple[float, float], title: str, rows: int = 1, columns: int = 1, names: Sequence[str] = ()):
-    """Return a figure and its axes, with a title above the first, and a margin for `names` beside the vertical axes.
-
-    Margins are computed, and not found by drawing each figure once more, which takes as long as drawing it.
-    """
+    """Return a figure and its axes, with a title above the first, and a margin for `names` beside the vertical axes."""
     figure = NotebookFigure(figsize=size)
     left = max([0.3 if names else MARGINS["left"], *(0.18 + LETTER * len(name) for name in names)])
     width, height = (size[0] - MARGINS["right"]) / columns - left, size[1] - MARGINS["bottom"] - MARGINS["top"]
@@ -134,12 +131,11 @@ def _panel(title: str, across: str, up: str, level: float | None = None) -> tupl
 
 def _predictive(results: Results) -> Drawn:
     found, model = results["adequacy"]["figures"]["predictive"], results["model"]
-    edges, observed = np.array(found["edges"]), np.array(found["observed"], float)
-    expected, low, high = (np.array(found[key]) for key in ("expected", "low", "high"))
-    middle, width = (edges[1:] + edges[:-1]) / 2, np.diff(edges)
-    roots = found["kind"] == "counts"
-    scale = np.sqrt if roots else np.asarray
-    up = "rows, square roots" if roots else "rows"
+    edges, observed, expected, low, high = (
+        np.array(found[key], float) for key in ("edges", "observed", "expected", "low", "high")
+    )
+    middle, width, roots = (edges[1:] + edges[:-1]) / 2, np.diff(edges), found["kind"] == "counts"
+    scale, up = (np.sqrt, "rows, square roots") if roots else (np.asarray, "rows")
     figure, ax = _panel("observed, and as the model predicts", _short(model["target"], 40), up)
     ax.bar(middle, scale(observed), 0.85 * width, color=BLUE, alpha=0.75, label="observed")
     bars = np.maximum([scale(expected) - scale(low), scale(high) - scale(expected)], 0)
@@ -167,10 +163,9 @@ def _predictive(results: Results) -> Drawn:
 
 def _residuals(results: Results) -> Drawn:
     found, target = results["adequacy"]["figures"]["residuals"], _short(results["model"]["target"], 30)
-    title = "residuals against predictions"
     if found["kind"] != "groups":
-        return _points(found, title, f"predicted {target}")
-    figure, ax = _panel(title, "predicted probability", "observed less predicted share", 0)
+        return _points(found, f"predicted {target}")
+    figure, ax = _panel("residuals against predictions", "predicted probability", "observed less predicted share", 0)
     x, gap, error = np.array(sorted(found["points"])).T
     ax.fill_between(x, -error, error, color=BAND, alpha=0.6, linewidth=0)
     ax.plot(x, gap, "o", color=BLUE, markersize=4)
@@ -180,14 +175,9 @@ def _residuals(results: Results) -> Drawn:
     return figure, alt, f"{caption} {off} of {len(x)} lie outside."
 
 
-def _curve(results: Results) -> Drawn:
-    found = results["adequacy"]["figures"]["curve"]
-    return _points(found, f"residuals against {_short(found['column'], 30)}", _short(found["column"], 40))
-
-
-def _points(found: dict[str, Any], title: str, name: str) -> Drawn:
+def _points(found: dict[str, Any], name: str) -> Drawn:
     """Draw residuals with their smooth."""
-    figure, ax = _panel(title, name, "residual, in standard deviations", 0)
+    figure, ax = _panel(f"residuals against {name}", name, "residual, in standard deviations", 0)
     ax.plot(found["x"], found["residuals"], "o", color=GREY, markersize=3, alpha=0.55, markeredgewidth=0)
     ax.plot(found["grid"], found["smooth"], color=ORANGE, linewidth=2)
     far = 100 * float(np.mean(np.abs(found["residuals"]) > 3))

@@ -1,7 +1,4 @@
-"""Decides from all values of a column whether it holds numbers or categories; returns an `Encoding`.
-
-An ambiguous column is refused, not guessed: the error names column, line, value and remedy.
-"""
+"""Decides from all values of a column whether it holds numbers or categories; returns an `Encoding`."""
 
 import dataclasses
 import re
@@ -23,8 +20,8 @@ from gyromc.tables.datatable import (
     ordered,
     require_scale,
 )
-from gyromc.tables.encoding import CategoricalColumn, Encoding, GroupFactor, NumericColumn, Response
-from gyromc.tables.formula import Formula, FormulaDesign, read_formula
+from gyromc.tables.encoding import CategoricalColumn, Encoding, GroupFactor, NumericColumn
+from gyromc.tables.formula import FormulaDesign, read_formula
 from gyromc.tables.response import Wishes, recognise_response
 
 MAX_LEVELS = 50
@@ -35,10 +32,7 @@ FEW_VALUES = 10  # with so few rows, different texts in all of them need not be 
 
 
 def complete_rows(table: DataTable, target: str, impute: bool, drop: bool = False) -> tuple[DataTable, tuple[str, ...]]:
-    """Return the rows that have a target value and, if `impute` lets others be left out, a note that says how many.
-
-    With `drop` all rows are left out that lack a value in a column that is not empty.
-    """
+    """Return the rows that have a target value and, if `impute` lets others be left out, a note that says how many."""
     missing = table.columns[target].isna().to_numpy()
     require(not missing.all(), f"The target {target!r} of {table.path} has no values at all.")
     if drop:
@@ -47,12 +41,10 @@ def complete_rows(table: DataTable, target: str, impute: bool, drop: bool = Fals
         if not lacks:
             return table, ()
         gone = np.any(list(lacks.values()), axis=0)
-        some = listed(
-            [f"{name} ({mask.sum()})" for name, mask in sorted(lacks.items(), key=lambda pair: -pair[1].sum())]
-        )
-        require(
-            not gone.all(), f"Every row of {table.path} lacks a value: {some}. `--drop` the columns that lack most."
-        )
+        most = sorted(lacks.items(), key=lambda pair: -pair[1].sum())
+        some = listed([f"{name} ({mask.sum()})" for name, mask in most])
+        every = f"Every row of {table.path} lacks a value: {some}. `--drop` the columns that lack most."
+        require(not gone.all(), every)
         note = f"{counted(int(gone.sum()), 'row')} of {table.num_rows} left out, since values are missing: {some}."
         return table.take(np.flatnonzero(~gone)), (note,)
     if not missing.any():
@@ -68,54 +60,45 @@ def complete_rows(table: DataTable, target: str, impute: bool, drop: bool = Fals
 
 
 def recognise(table: DataTable, target: str, wishes: Wishes | None = None, train: np.ndarray | None = None) -> Encoding:
-    """Decide what every column is, in a table whose rows all have a target value (`complete_rows`).
-
-    Medians and most frequent categories come from the rows `train`, kinds and levels from all rows.
-    """
+    """Decide what every column is; medians and most frequent categories come from the rows `train`, levels from all."""
     wishes = Wishes() if wishes is None else wishes
     train = np.arange(table.num_rows) if train is None else train
     for name in (*wishes.categorical, *wishes.reference):
         table.require_column(name, "--categorical" if name in wishes.categorical else "--reference")
-    response = recognise_response(table, target, wishes)
-    if wishes.formula is not None:
-        return _by_formula(table, response, wishes.formula, wishes, train)
-    names = [name for name in table.names if name != target and name not in wishes.roles.columns]
-    require(names, f"{table.path} has no column besides the target {target!r}: nothing to predict it from.")
+    response, formula = recognise_response(table, target, wishes), wishes.formula
+    taken = (target, *wishes.roles.columns)
+    names = [name for name in table.names if name not in taken] if formula is None else list(formula.predictors)
+    require(names or formula, f"{table.path} has no column besides the target {target!r}: nothing to predict it from.")
     dropped = {name: reason for name in names if (reason := _useless(table, name, wishes.impute)) is not None}
-    used = [name for name in names if name not in dropped]
-    require(
-        used, f"No column is left to predict {target!r} from: {'; '.join(f'{n} is {r}' for n, r in dropped.items())}."
-    )
-    features = _features(table, used, wishes, train)
-    _require_names([name for f in features for name in f.outputs], table.path)
-    return Encoding(features, response, tuple(dropped.items()), roles=wishes.roles, dates=wishes.dates)
-
-
-def _by_formula(table: DataTable, response: Response, formula: Formula, wishes: Wishes, train: np.ndarray) -> Encoding:
-    available = [name for name in table.names if name not in wishes.roles.columns]
-    dropped = {n: why for n in formula.predictors if (why := _useless(table, n, wishes.impute)) is not None}
-    if dropped:
-        one = next(iter(dropped))
+    reasons = "; ".join(f"{name} is {reason}" for name, reason in dropped.items())
+    available = [name for name in table.names if name not in wishes.roles.columns and name not in dropped]
+    if formula is None:
+        names = [name for name in names if name not in dropped]
+        require(names, f"No column is left to predict {target!r} from: {reasons}.")
+    elif dropped:
+        first = next(iter(dropped))
         require(
             re.search(r"(?<![\w.`)])\.(?![\w.])", formula.text),  # the sign for all other columns
-            f"Column {one!r} of the formula is {dropped[one]}: it predicts nothing. Remove it from the formula.",
+            f"Column {first!r} of the formula is {dropped[first]}: it predicts nothing. Remove it from the formula.",
         )
-        available = [name for name in available if name not in dropped]
         formula = read_formula(formula.text, available)
-    wishes = dataclasses.replace(wishes, categorical=(*wishes.categorical, *formula.categorical))
-    features = _features(table, formula.predictors, wishes, train)
-    for feature in features:
-        require(
-            isinstance(feature, NumericColumn) or feature.name not in formula.numeric,
-            f"The formula computes with {feature.name!r}, which holds categories. Use it as it is, without a function.",
-        )
-    bare = Encoding(features, response)
-    design = FormulaDesign.learn(formula, available, bare.frame(table) or {"": np.zeros(table.num_rows)})
-    factors = tuple(GroupFactor.learn(table, group.factor) for group in formula.groups)
-    _require_names(design.names, table.path)
-    return dataclasses.replace(
-        bare, dropped=tuple(dropped.items()), formula=design, factors=factors, roles=wishes.roles, dates=wishes.dates
-    )
+        names = list(formula.predictors)
+    if formula is not None:
+        wishes = dataclasses.replace(wishes, categorical=(*wishes.categorical, *formula.categorical))
+    features = _features(table, names, wishes, train)
+    encoding = Encoding(features, response, tuple(dropped.items()), roles=wishes.roles, dates=wishes.dates)
+    if formula is not None:
+        for one in features:
+            text = (
+                f"The formula computes with {one.name!r}, which holds categories. Use it as it is, without a function."
+            )
+            require(isinstance(one, NumericColumn) or one.name not in formula.numeric, text)
+        frame = encoding.frame(table) or {"": np.zeros(table.num_rows)}
+        factors = tuple(GroupFactor.learn(table, group.factor) for group in formula.groups)
+        design = FormulaDesign.learn(formula, available, frame)
+        encoding = dataclasses.replace(encoding, formula=design, factors=factors)
+    _require_names(encoding.names, table.path)
+    return encoding
 
 
 def rare_levels(table: DataTable, encoding: Encoding, X: np.ndarray) -> list[str]:
@@ -125,38 +108,31 @@ def rare_levels(table: DataTable, encoding: Encoding, X: np.ndarray) -> list[str
         if isinstance(feature, CategoricalColumn):
             counts = as_text(table.columns[feature.name]).value_counts()
             rare = [level for level in feature.levels if counts[level] < FEW_ROWS]
-            some = [f"{level!r} ({counted(int(counts[level]), 'row')})" for level in rare]
-            found += [f"{feature.name!r}: {listed(some, 5)}"] if rare else []
+            some = listed([f"{level!r} ({counted(int(counts[level]), 'row')})" for level in rare], 5)
+            found += [f"{feature.name!r}: {some}"] if rare else []
             if feature.reference in rare:
-                other = shlex.quote(f"{feature.name}={counts.index[0]}")
-                references.append(
-                    f" {feature.reference!r} is the reference of {feature.name!r}, so that all its coefficients are uncertain: "
-                    f"pass `--reference {other}`."
-                )
+                option = f"pass `--reference {shlex.quote(f'{feature.name}={counts.index[0]}')}`."
+                reference = f" {feature.reference!r} is the reference of {feature.name!r}"
+                references.append(f"{reference}, so that all its coefficients are uncertain: {option}")
     crossed = [(name, int(np.count_nonzero(X[:, i]))) for i, name in enumerate(encoding.names) if ":" in name]
     few = [f"{name} ({counted(count, 'row')})" for name, count in crossed if "[" in name and count < FEW_ROWS]
     found += [f"combinations {listed(few, 5)}"] if few else []
-    if not found:
-        return []
-    return [
+    note = (
         f"fewer than {FEW_ROWS} rows have {'; '.join(found)}. These levels are kept, and their coefficients are mostly what the "
         f"prior says: join them with others if they are not of interest.{''.join(references)}"
-    ]
+    )
+    return [note] if found else []
 
 
 def _require_names(names: Sequence[str], path: str) -> None:
-    """Raise unless the coefficients are few enough and have names of their own."""
-    require(
-        "intercept" not in names,
-        f"A column of {path} is called 'intercept', the name of the constant. Rename it, or pass `--drop intercept`.",
+    called = (
+        f"A column of {path} is called 'intercept', the name of the constant. Rename it, or pass `--drop intercept`."
     )
-    twice = sorted({name for name in names if names.count(name) > 1})[:1]
-    require(not twice, f"Two coefficients would be called {twice[0] if twice else ''!r}. Rename a column of {path}.")
-    require(
-        len(names) <= MAX_COLUMNS,
-        f"The columns become {len(names)} coefficients; at most {MAX_COLUMNS} are possible. Leave out columns with many "
-        "categories with `--drop`.",
-    )
+    require("intercept" not in names, called)
+    twice = next((name for name in names if names.count(name) > 1), None)
+    require(twice is None, f"Two coefficients would be called {twice!r}. Rename a column of {path}.")
+    many = f"The columns become {len(names)} coefficients; at most {MAX_COLUMNS} are possible. `--drop` some."
+    require(len(names) <= MAX_COLUMNS, many)
 
 
 def _features(
@@ -172,9 +148,8 @@ def _features(
     if not wishes.impute:
         problems += _missing(table, names)
     if len(problems) > 1:
-        lines = [f"{len(problems)} problems with {table.path}:", *(f"- {p}" for p in problems[:MOST_PROBLEMS])]
-        if len(problems) > MOST_PROBLEMS:
-            lines.append(f"… and {len(problems) - MOST_PROBLEMS} more.")
+        more = [f"… and {len(problems) - MOST_PROBLEMS} more."] if len(problems) > MOST_PROBLEMS else []
+        lines = [f"{len(problems)} problems with {table.path}:", *(f"- {p}" for p in problems[:MOST_PROBLEMS]), *more]
         raise InvalidInput("\n".join(lines))
     require(not problems, "".join(problems))
     return tuple(features)
@@ -207,18 +182,30 @@ def _missing(table: DataTable, names: Sequence[str]) -> list[str]:
 
 def _feature(table: DataTable, name: str, wishes: Wishes, train: np.ndarray) -> NumericColumn | CategoricalColumn:
     column = table.columns[name]
-    forced = name in wishes.categorical or name in wishes.reference
     if is_dates(column):
         raise InvalidInput(
             f"Column {name!r} holds dates or times, such as {column.dropna().iloc[0]!s}. Pass `--dates {name}` for year, month, "
             f"weekday and days since the first, turn them into numbers that mean something, or pass `--drop {name}`."
         )
+    if name in wishes.categorical or name in wishes.reference:
+        return _categorical(table, name, wishes, train, forced=True)
     values, bad = as_numbers(column)
-    if not forced:
-        if not bad.any():
-            return _numeric(name, values, wishes, train)
-        _refuse_mixture(table, name, bad)
-    return _categorical(table, name, wishes, train, forced)
+    if not bad.any():
+        return _numeric(name, values, wishes, train)
+    # A column that is nearly numeric is not treated as categories.
+    texts, count, known = as_text(column[bad]), int(bad.sum()), int(column.notna().sum())
+    here, first = f"{table.path}, {table.place(bad)}: column {name!r}", repr(texts.iloc[0])
+    if adorned(texts) and texts.nunique() > 2:
+        raise InvalidInput(
+            f"{here} has {first}, which looks like a number but is not written as one ({count} of {known} values). Write plain "
+            f"numbers (1234.5); for decimal commas pass `--decimal ,`; for codes `--categorical {name}`."
+        )
+    require(
+        2 * count > known,
+        f"{here} is numeric in {known - count} rows, but holds {first} here ({counted(count, 'value')} like that). Correct it; "
+        f"leave it empty and pass `--impute`; or pass `--categorical {name}` if these are codes.",
+    )
+    return _categorical(table, name, wishes, train, forced=False)
 
 
 def _numeric(name: str, values: np.ndarray, wishes: Wishes, train: np.ndarray) -> NumericColumn:
@@ -226,7 +213,7 @@ def _numeric(name: str, values: np.ndarray, wishes: Wishes, train: np.ndarray) -
     require_scale(known, f"Column {name!r}")
     distinct = np.unique(known)
     note = ""
-    if distinct.size <= 6 and distinct.size > 2 and np.all(distinct == np.round(distinct)):
+    if 2 < distinct.size <= 6 and np.all(distinct == np.round(distinct)):
         note = f"only {', '.join(f'{v:g}' for v in distinct)}: if these are codes, pass `--categorical {name}`"
     elif distinct.size == values.size > FEW_VALUES and np.array_equal(known, np.arange(known.size) + known[0]):
         note = f"counts the rows: an index? If so, pass `--drop {name}`"
@@ -242,48 +229,25 @@ def _imputed(count: int, by: str) -> str:
     return f"{counted(count, 'missing value')} replaced by {by}" if count else ""
 
 
-def _refuse_mixture(table: DataTable, name: str, bad: np.ndarray) -> None:
-    """Raise for a column that is nearly numeric: it is not treated as categories."""
-    texts, count = as_text(table.columns[name][bad]), int(bad.sum())
-    here = f"{table.path}, {table.place(bad)}: column {name!r}"
-    known = int(table.columns[name].notna().sum())
-    if adorned(texts) and texts.nunique() > 2:
-        raise InvalidInput(
-            f"{here} has {texts.iloc[0]!r}, which looks like a number but is not written as one ({count} of {known} values). "
-            f"Write plain numbers (1234.5); for decimal commas pass `--decimal ,`; for codes `--categorical {name}`."
-        )
-    if 2 * count <= known:
-        raise InvalidInput(
-            f"{here} is numeric in {known - count} rows, but holds {texts.iloc[0]!r} here "
-            f"({counted(count, 'value')} like that). Correct it; leave it empty and pass `--impute`; or pass "
-            f"`--categorical {name}` if these are codes."
-        )
-
-
 def _categorical(table: DataTable, name: str, wishes: Wishes, train: np.ndarray, forced: bool) -> CategoricalColumn:
     column = as_text(table.columns[name])
-    levels = ordered(column.dropna())
-    known = int(column.notna().sum())
-    if not forced:
-        require(
-            len(levels) < known or known <= FEW_VALUES,
-            f"Column {name!r} has a different text in every row, such as {levels[0]!r}: it identifies rows and cannot predict. "
-            f"Pass `--drop {name}`.",
-        )
-        require(
-            len(levels) <= MAX_LEVELS,
-            f"Column {name!r} has {len(levels)} different texts in {known} rows, such as {levels[0]!r} and {levels[-1]!r}; "
-            f"at most {MAX_LEVELS} are treated as categories. Pass `--drop {name}`, group the rare ones, or pass "
-            f"`--categorical {name}`.",
-        )
-    reference = wishes.reference.get(name, levels[0])
+    levels, known = ordered(column.dropna()), int(column.notna().sum())
     require(
-        reference in levels,
-        f"`--reference {name}={reference}`: {name!r} has no such level. Its levels: {', '.join(map(repr, levels[:12]))}.",
+        forced or len(levels) < known or known <= FEW_VALUES,
+        f"Column {name!r} has a different text in every row, such as {levels[0]!r}: it identifies rows and cannot predict. "
+        f"Pass `--drop {name}`.",
     )
-    fill, notes = None, []
-    if not forced and adorned(column.dropna()):
-        notes.append("categories, though they look like numbers: write those plainly (1000, 31)")
+    require(
+        forced or len(levels) <= MAX_LEVELS,
+        f"Column {name!r} has {len(levels)} different texts in {known} rows, such as {levels[0]!r} and {levels[-1]!r}; "
+        f"at most {MAX_LEVELS} are treated as categories. Pass `--drop {name}`, group the rare ones, or pass "
+        f"`--categorical {name}`.",
+    )
+    reference = wishes.reference.get(name, levels[0])
+    its = ", ".join(map(repr, levels[:12]))
+    require(reference in levels, f"`--reference {name}={reference}`: {name!r} has no such level. Its levels: {its}.")
+    plainly = "categories, though they look like numbers: write those plainly (1000, 31)"
+    notes, fill = [plainly] if not forced and adorned(column.dropna()) else [], None
     if wishes.impute:
         seen = column.iloc[train].dropna()
         fill = str((seen if len(seen) else column.dropna()).mode().iloc[0])

@@ -9,11 +9,10 @@ from typing import Any
 
 
 def option(help: str, *names: str, metavar: str | None = None, default: Any = None) -> Any:
-    """A field of `Request`: its help, its names where they are not its own, and what stands for its value on the command line."""
+    """A field of `Request`: its help, its names where they are not its own, and what stands for its value."""
     shown = {"help": help, "names": names, "metavar": metavar}
-    if isinstance(default, list):
-        return field(default_factory=list, metadata=shown)
-    return field(default=default, metadata=shown)
+    kind = {"default_factory": list} if isinstance(default, list) else {"default": default}
+    return field(metadata=shown, **kind)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,12 +92,16 @@ class Request:
     )
 
     def __post_init__(self):
-        survival = re.match(
-            r"\s*Surv\s*\(\s*(`[^`]+`|[\w.]+)\s*,\s*`?([^`,()]+?)`?\s*\)\s*(~.*)", self.formula or "", re.DOTALL
-        )
-        if survival:  # R's notation of times with events
+        # R's notation of times with events
+        pattern = r"\s*Surv\s*\(\s*(`[^`]+`|[\w.]+)\s*,\s*`?([^`,()]+?)`?\s*\)\s*(~.*)"
+        if survival := re.match(pattern, self.formula or "", re.DOTALL):
             object.__setattr__(self, "formula", f"{survival[1]} {survival[3]}")
             object.__setattr__(self, "event", survival[2])
+
+    @property
+    def text(self) -> dict[str, str]:
+        """How the files are written."""
+        return {"encoding": self.encoding, "decimal": self.decimal}
 
     @property
     def directory(self) -> Path:
@@ -123,10 +126,16 @@ class Request:
 FLAGS = [one.name for one in fields(Request) if isinstance(one.default, bool)]
 
 
-def in_python(text: str) -> str:
-    """Return a text with options of the command line as arguments of `gyromc.fit` (`impute=True`), command lines as calls."""
-    text = re.sub(r"gyromc fit data((?: (?:'[^']*'|[^\s'\"`]+))*)", lambda match: _call(match[1]), text)
-    return re.sub(r"`--([a-z][a-z-]*)(?:[ =]([^`]*))?`", lambda match: f"`{_argument(match[1], match[2])}`", text)
+def in_python(value: Any) -> Any:
+    """Return texts with options of the command line as arguments of `gyromc.fit` (`impute=True`), command lines as calls."""
+    if isinstance(value, dict):
+        return {key: in_python(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [in_python(entry) for entry in value]
+    if not isinstance(value, str):
+        return value
+    value = re.sub(r"gyromc fit data((?: (?:'[^']*'|[^\s'\"`]+))*)", lambda match: _call(match[1]), value)
+    return re.sub(r"`--([a-z][a-z-]*)(?:[ =]([^`]*))?`", lambda match: f"`{_argument(match[1], match[2])}`", value)
 
 
 def _argument(option: str, value: str | None) -> str:
@@ -137,8 +146,7 @@ def _argument(option: str, value: str | None) -> str:
 
 
 def _call(options: str) -> str:
-    words, given = shlex.split(options), []
-    formula = "'…'"
+    words, given, formula = shlex.split(options), [], "'…'"
     while words:
         option = words.pop(0).removeprefix("--")
         value = words.pop(0) if words and not words[0].startswith("--") else None

@@ -1,8 +1,4 @@
-"""Which family suits the target, from its values and the user's wishes, and the order of its classes.
-
-Input: a table and `Wishes`. Output: a `Response`; for `--family auto`, or a list such as `poisson,negative-binomial`, the
-families to compare, the simplest first.
-"""
+"""Which family suits the target, from its values and the user's wishes; the order of its classes; the families of `auto`."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -49,10 +45,8 @@ def recognise_response(table: DataTable, target: str, wishes: Wishes) -> Respons
         "`--family beta-binomial`, whose variance is free; or `--family poisson` or `--family binomial` with `--robust`.",
     )
     require(model in (None, *FAMILIES), f"Unknown family {shown(model)}: there are {', '.join(FAMILIES)}; or auto.")
-    require(
-        not is_dates(column),
-        f"The target {target!r} holds dates, such as {column.iloc[0]!s}: no model here predicts those.",
-    )
+    dates = f"The target {target!r} holds dates, such as {column.iloc[0]!s}: no model here predicts those."
+    require(not is_dates(column), dates)
     values, bad = as_numbers(column)
     distinct = ordered(as_text(column))
     require(
@@ -72,7 +66,8 @@ def recognise_response(table: DataTable, target: str, wishes: Wishes) -> Respons
     family = FAMILIES[model]
     if family.response is not ResponseKind.CLASSES:
         require(wishes.positive is None, f"`--positive` names a class, but a {model} regression has none.")
-        return _numeric_response(table, target, model, values, bad, reason)
+        _require_numbers(table, target, model, values, bad)
+        return Response(target, model, (), reason)
     require(
         len(distinct) <= MAX_CLASSES,
         f"The target {target!r} has {len(distinct)} different values; at most {MAX_CLASSES} classes are possible. "
@@ -80,7 +75,7 @@ def recognise_response(table: DataTable, target: str, wishes: Wishes) -> Respons
     )
     if family.cutpoints:
         require(wishes.positive is None, "`--positive` is for two classes without an order, not for an ordinal target.")
-        return _ordinal_response(target, distinct, bad, wishes.order, reason)
+        return Response(target, model, _in_order(target, distinct, bad, wishes.order), reason)
     return _class_response(target, model, distinct, wishes.positive, reason)
 
 
@@ -112,61 +107,43 @@ def _choose_model(target: str, column, values, bad, distinct: Sequence[str]) -> 
     return "linear", f"chosen because {target!r} holds numbers{hint}"
 
 
-def _numeric_response(table: DataTable, target: str, model: str, values, bad, reason: str) -> Response:
-    if bad.any():
-        remedy = "For classes, pass `--family logistic`." if bad.all() else "Correct it."
-        raise InvalidInput(
-            f"{table.path}, {table.place(bad)}: the target {target!r} must be a finite number for a {model} regression, "
-            f"but is {table.columns[target][bad].iloc[0]!r} ({counted(int(bad.sum()), 'row')} like that). {remedy}"
-        )
+def _require_numbers(table: DataTable, target: str, model: str, values, bad) -> None:
     family = FAMILIES[model]
+    remedy = "For classes, pass `--family logistic`." if bad.all() else "Correct it."
+    needs = f"the target {target!r} must be a finite number for a {model} regression, but is"
+    table.refuse(bad, target, lambda value, rows: f"{needs} {value!r} ({rows}). {remedy}")
     odd = ~family.allowed(values)
-    if odd.any():
-        raise InvalidInput(
-            f"{table.path}, {table.place(odd)}: a {family.words.title} needs {family.needs}, but the target {target!r} is "
-            f"{values[odd][0]:g} there ({counted(int(odd.sum()), 'row')} like that). Pass `--family linear` for measurements."
-        )
+    needs = f"a {family.words.title} needs {family.needs}, but the target {target!r} is"
+    remedy = "Pass `--family linear` for measurements."
+    table.refuse(odd, None, lambda value, rows: f"{needs} {values[odd][0]:g} there ({rows}). {remedy}")
     if family.response is ResponseKind.NUMBERS:
         require_scale(values, f"The target {target!r}")
-    return Response(target, model, (), reason)
 
 
-def _ordinal_response(target: str, distinct: list[str], bad, order: Sequence[str], reason: str) -> Response:
+def _in_order(target: str, distinct: list[str], bad, order: Sequence[str]) -> tuple[str, ...]:
     """Return the classes in order: by size where they are numbers, else as `--order` lists them."""
     classes = ", ".join(map(repr, distinct[:12]))
-    if not order:
-        require(
-            not bad.any(),
-            f"The classes of {target!r} are texts ({classes}): say their order, as in `--order low,middle,high`.",
-        )
-        return Response(target, "ordinal", tuple(distinct), reason)
-    missing, extra = [c for c in distinct if c not in order], [c for c in order if c not in distinct]
-    require(
-        not missing and not extra and len(set(order)) == len(order),
-        f"`--order` must list each class of {target!r} once ({classes}): got {', '.join(map(repr, order))}.",
-    )
-    return Response(target, "ordinal", tuple(order), reason)
+    texts = f"The classes of {target!r} are texts ({classes}): say their order, as in `--order low,middle,high`."
+    require(order or not bad.any(), texts)
+    once = f"`--order` must list each class of {target!r} once ({classes}): got {', '.join(map(repr, order))}."
+    require(not order or sorted(order) == sorted(distinct), once)
+    return tuple(order or distinct)
 
 
 def _class_response(target: str, model: str, distinct: list[str], positive: str | None, reason: str) -> Response:
+    count = len(distinct)
     if positive is not None:
-        require(
-            positive in distinct,
-            f"`--positive` {positive!r} is no class of the target {target!r}: its classes are {', '.join(map(repr, distinct))}.",
-        )
-        require(
-            len(distinct) == 2,
-            f"`--positive` is for two classes; {target!r} has {len(distinct)}, and every class gets a probability.",
-        )
+        its = ", ".join(map(repr, distinct))
+        require(positive in distinct, f"`--positive` {positive!r} is no class of the target {target!r}: {its} are.")
+        every = f"`--positive` is for two classes; {target!r} has {count}, and every class gets a probability."
+        require(count == 2, every)
         distinct = [c for c in distinct if c != positive] + [positive]
     two_only = not FAMILIES[model].vector and model != "logistic"
-    require(
-        not two_only or len(distinct) == 2,
-        f"A {model} regression is for two classes; {target!r} has {len(distinct)}. Pass `--family softmax`.",
-    )
-    if model == "logistic" and len(distinct) > 2:
+    two = f"A {model} regression is for two classes; {target!r} has {count}. Pass `--family softmax`."
+    require(not two_only or count == 2, two)
+    if model == "logistic" and count > 2:
         model, reason = "softmax", f"{reason}; more than two classes: softmax"
-    if model == "softmax" and len(distinct) == 2:
+    if model == "softmax" and count == 2:
         model, reason = "logistic", f"{reason}; two classes: logistic"
     return Response(target, model, tuple(distinct), reason)
 

@@ -5,7 +5,8 @@ whose levels have deviations of their own (random intercepts and slopes). Output
 needs. θ holds, in this order, the coefficients of the columns, N(0, prior_scale²) a priori; the likelihood's further parameters;
 and for each group its standard deviations, its correlations and the deviations of its levels. All but the coefficients are
 numbers that are standard normal a priori (non-centred), correlations nearly. Where a parameter is given another `Prior`, U gets
-the logarithm of the ratio of both densities. Nothing is compiled for drawing: `parts` takes NumPy and JAX arrays.
+the logarithm of the ratio of both densities. Nothing is compiled for drawing: `parts` takes NumPy and JAX arrays. A group with a
+level for every single row can be integrated out, by quadrature row by row, and drawn afterwards.
 """
 
 import dataclasses
@@ -31,6 +32,9 @@ __all__ = ["Group", "MixedRegression"]
 LKJ = Prior("lkj", (2.0,))
 INFORMED = 5.0  # information of a level's rows over that of the law of the levels, from which on a group is centred
 STEP = 1e-3  # of difference quotients in the linear predictors
+NEWTON = 8  # steps to the largest value of an integrand
+NODES = 20  # of the quadrature about it
+REACH, GRID = 6.0, 97  # of the grid on which deviations are drawn afterwards, in the integrand's standard deviations
 MOST_AT_ONCE = 4_000_000  # linear predictors held while U is evaluated at many points
 
 
@@ -50,6 +54,7 @@ class Group(eqx.Module):
       standard deviations and correlations turn into them. The first suits levels with many rows, the second those with few.
     - `priors`: for each standard deviation a `Prior` or its text, None for the exponential one.
     - `correlations`: the prior of the correlations, `"lkj(2)"`.
+    - `integrated`: whether the deviations, one for each row, are integrated out by quadrature: θ does not hold them.
 
     ```python
     import numpy as np
@@ -66,6 +71,7 @@ class Group(eqx.Module):
     centred: bool = eqx.field(static=True, default=False)
     priors: tuple[Prior | None, ...] = eqx.field(static=True, default=())
     correlations: Prior = eqx.field(static=True, default=LKJ)
+    integrated: bool = eqx.field(static=True, default=False)
 
     def __init__(
         self,
@@ -76,9 +82,10 @@ class Group(eqx.Module):
         centred: bool = False,
         priors: Sequence[str | Prior | None] = (),
         correlations: str | Prior = LKJ,
+        integrated: bool = False,
     ):
         self.Z, self.index, self.scale = numbers(Z, "Z"), np.asarray(index, np.int32), numbers(scale, "scale")
-        self.num_levels, self.centred = num_levels, centred
+        self.num_levels, self.centred, self.integrated = num_levels, centred, integrated
         fits = self.Z.ndim == 2 and self.index.shape == self.Z.shape[:1] and self.scale.shape == self.Z.shape[1:]
         require(
             fits, f"`Z` must be rows × columns with a level for each row: got {self.Z.shape} and {self.index.shape}."
@@ -102,7 +109,13 @@ class Group(eqx.Module):
     def sizes(self) -> tuple[int, int, int]:
         """How many numbers of θ make the standard deviations, the correlations and the deviations."""
         k = self.Z.shape[1]
-        return k, k * (k - 1) // 2, k * self.num_levels
+        return k, k * (k - 1) // 2, 0 if self.integrated else k * self.num_levels
+
+    @property
+    def by_row(self) -> bool:
+        """Whether every row is a level of its own, with one deviation."""
+        alone = self.num_levels == len(self.Z) == len(np.unique(self.index))
+        return alone and self.Z.shape[1] == 1 and bool(np.all(self.Z))
 
     def sds(self, u):
         """The standard deviations: … × k."""
@@ -170,12 +183,52 @@ class Group(eqx.Module):
 
     def energy(self, u_sd, u_correlation, z):
         """-log p of the numbers z that make the deviations, given the others, up to a constant."""
+        if self.integrated:
+            return 0.0
         if not self.centred:
             return 0.5 * jnp.sum(z**2)
         L = self.root(u_sd, u_correlation)
         b = self.deviations(u_sd, u_correlation, z)
         standard = jax.scipy.linalg.solve_triangular(L, b.T, lower=True)
         return 0.5 * jnp.sum(standard**2) + self.num_levels * jnp.sum(jnp.log(jnp.diagonal(L)))
+
+
+def _center(loss, sd):
+    """Where exp(-loss(sd z)) N(z; 0, 1) is largest, and its width there, by short Newton steps with difference quotients."""
+    xp = library(sd)
+    z, width = xp.zeros_like(sd), xp.ones_like(sd)
+    longest = xp.minimum(2.0, 3.0 / xp.maximum(xp.abs(sd), STEP))
+    for _ in range(NEWTON):
+        low, middle, high = (loss(sd * z + h) for h in (-STEP, 0.0, STEP))
+        slope = z + sd * (high - low) / (2 * STEP)
+        width = 1 / xp.sqrt(1 + sd**2 * xp.maximum((high - 2 * middle + low) / STEP**2, 0.0))
+        z = z - xp.clip(slope * width**2, -longest, longest)
+    return z, width
+
+
+def _drawn(loss, sd: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """A draw of sd·z for every row from exp(-loss(sd z)) N(z; 0, 1): its distribution function on a grid, inverted."""
+    center, width = _center(loss, sd)
+    grid = np.linspace(-REACH, REACH, GRID)
+    terms = np.stack([-loss(sd * z) - z**2 / 2 for z in (center + width * step for step in grid)])
+    density = np.exp(terms - terms.max(axis=0))
+    # Uniform within the cell about each point of the grid.
+    below = np.cumsum(density, axis=0)
+    u = rng.random(sd.shape) * below[-1]
+    cell = np.minimum(np.sum(below < u, axis=0), GRID - 1)
+    share = (below - density, density)
+    before, inside = (np.take_along_axis(x, cell[None], axis=0)[0] for x in share)
+    step = grid[1] - grid[0]
+    return sd * (center + width * (grid[cell] + step * ((u - before) / inside - 0.5)))
+
+
+def integrated_loss(loss, sd):
+    """-log ∫ exp(-loss(sd z)) N(z; 0, 1) dz for every row, by Gauss-Hermite quadrature about the largest integrand."""
+    nodes, weights = np.polynomial.hermite.hermgauss(NODES)
+    center, width = jax.lax.stop_gradient(_center(loss, sd))
+    z = [center + math.sqrt(2) * width * node for node in nodes]
+    terms = [math.log(w) + node**2 - loss(sd * x) - x**2 / 2 for w, node, x in zip(weights, nodes, z, strict=True)]
+    return -jax.scipy.special.logsumexp(jnp.stack(terms), axis=0) - jnp.log(width / math.sqrt(math.pi))
 
 
 class MixedRegression(SumOverData):
@@ -286,10 +339,39 @@ class MixedRegression(SumOverData):
         """The likelihood's further parameters on their own scale, each of shape …."""
         return self.likelihood.natural(self.parts(theta)[1])
 
-    def deviations(self, theta) -> list[Any]:
-        """The deviations of the levels of each group: … × levels × k."""
-        parts = self.parts(theta)[2:]
-        return [group.deviations(*parts[3 * i : 3 * i + 3]) for i, group in enumerate(self.groups)]
+    def deviations(self, theta, rng: np.random.Generator | None = None) -> list[Any]:
+        """The deviations of the levels of each group: … × levels × k.
+
+        Those that were integrated out are drawn given all others with `rng`, for NumPy arrays; without it they are zero.
+        """
+        parts, xp = self.parts(theta)[2:], library(theta)
+        found = [
+            xp.zeros((*theta.shape[:-1], group.num_levels, 1))
+            if group.integrated
+            else group.deviations(*parts[3 * i : 3 * i + 3])
+            for i, group in enumerate(self.groups)
+        ]
+        for i, group in enumerate(self.groups):
+            if group.integrated and rng is not None:
+                flat = theta.reshape(-1, self.dim)
+                at_once = max(1, MOST_AT_ONCE // (GRID * self.num_data))
+                drawn = [self._integrated(flat[n : n + at_once], i, rng) for n in range(0, len(flat), at_once)]
+                found[i] = np.concatenate(drawn).reshape(found[i].shape)
+        return found
+
+    def _integrated(self, theta: np.ndarray, i: int, rng: np.random.Generator) -> np.ndarray:
+        """Draws of the deviations of a group that was integrated out: points × levels."""
+        group, parts = self.groups[i], self.parts(theta)
+        t = parts[0] @ self.X.T + self.offset
+        for other, b in zip(self.groups, self.deviations(theta), strict=True):
+            t = t + np.sum(other.Z * b[:, other.index], axis=-1)
+        given = [value[:, None] for value in self.given(theta)]
+        loss = lambda more: self.weights * self.likelihood.loss(t + more, self.y, *self.known, *given)
+        sd = group.sds(parts[2 + 3 * i]) * group.Z[:, 0]
+        drawn = np.empty((len(theta), group.num_levels))
+        # By row, in units of the column.
+        drawn[:, group.index] = _drawn(loss, sd, rng) / group.Z[:, 0]
+        return drawn
 
     def roots(self, theta) -> list[Any]:
         """The Cholesky factors of the covariance of the deviations of each group: … × k × k."""
@@ -301,9 +383,14 @@ class MixedRegression(SumOverData):
         X, y, offset, weights, known, groups = rows
         beta = self.parts(theta)[0]
         t = X @ beta.reshape(self.likelihood.outputs, -1).T if self.likelihood.vector else X @ beta + offset
-        for (Z, index), b in zip(groups, self.deviations(theta), strict=True):
-            t = t + jnp.sum(Z * b[index], axis=-1)
-        return weights * self.likelihood.loss(t, y, *known, *self.given(theta))
+        parts, sd = self.parts(theta)[2:], None
+        for i, ((Z, index), group) in enumerate(zip(groups, self.groups, strict=True)):
+            if group.integrated:
+                sd = group.sds(parts[3 * i])[0] * Z[:, 0]
+            else:
+                t = t + jnp.sum(Z * group.deviations(*parts[3 * i : 3 * i + 3])[index], axis=-1)
+        loss = lambda more: weights * self.likelihood.loss(t + more, y, *known, *self.given(theta))
+        return loss(0.0) if sd is None else integrated_loss(loss, sd)
 
     def _rows(self, index=None):
         whole = (self.X, self.y, self.offset, self.weights, self.known, tuple((g.Z, g.index) for g in self.groups))
@@ -337,12 +424,12 @@ class MixedRegression(SumOverData):
         return found
 
     def in_good_coordinates(self) -> "MixedRegression":
-        """The same model with the groups centred whose levels the data determine better than the law of the levels does.
+        """The same model with deviations of single rows integrated out, and well determined groups centred.
 
-        A constant linear predictor that fits y gives every level its information I, the curvature summed over its rows, and an
-        effect, the slope over I. What the effects vary more than by chance, 1/I, is the variance between levels; where it times
-        I is above `INFORMED`, deviations that vary with their standard deviation would make a narrow curved ridge. The groups
-        with the fewest levels come first, and their effects are kept: levels inside them vary by what is left.
+        A constant linear predictor that fits y gives every level an effect, the slope of the loss over its curvature, both summed
+        over the level's rows. What the effects vary more than by chance is the variance between levels; where it is above
+        `INFORMED` times that by chance, deviations that vary with their standard deviation would make a narrow curved ridge. The
+        groups with the fewest levels come first, and their effects are kept: levels inside them vary by what is left.
         """
         given = self.likelihood.natural(np.zeros(len(self.likelihood.auxiliary)))
         t = np.full(self.num_data, float(np.ravel(self.likelihood.start(self.y))[0]))
@@ -351,18 +438,34 @@ class MixedRegression(SumOverData):
         for i in sorted(range(len(self.groups)), key=lambda i: self.groups[i].num_levels):
             low, middle, high = (loss(t + h) for h in (-STEP, 0.0, STEP))
             curvature = np.maximum((high - 2 * middle + low) / STEP**2, 1e-6)
-            index, levels = self.groups[i].index, self.groups[i].num_levels
-            information = np.maximum(np.bincount(index, curvature, levels), 1e-6)
-            effects = -np.bincount(index, (high - low) / (2 * STEP), levels) / information
-            between = max(0.0, float(np.var(effects) - np.mean(1 / information)))
-            centred[i] = bool(between * np.median(information) > INFORMED)
-            t = t + (effects * between / (between + 1 / information))[index]
+            effects, chance = self._effects(i, (high - low) / (2 * STEP), curvature)
+            between = max(0.0, float(np.var(effects) - np.mean(chance)))
+            centred[i] = bool(between > INFORMED * np.median(chance))
+            t = t + (effects * between / (between + chance))[self.groups[i].index]
         return self.centred(centred)
+
+    def _effects(self, i: int, slope: np.ndarray, curvature: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The effect of each level of a group, and its variance by chance: that of the rows, or of other groups' levels in it."""
+        index, levels = self.groups[i].index, self.groups[i].num_levels
+        information = np.maximum(np.bincount(index, curvature, levels), 1e-6)
+        effects = -np.bincount(index, slope, levels) / information
+        chance = 1 / information
+        for other in self.groups[:i] + self.groups[i + 1 :]:
+            cells, inside = np.unique(index * other.num_levels + other.index, return_inverse=True)
+            level, weight = cells // other.num_levels, np.bincount(inside, curvature)
+            away = -np.bincount(inside, slope) / weight - effects[level]
+            squares = np.bincount(level, weight**2, levels) / information**2
+            left = float(np.sum(information * (1 - squares)))
+            if left > 0:
+                chance = np.maximum(chance, float(weight @ away**2) / left * squares)
+        return effects, chance
 
     def centred(self, which: Sequence[bool]) -> "MixedRegression":
         """The same model with these groups centred, and the others not."""
-        groups = zip(self.groups, which, strict=True)
-        found = tuple(dataclasses.replace(group, centred=centred) for group, centred in groups)
+        alone = [group.by_row and not self.likelihood.vector for group in self.groups]
+        integrated = [own and not any(alone[:i]) for i, own in enumerate(alone)]
+        groups = zip(self.groups, which, integrated, strict=True)
+        found = tuple(dataclasses.replace(group, centred=centred, integrated=out) for group, centred, out in groups)
         return eqx.tree_at(lambda target: target.groups, self, found)
 
     def potential(self, params):

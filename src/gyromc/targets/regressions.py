@@ -250,11 +250,6 @@ class GeneralizedLinear(Regression):
     def dim(self) -> int:
         return self.X.shape[1]
 
-    def curvatures(self, params, X, y):
-        """∂² loss/∂t² at t = xᵀθ, for the rows given."""
-        t = X @ params
-        return jax.jvp(lambda t: self.slope(t, y), (t,), (jnp.ones_like(t),))[1]
-
     def remainder(self, theta, center, index, order):
         X, y = jnp.asarray(self.X)[index], jnp.asarray(self.y)[index]
         slope, t = (lambda t: self.slope(t, y)), X @ center
@@ -262,11 +257,6 @@ class GeneralizedLinear(Regression):
             return (slope(X @ theta) - slope(t)) @ X
         there, along = jax.jvp(slope, (t,), (X @ (theta - center),))
         return (slope(X @ theta) - there - along) @ X
-
-    def diagonal_product(self, center, direction, index):
-        """Σ_{i ∈ index} diag(∇²ℓ_i(c)) times a direction."""
-        X, y = jnp.asarray(self.X)[index], jnp.asarray(self.y)[index]
-        return self.curvatures(center, X, y) @ X**2 * direction
 
 
 class LinearRegression(WithLikelihood, GeneralizedLinear):

@@ -1,9 +1,4 @@
-"""Trials: what the solver knows of a posterior, the samplers that are tried, and one short run of each, measured against it.
-
-Input: a plan with target and observables. Output: a `Reference` from the solver, whose chains have no step-size bias: means with
-errors, draws, a covariance, E[∇U∇Uᵀ]. For a sampler and a step size a `Trial`, which starts from these draws:
-the bias of its averages with an error, and their variance.
-"""
+"""Trials: what the solver knows of a posterior, the samplers that are tried, and one short run of each, measured against it."""
 
 import dataclasses
 import math
@@ -26,7 +21,7 @@ from gyromc.oracles import ControlVariate, Exact, Oracle
 from gyromc.plan import Plan
 from gyromc.results import flat_draws
 from gyromc.schemes import balanced
-from gyromc.schemes.moments import GradientMoments, mean_covariance, why_no_moments
+from gyromc.schemes.moments import GradientMoments, mean_covariance
 from gyromc.show.progress import progress as show_progress
 from gyromc.solve.chains import ChainSettings
 from gyromc.solve.expect import Limits, Solver, answer
@@ -37,34 +32,56 @@ from gyromc.targets import SumOverData
 
 
 @dataclasses.dataclass(frozen=True)
-class TrialSettings:
-    """The numbers of the reference and of the trials.
+class TuneSettings:
+    """The numbers of the reference, the trials and the choice; errors are in posterior standard deviations.
 
-    - `error`: of the reference's means, in posterior standard deviations; it counts in the bias of a trial.
-    - `seconds`: that the reference may take.
-    - `points`: draws at which gradients give E[∇U∇Uᵀ]; their noise in a direction is √(2/points).
-    - `noise_points`: draws at which the noise of an oracle is measured.
+    - `error`: that is aimed at without a budget.
+    - `reference`, `screening`, `final`: gradients of the solver, steps of all chains in a trial and in the last one, at least and
+      at most; the last one takes `longer` times as many as the plan has, so that its bias is known to half its standard error.
+    - `finals`: how many samplers get such a trial, where the first ones turn out worse than their short trials.
+    - `points`, `noise_points`: draws at which gradients give E[∇U∇Uᵀ], and at which the noise of an oracle is measured.
+    - `trial_chains`: whose averages give a variance to 13 %.
+    - `halvings`: of the first step size, at most; `sizes`: step sizes of a sampler that are measured.
     - `far`: standard errors from which on a measured bias is taken as it is; below, it is shrunk.
     - `looks`, `thrown`: states of a chain that are looked at, and how many times farther out than all draws they may be.
+    - `better`: what a later sampler's RMSE must be of an earlier one's: the choice must not follow noise.
+    - `chains`: of a plan; more would waste steps on burn-in, fewer leave its own standard error unknown.
+    - `burnt`: share of a chain that burn-in takes at most; `fewest`: steps of a chain.
     - `ill_conditioned`: condition number from which on chains run in float64.
     - `alpha`: of HFHR, near 0, where momentum mixes best.
     - `few_chains`, `few_rounds`: of the warm-up with more parameters than matrices allow, for memory.
+    - `means`, `squares`: parameters whose means and squares are the observables where none are given.
     """
 
-    error: float = 0.001
-    seconds: float = 120.0
+    error: float = 0.01
+    reference_error: float = 0.001
+    reference_seconds: float = 120.0
+    reference: tuple[float, float] = (100_000, 400_000)
     points: int = 4096
     noise_points: int = 64
+    screening: tuple[float, float] = (6_400, 32_000)
+    final: tuple[float, float] = (32_000, 512_000)
+    longer: float = 4.0
+    finals: int = 4
+    trial_chains: int = 64
+    halvings: int = 12
+    sizes: int = 4
     far: float = 2.0
     looks: int = 100
     thrown: float = 1.5
+    better: float = 0.95
+    chains: int = 32
+    burnt: float = 0.2
+    fewest: int = 20
     ill_conditioned: float = 1e5
     alpha: float = 0.01
     few_chains: int = 16
     few_rounds: int = 30
+    means: int = 200
+    squares: int = 50
 
 
-SETTINGS = TrialSettings()
+SETTINGS = TuneSettings()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -99,14 +116,6 @@ class Reference:
         sd = self.draws.std(axis=0)
         return float(np.max(np.abs(rows - self.draws.mean(axis=0)) / np.where(sd > 0, sd, 1.0)))
 
-    @property
-    def steepest(self) -> float:
-        """The largest eigenvalue of S in units of C⁻¹: 1 on a Gaussian."""
-        if not self.dense:
-            return max(1.0, float(np.max(self.covariance * self.second)))
-        R = np.linalg.cholesky(self.covariance)
-        return max(1.0, float(np.linalg.eigvalsh(R.T @ self.second @ R)[-1]))
-
     def start(self, chains: int, seed: int) -> Any:
         """Draws, one for each chain; for a target over a pytree a function that draws one."""
         rng, unravel = np.random.default_rng(seed), self.plan.model.unravel
@@ -126,20 +135,21 @@ class _Drawn:
         return self.unravel(self.rows[jax.random.randint(key, (), 0, len(self.rows))])
 
 
-def refer(base: Plan, oracle: Oracle | None, gradients: float, seed: int) -> Reference:
+def refer(base: Plan, oracle: Oracle | None, gradients: float) -> Reference:
     """Run the solver for at most so many gradients, and choose the oracle where none is given."""
     base.replace(oracle=oracle)  # raises before the solver runs where it does not suit the target
-    question, many = Question.read(base), base.dim > ChainSettings.most_dense
-    settings = ChainSettings(chains=SETTINGS.few_chains, most=SETTINGS.few_rounds) if many else ChainSettings()
+    dense = base.dim <= ChainSettings.most_dense
+    settings = ChainSettings() if dense else ChainSettings(chains=SETTINGS.few_chains, most=SETTINGS.few_rounds)
     require_memory(
         8 * base.dim * (2 * settings.most * settings.steps * settings.chains + SETTINGS.points),
         f"The warm-up of {settings.chains} chains with {base.dim:,} parameters",
         "`tune` measures errors against such chains. Write the plan by hand: `gyromc.dynamics.hfhr` with a diagonal "
         "`preconditioner` and the scheme `hfhr_splitting`.",
     )
-    limits = Limits.read(SETTINGS.seconds, gradients, time.perf_counter())
+    limits = Limits.read(SETTINGS.reference_seconds, gradients, time.perf_counter())
     with show_progress(None, False) as shown:
-        solver = Solver(question, SETTINGS.error, limits, lambda: False, shown, seed, settings, may_learn=False)
+        question, error, never = Question.read(base), SETTINGS.reference_error, lambda: False
+        solver = Solver(question, error, limits, never, shown, base.seed, settings, may_learn=False)
         solver.solve()
     solver.error = math.inf  # a larger error of the reference counts in the bias of a trial and needs no warning
     found = answer(solver, 0.95)
@@ -150,34 +160,30 @@ def refer(base: Plan, oracle: Oracle | None, gradients: float, seed: int) -> Ref
         # show it: the differences between their plain averages count.
         apart = np.sqrt(np.maximum(np.nan_to_num(r_hat, nan=1.0) ** 2 - 1, 0.0) / settings.chains)
         error = np.maximum(error, apart * sd)
-    draws = found.resampled(SETTINGS.points, seed)
+    draws = found.resampled(SETTINGS.points, base.seed)
     slopes = base.flat_target.gradients(draws)
-    dense = not many
     metric: Any = solver.chains.metric
     C = metric.covariance() if dense and isinstance(metric, DenseMetric) else np.asarray(metric.scale) ** 2
     S = slopes.T @ slopes / len(slopes) if dense else np.mean(slopes**2, axis=0)
-    center, known = draws.mean(axis=0), base.flat_target.gaussian() if dense else None
-    if known is not None:
-        S, center = known
-        C = np.linalg.inv(S)
-    elif dense:
-        center = center - C @ slopes.mean(axis=0)  # exact on a Gaussian
     if oracle is None and isinstance(solver.chains, MinibatchChains):
         used = solver.chains.oracle
         oracle = ControlVariate(used.size, center=np.asarray(used.center, float), order=2)
-    plan = base.replace(oracle=oracle or Exact())
-    noise = np.zeros_like(S)
+    plan, known = base.replace(oracle=oracle or Exact()), base.flat_target.gaussian() if dense else None
     if dense:
-        if why := why_no_moments(plan.oracle):
-            raise InvalidInput(f"`tune` needs the covariance of gradient noise, and {why}. Use a fixed anchor.")
+        center = draws.mean(axis=0) - C @ slopes.mean(axis=0)  # exact on a Gaussian
+        if known is not None:
+            S, center = known
+            C = np.linalg.inv(S)
         noise = mean_covariance(plan.flat_target, plan.prepared_oracle, draws[: SETTINGS.noise_points])
         fit = GaussianApproximation(center, np.linalg.inv(C), "exact" if known is not None else "the solver's chains")
         plan.model.remember(fit, plan.oracle, GradientMoments(S, noise, "the solver's chains"))
+        S = S + noise
         if np.linalg.cond(C) > SETTINGS.ill_conditioned:
             plan = plan.replace(dtype="float64")
     exact = known is not None and isinstance(plan.oracle, Exact)
-    spent = solver.chains.gradients + len(draws)
-    return Reference(plan, mean, error, sd, draws, C, S + noise, exact, spent, list(found.warnings))
+    return Reference(
+        plan, mean, error, sd, draws, C, S, exact, solver.chains.gradients + len(draws), list(found.warnings)
+    )
 
 
 def cost_of_a_gradient(plan: Plan) -> float:
@@ -190,9 +196,9 @@ def cost_of_a_gradient(plan: Plan) -> float:
 class Family:
     """A scheme in the coordinates of C, with a rate of rotation or a friction.
 
+    - `first`: the largest step size worth a trial on a Gaussian; half of it is tried next.
     - `turn`: Q = R J Rᵀ with C = RRᵀ and J rotating pairs of whitened coordinates at this rate.
     - `friction`: γ of HFHR, 0 for dynamics without momenta.
-    - `first`: the largest step size worth a trial on a Gaussian; half of it is tried next.
     """
 
     scheme: str
@@ -208,8 +214,12 @@ class Family:
         return f"{self.scheme}, rotating at {self.turn:g}" if self.turn else f"{self.scheme}, reversible"
 
     def first_step(self, known: Reference) -> float:
-        """The step size to begin with: smaller where gradients are steeper than a Gaussian's."""
-        top = known.steepest
+        """The step size to begin with: smaller where S, in units of C⁻¹, is more than a Gaussian's identity."""
+        if known.dense:
+            R = np.linalg.cholesky(known.covariance)
+            top = max(1.0, float(np.linalg.eigvalsh(R.T @ known.second @ R)[-1]))
+        else:
+            top = max(1.0, float(np.max(known.covariance * known.second)))
         return self.first / (math.sqrt(top) if self.friction else top) / (1 + self.turn**2)
 
     def burn_in(self, eta: float) -> int:
@@ -218,12 +228,10 @@ class Family:
 
     def plan(self, known: Reference, eta: float) -> Plan | None:
         """The plan at this step size; None where the scheme cannot make such a step."""
-        C = known.covariance
         scheme: Any = balanced(known.second) if self.scheme == "balanced" else self.scheme
+        dynamics, size = self.dynamics(known.covariance), float(f"{eta:.3g}")
         try:
-            plan = known.plan.replace(
-                dynamics=self.dynamics(C), scheme=scheme, step_size=float(f"{eta:.3g}"), martingale=known.dense
-            )
+            plan = known.plan.replace(dynamics=dynamics, scheme=scheme, step_size=size, martingale=known.dense)
             _ = plan.step_matrices if known.dense else plan.prepared_scheme
         except InvalidInput:
             return None
@@ -256,15 +264,16 @@ class Trial:
 
     - `bias`, `bias_error`: mean less the reference's, and the standard error of both.
     - `variance`: of one chain's average over `steps` steps, with its standard error added as far as tails make it large.
+    - `rate`: steps of all chains per second.
+    - `exact`: the plan is known to have no bias.
     """
 
     plan: Plan
     bias: np.ndarray
     bias_error: np.ndarray
     variance: np.ndarray
-    chains: int
     steps: int
-    seconds: float
+    rate: float
     exact: bool
 
     def squared_bias(self) -> tuple[np.ndarray, np.ndarray]:
@@ -284,35 +293,17 @@ class Trial:
         share = np.where(s > 0, tau / np.where(s > 0, tau + s, 1.0), 0.0)
         return np.where(far, b - s, share**2 * b), np.where(far, s, share * s)
 
-    def squared_error(self, steps: float) -> np.ndarray:
-        """The expected squared error of every observable with so many steps of all chains after burn-in."""
-        return self.variance * self.steps / steps + sum(self.squared_bias())
-
-    @property
-    def draws_per_gradient(self) -> float:
-        """1/(N·Var) of an average over N steps, Var averaged over observables."""
-        left = float(np.mean(self.variance)) * self.steps
-        return 1 / left if left > 0 else math.inf
-
-    @property
-    def rate(self) -> float:
-        """Steps of all chains per second."""
-        return self.chains * (self.steps + self.plan.burn_in) / self.seconds
-
 
 def try_plan(
-    plan: Plan, known: Reference, chains: int, steps: int, burn_in: int, seed: int, exact: bool = False
+    plan: Plan, known: Reference, chains: int, steps: int, burn_in: int, seed: int, exact: bool
 ) -> Trial | None:
     """Run a plan from posterior draws and compare its means with the reference; None where a chain diverged, or was thrown out.
 
     Where a target is steep, as in the neck of a funnel, a step that suits the bulk throws chains where the posterior has no mass.
     That is rare and comes back in its own time, and averages of few chains do not show it.
-
-    `exact`: the plan is known to have no bias.
     """
-    own = plan.replace(
-        num_chains=chains, num_steps=steps, burn_in=burn_in, start=known.start(chains, seed), seed=seed
-    ).knowing(known.plan.model)
+    lengths = {"num_chains": chains, "num_steps": steps, "burn_in": burn_in}
+    own = plan.replace(**lengths, start=known.start(chains, seed), seed=seed).knowing(known.plan.model)
     try:
         run = engines.run(own, progress=False, thin=max(1, steps // SETTINGS.looks) if known.dense else None)
     except (DivergenceError, InvalidInput):
@@ -328,5 +319,5 @@ def try_plan(
     # few chains that were thrown far out decide a variance, and the next run may have more of them
     variance = averages.var(axis=0, ddof=1) / scale**2 * (1 + np.sqrt(tails / chains))
     error = np.sqrt(variance / chains + (known.error / scale) ** 2)
-    spent = max(run.wall_time - run.compile_time, 1e-6)
-    return Trial(own, (mean - known.mean) / scale, error, variance, chains, steps, spent, exact)
+    rate = chains * (steps + burn_in) / max(run.wall_time - run.compile_time, 1e-6)
+    return Trial(own, (mean - known.mean) / scale, error, variance, steps, rate, exact)

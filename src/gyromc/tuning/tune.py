@@ -1,14 +1,14 @@
 """tune: the sampler with the smallest expected error for a problem and a budget, as a plan that `gyromc.run` takes.
 
-Input: a target or a plan, and a budget. Output: a `Tuned`. The solver gives an unbiased answer, draws and a covariance. Short
-runs of some samplers at falling step sizes, started from these draws, show their bias and variance. The best one is run again,
-longer and with other random numbers, and that trial says what to expect: being chosen does not flatter it.
+The solver of `expect`, whose chains have no step-size bias, gives means with errors, draws and a covariance. Short runs of some
+samplers at falling step sizes, started from these draws, show their bias and variance. The best one is run again, longer and with
+other random numbers, and that trial says what to expect: being chosen does not flatter it.
 """
 
 import dataclasses
 import math
 import warnings as messages
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,51 +21,120 @@ from gyromc.flat import is_array
 from gyromc.observables import linear, square
 from gyromc.oracles import Exact, Oracle
 from gyromc.plan import Plan
+from gyromc.show.numbers import duration, plain
+from gyromc.show.records import Column, Records, plain_attributes
+from gyromc.show.tables import Shown, Table
 from gyromc.targets import Target
-from gyromc.tuning.trials import FAMILIES, MANY, Family, Trial, cost_of_a_gradient, refer, try_plan
-from gyromc.tuning.tuned import Expected, Tried, Tuned
+from gyromc.tuning.trials import FAMILIES, MANY, SETTINGS, Family, Trial, cost_of_a_gradient, refer, try_plan
 
-__all__ = ["tune"]
+__all__ = ["Expected", "Tried", "Tuned", "tune"]
+
+UNSURE = "The errors to expect are measured against these chains, and may be too small by a factor of 2 or more."
 
 
 @dataclasses.dataclass(frozen=True)
-class TuneSettings:
-    """The numbers of the choice.
+class Expected:
+    """What to expect of one observable's mean over all chains.
 
-    - `error`: that is aimed at without a budget, in posterior standard deviations.
-    - `reference`: gradients of the solver, at least and at most; between them it takes as many as the budget has.
-    - `screening`: steps of all chains in one trial, likewise.
-    - `final`: steps in the last trial, likewise, for `longer` times as many as the plan has: its bias is then known to half its
-      standard error, and what happens in one run of four is seen.
-    - `finals`: how many samplers get such a trial at most, where the first ones turn out worse than their short trials.
-    - `trial_chains`: whose averages give a variance to 13 %.
-    - `halvings`: of a step size at which chains diverge; `sizes`: step sizes of a sampler that are measured.
-    - `better`: what a later sampler's RMSE must be of an earlier one's: the choice must not follow noise.
-    - `chains`: of a plan; more would waste steps on burn-in, fewer leave its own standard error unknown.
-    - `burnt`: share of a chain that burn-in takes at most.
-    - `fewest`: steps of a chain.
-    - `means`, `squares`: parameters whose means and squares are the observables where none are given.
+    - `expected`: its RMSE, √(bias² + bias_error² + std_error²); `sd`: the posterior standard deviation of the observable.
+    - `bias`, `bias_error`: the bias as a trial measured it against the solver's mean, and the standard error of that.
+    - `std_error`: the Monte Carlo part.
     """
 
-    error: float = 0.01
-    reference: tuple[float, float] = (100_000, 400_000)
-    screening: tuple[float, float] = (6_400, 32_000)
-    final: tuple[float, float] = (32_000, 512_000)
-    longer: float = 4.0
-    finals: int = 4
-    trial_chains: int = 64
-    halvings: int = 8
-    sizes: int = 4
-    better: float = 0.95
-    chains: int = 32
-    burnt: float = 0.2
-    fewest: int = 20
-    means: int = 200
-    squares: int = 50
+    expected: float
+    bias: float
+    std_error: float
+    sd: float
+    bias_error: float = 0.0
+
+    @property
+    def relative(self) -> float:
+        """The RMSE in posterior standard deviations; 0 for an observable that does not vary."""
+        return self.expected / self.sd if self.sd > 0 else 0.0
 
 
-SETTINGS = TuneSettings()
-UNSURE = "The errors to expect are measured against these chains, and may be too small by a factor of 2 or more."
+@dataclasses.dataclass(frozen=True)
+class Tried:
+    """A sampler, the step sizes at which it was tried, and what the best of them would give with the whole budget.
+
+    `rmse` and `bias` are root mean squares over observables, in posterior standard deviations.
+    """
+
+    name: str
+    step_sizes: tuple[float, ...]
+    step_size: float
+    rmse: float
+    bias: float
+    note: str = ""
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Tuned(Shown, Records[Expected]):
+    """A tuned plan: `tuned.plan` for `gyromc.run`, `tuned.expected["name"]` the RMSE to expect of `run.mean["name"]`.
+
+    **Attributes:**
+
+    - `plan`: an ordinary `Plan`.
+    - `expected`, `bias`, `bias_error`, `std_error`, `sd`: by observable; see `Expected`.
+    - `tried`: a tuple of `Tried`, what was measured; `reason`: what was chosen, in a sentence.
+    - `gains`: how many times more gradients the best `"reversible"` sampler, the best `"rotating"` one (pairs of parameters, or
+      parameters with momenta) and, where a plan was given, the `"untuned plan"` would need for the same error, from their trials.
+    - `gradients`: what the plan costs in gradients over all the data; `spent`: what tuning cost; `seconds`: how long a run takes
+      on this machine, without compiling.
+    - `warnings`: what could not be known, and what would help.
+    """
+
+    plan: Plan
+    rows: Mapping[str, Expected]
+    tried: tuple[Tried, ...]
+    gains: Mapping[str, float]
+    gradients: float
+    spent: float
+    seconds: float
+    reason: str
+    warnings: list[str]
+
+    _result = "tuning"
+    expected = Column[float]("The RMSE of the mean over all chains.")
+    bias = Column[float]("The part of it that is bias.")
+    bias_error = Column[float]("The standard error of what the trials measured as bias.")
+    std_error = Column[float]("The part of it that is chance.")
+    sd = Column[float]("The posterior standard deviation of the observable.")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain numbers, strings and lists, ready for JSON."""
+        return {
+            "plan": self.plan.summary(),
+            "observables": {name: plain_attributes(row, *vars(row)) for name, row in self.items()},
+            "tried": [plain_attributes(one, *vars(one)) for one in self.tried],
+            "gains": {name: plain(value) for name, value in self.gains.items()},
+            **plain_attributes(self, "gradients", "spent", "seconds", "reason"),
+            "warnings": self.warnings,
+        }
+
+    def shown(self) -> Sequence[Table | str]:
+        """The reason, what was tried, what to expect, and what could not be known."""
+        sizes = lambda one: ", ".join(f"{eta:.3g}" for eta in one.step_sizes)
+        tried = [
+            [one.name, sizes(one), *(f"{x:.3g}" for x in (one.step_size, one.rmse, one.bias)), one.note]
+            for one in self.tried
+        ]
+        columns = ("sampler", "step sizes tried", "best step size", "RMSE in posterior sds", "of it bias", "")
+        bias = lambda row: f"{row.bias:.2g} ± {row.bias_error:.1g}"
+        expected = [
+            [name, f"{row.expected:.3g}", f"{row.relative:.3g}", bias(row), f"{row.std_error:.2g}"]
+            for name, row in self.items()
+        ]
+        rows = ("observable", "expected RMSE", "in posterior sds", "bias", "std error")
+        return [
+            self.reason,
+            Table(columns, tried, "What was tried", left=(columns[0], columns[1], columns[-1])),
+            *(f"{name}: {gain:.3g} times the gradients for the same error" for name, gain in self.gains.items()),
+            Table(rows, expected, "What to expect of the means over all chains"),
+            f"The plan costs {self.gradients:,.4g} gradients, about {duration(self.seconds)} on this machine; tuning cost "
+            f"{self.spent:,.4g}.",
+            *(f"warning: {text}" for text in self.warnings),
+        ]
 
 
 def tune(
@@ -120,207 +189,9 @@ def tune(
     require(say is None or callable(say), f"`say` must be a function such as `print`: got {shown(say)}.")
     with messages.catch_warnings():
         messages.simplefilter("ignore", GyromcWarning)  # of trials; what matters is in the account
-        tuning = Tuning(_base(given, observables, seed, start), budget or {"error": SETTINGS.error}, num_chains)
-        tuning.try_all(oracle, say or (lambda line: None))
+        base = _base(given, observables, seed, start)
+        tuning = Tuning(base, budget or {"error": SETTINGS.error}, num_chains, oracle, say or (lambda line: None))
         return tuning.finished(given if isinstance(given, Plan) else None)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Contender:
-    """A sampler, its trials by falling step size, and the step sizes at which chains diverged."""
-
-    family: Family
-    trials: list[Trial]
-    given_up: list[float]
-
-
-class Tuning:
-    """One tuning: the reference, the trials of every sampler, and the choice. `steps`: of all chains, that the budget allows."""
-
-    def __init__(self, base: Plan, budget: dict[str, float], num_chains: int | None):
-        self.base, self.budget, self.num_chains, self.seed = base, budget, num_chains, base.seed
-        self.error, self.seconds = budget.get("error"), budget.get("seconds")
-        self.spent, self.count = 0.0, 0
-        self.candidates: list[Contender] = []
-
-    def try_all(self, oracle: Oracle | None, say: Callable) -> None:
-        """Ask the solver, then try every sampler."""
-        # about as many as the budget has, before anything is known
-        total = self.budget.get("gradients", 1e5 if self.error is None else 1 / self.error**2)
-        self.known = known = refer(self.base, oracle, float(np.clip(total, *SETTINGS.reference)), self.seed)
-        self.steps = total / (cost_of_a_gradient(known.plan) if "gradients" in self.budget else 1.0)
-        self.spent = known.gradients
-        errors = known.error / np.where(known.sd > 0, known.sd, np.inf)
-        say(f"reference: {known.gradients:,.0f} gradients, errors up to {np.max(errors):.2g} posterior sds")
-        say(f"gradients: from {_reads(known.plan)}")
-        families = MANY
-        if known.dense:
-            # on a Gaussian with exact gradients none of them has a bias, and the first is as good as any
-            families = FAMILIES[:1] if known.exact else FAMILIES
-        for family in families:
-            if family.turn and known.plan.dim == 1:
-                continue
-            found = self._tried(family)
-            if not found.trials:
-                say(f"trials of {family.name}: all diverged")
-                continue
-            best = self.best(found)
-            say(f"trials of {family.name}: step size {best.plan.eta:.3g}, RMSE {self.score(best):.2g} posterior sds")
-            self.candidates.append(found)
-
-    def attempt(self, plan: Plan, chains: int, steps: int, burn_in: int, exact: bool = False) -> Trial | None:
-        """A trial with random numbers of its own, its gradients counted."""
-        self.count += 1
-        self.spent += chains * (steps + burn_in) * cost_of_a_gradient(plan)
-        return try_plan(plan, self.known, chains, steps, burn_in, self.seed + 1000 * self.count, exact)
-
-    def _tried(self, family: Family) -> Contender:
-        """Trials at step sizes that become smaller by halves, until the expected error rises."""
-        found, eta = Contender(family, [], []), 2 * family.first_step(self.known)
-        while len(found.trials) < SETTINGS.sizes and len(found.given_up) <= SETTINGS.halvings:
-            eta /= 2
-            plan = family.plan(self.known, eta)
-            _, burn_in, steps = self.lengths(family, eta)
-            most = float(np.clip(self.steps, *SETTINGS.screening)) / SETTINGS.trial_chains
-            shape = SETTINGS.trial_chains, int(min(steps, most)), burn_in
-            trial = None if plan is None else self.attempt(plan, *shape, self.known.exact)
-            if plan is None or trial is None:
-                found.given_up.append(eta)
-                continue
-            if self.seconds is not None and not self.candidates and not found.trials:
-                self.steps = max(self.seconds * trial.rate, 100.0)
-            found.trials.append(trial)
-            if len(found.trials) > 1 and self.score(trial) > self.score(found.trials[-2]):
-                break
-        return found
-
-    def score(self, trial: Trial, share: float = 1.0) -> float:
-        """The RMSE to expect with a share of the steps: over all observables, or of the worst where an error is asked for."""
-        overall = np.mean if self.error is None else np.max
-        return math.sqrt(float(overall(trial.squared_error(share * self.steps))))
-
-    def best(self, candidate: Contender) -> Trial:
-        """The trial with the smallest error."""
-        return min(candidate.trials, key=self.score)
-
-    def lengths(self, family: Family, eta: float) -> tuple[int, int, int]:
-        """Chains of the plan, and the burn-in and steps of each: as many chains as leave most steps after burn-in."""
-        wanted = family.burn_in(eta)
-        chains = self.num_chains or int(np.clip(SETTINGS.burnt * self.steps // wanted, 1, SETTINGS.chains))
-        each = max(int(min(self.steps / chains, 2**31 - 1)), SETTINGS.fewest)
-        burn_in = min(wanted, int(SETTINGS.burnt * each))
-        return chains, burn_in, max(each - burn_in, SETTINGS.fewest)
-
-    def choose(self) -> tuple[Contender, Trial]:
-        """The best sampler with a longer trial of it, like the plan itself.
-
-        That trial takes the place of the short one, and the choice is made again until it falls on a sampler that had it.
-        """
-        finals: list[Trial] = []
-        while True:
-            require(
-                bool(self.candidates),
-                "No plan can be recommended: chains of every sampler diverged at every step size that was tried. "
-                f"{' '.join(self.known.warnings)} Use `gyromc.expect`, or write the model in other coordinates.",
-            )
-            chosen = self.candidates[0]
-            for one in self.candidates[1:]:
-                if self.score(self.best(one)) < SETTINGS.better * self.score(self.best(chosen)):
-                    chosen = one
-            trial = self.best(chosen)
-            if self.error is not None:
-                self.steps = self._needed(trial)
-            if trial in finals or len(finals) == SETTINGS.finals:
-                return chosen, trial
-            _, burn_in, steps = self.lengths(chosen.family, trial.plan.eta)
-            total = float(np.clip(SETTINGS.longer * self.steps, *SETTINGS.final))
-            chains = int(np.clip(total / (steps + burn_in), SETTINGS.trial_chains, 1024))
-            final = self.attempt(trial.plan, chains, int(min(steps, total / chains)), burn_in, self.known.exact)
-            chosen.trials.remove(trial)
-            if final is None:
-                chosen.given_up.append(trial.plan.eta)
-                self.candidates = [one for one in self.candidates if one.trials]
-            else:
-                chosen.trials.append(final)
-                finals.append(final)
-
-    def _needed(self, trial: Trial) -> float:
-        """Steps until every observable has the error asked for, burn-in included; as if a bias that forbids it were none."""
-        assert self.error is not None
-        allowed = self.error**2 - sum(trial.squared_bias())
-        allowed = np.where(allowed > 0.1 * self.error**2, allowed, self.error**2)
-        return max(float(np.max(trial.variance * trial.steps / allowed)) / (1 - SETTINGS.burnt), SETTINGS.fewest)
-
-    def finished(self, given: Plan | None) -> Tuned:
-        """The choice as a plan, with its account."""
-        chosen, final = self.choose()
-        if self.seconds is not None:  # the longer trial knows the speed better
-            self.steps = max(self.seconds * final.rate, 100.0)
-        chains, burn_in, steps = self.lengths(chosen.family, final.plan.eta)
-        start, model = self.known.start(chains, self.seed), final.plan.model
-        plan = final.plan.replace(
-            num_chains=chains, num_steps=steps, burn_in=burn_in, start=start, seed=self.seed
-        ).knowing(model)
-        bias, unknown = final.squared_bias()
-        chance = final.variance * final.steps / (plan.num_chains * plan.num_steps)
-        table = self.known.sd * np.sqrt([bias + unknown + chance, bias, chance, np.ones_like(bias), unknown])
-        rows = {name: Expected(*map(float, column)) for name, column in zip(plan.observables, table.T, strict=True)}
-        tried = tuple(self._line(one, "chosen" if one is chosen else "") for one in self.candidates)
-        gains = self._gains(final, given)
-        total, seconds = plan.gradients * cost_of_a_gradient(plan), chains * (steps + burn_in) / final.rate
-        doubts = [*self.known.warnings, *([UNSURE] if self.known.warnings else [])]
-        doubts += _doubts(chosen.family, plan, rows, self.known.draws, self.error)
-        reason = (
-            f"{chosen.family.name}, whitened by the {'covariance' if self.known.dense else 'scales'} of the solver's chains; "
-            f"gradients from {_reads(plan)}; step size {plan.eta:.3g}, {chains} chains × {steps} steps after {burn_in} of burn-in"
-            f"{', with the martingale control variate' if plan.martingale else ''}."
-        )
-        return Tuned(plan, rows, tried, gains, total, self.spent, seconds, reason, doubts)
-
-    def _line(self, one: Contender, note: str) -> Tried:
-        trial, failed = self.best(one), ", ".join(f"{x:.2g}" for x in one.given_up)
-        sizes = tuple(sorted((*one.given_up, *(each.plan.eta for each in one.trials)), reverse=True))
-        bias = math.sqrt(float(np.mean(sum(trial.squared_bias()))))
-        note = "; ".join(filter(None, (note, f"diverged at {failed}" if failed else "")))
-        return Tried(one.family.name, sizes, trial.plan.eta, self.score(trial), bias, trial.draws_per_gradient, note)
-
-    def _gains(self, final: Trial, given: Plan | None) -> dict[str, float]:
-        """How many times more gradients others need for the same error, from their trials."""
-        own = self.score(final)
-        ratio = lambda error: (error / own) ** 2 if own > 0 else math.nan
-        gains = {}
-        for one in self.candidates:
-            name = "rotating" if one.family.turn or one.family.friction else "reversible"
-            gains[name] = min(ratio(self.score(self.best(one))), gains.get(name, math.inf))
-        if given is not None and list(given.observables) == list(self.known.plan.observables):
-            share = cost_of_a_gradient(self.known.plan) / cost_of_a_gradient(given)
-            steps = min(self.steps * share, SETTINGS.screening[1]) / SETTINGS.trial_chains
-            trial = self.attempt(given, SETTINGS.trial_chains, max(int(steps), SETTINGS.fewest), 0)
-            gains["untuned plan"] = math.inf if trial is None else ratio(self.score(trial, share))
-        return gains
-
-
-def _reads(plan: Plan) -> str:
-    return "all rows" if isinstance(plan.oracle, Exact) else plan.oracle.name
-
-
-def _doubts(
-    family: Family, plan: Plan, rows: Mapping[str, Expected], draws: np.ndarray, error: float | None
-) -> Iterator[str]:
-    """What may go wrong with the plan, and what would help."""
-    if plan.burn_in < family.burn_in(plan.eta):
-        yield (
-            f"The budget is too small: burn-in takes {plan.burn_in} of the {family.burn_in(plan.eta)} steps it should. Pass more "
-            "`gradients`, or fewer `num_chains`."
-        )
-    if heavy := heavy_tailed(plan, draws):
-        yield f"{', '.join(heavy)}: {HEAVY}"
-    worst = max(row.relative for row in rows.values())
-    if error is not None and worst > 1.1 * error:
-        yield (
-            f"The error asked for may not be reached: {worst:.2g} in place of {error:g} posterior standard deviations, because "
-            "of the bias of the step size, or of what trials know of it. `gyromc.expect` has no such bias."
-        )
 
 
 def _base(given: Target | Plan, observables: Mapping[str, Any] | None, seed: int, start: Any = None) -> Plan:
@@ -362,3 +233,178 @@ def _base(given: Target | Plan, observables: Mapping[str, Any] | None, seed: int
         target=given, dynamics=overdamped(d), step_size=0.1, num_steps=1, num_chains=1, start=start, seed=seed,
         observables=observables,
     )  # fmt: skip
+
+
+class Tuning:
+    """The reference, the trials of every sampler, and the choice. `steps`: of all chains, that the budget allows."""
+
+    def __init__(
+        self, base: Plan, budget: dict[str, float], num_chains: int | None, oracle: Oracle | None, say: Callable
+    ):
+        self.num_chains, self.count = num_chains, 0
+        self.error, self.seconds = budget.get("error"), budget.get("seconds")
+        # about as many as the budget has, before anything is known
+        total = budget.get("gradients", 1e5 if self.error is None else 1 / self.error**2)
+        self.known = known = refer(base, oracle, float(np.clip(total, *SETTINGS.reference)))
+        self.steps = total / (cost_of_a_gradient(known.plan) if "gradients" in budget else 1.0)
+        self.spent = known.gradients
+        errors = known.error / np.where(known.sd > 0, known.sd, np.inf)
+        say(f"reference: {known.gradients:,.0f} gradients, errors up to {np.max(errors):.2g} posterior sds")
+        say(f"gradients: from {_reads(known.plan)}")
+        self.trials: dict[Family, list[Trial]] = {}
+        families = FAMILIES if known.dense else MANY
+        # on a Gaussian with exact gradients none of them has a bias, and the first is as good as any
+        for family in families[:1] if known.exact else families:
+            if family.turn and known.plan.dim == 1:
+                continue
+            found = self._tried(family)
+            if not found:
+                say(f"trials of {family.name}: all diverged")
+                continue
+            self.trials[family], best = found, min(found, key=self.score)
+            say(f"trials of {family.name}: step size {best.plan.eta:.3g}, RMSE {self.score(best):.2g} posterior sds")
+
+    def _tried(self, family: Family) -> list[Trial]:
+        """Trials at step sizes that become smaller by halves, until the expected error rises."""
+        found, first = [], family.first_step(self.known)
+        for halvings in range(SETTINGS.halvings):
+            eta = first / 2**halvings
+            plan = family.plan(self.known, eta)
+            _, burn_in, steps = self.lengths(family, eta)
+            most = float(np.clip(self.steps, *SETTINGS.screening)) / SETTINGS.trial_chains
+            trial = None if plan is None else self.attempt(plan, SETTINGS.trial_chains, int(min(steps, most)), burn_in)
+            if trial is None:
+                continue
+            if self.seconds is not None and not self.trials and not found:
+                self.steps = max(self.seconds * trial.rate, 100.0)
+            found.append(trial)
+            if len(found) == SETTINGS.sizes or (len(found) > 1 and self.score(trial) > self.score(found[-2])):
+                break
+        return found
+
+    def attempt(self, plan: Plan, chains: int, steps: int, burn_in: int, exact: bool | None = None) -> Trial | None:
+        """A trial with random numbers of its own, its gradients counted."""
+        self.count += 1
+        self.spent += chains * (steps + burn_in) * cost_of_a_gradient(plan)
+        seed, exact = self.known.plan.seed + 1000 * self.count, self.known.exact if exact is None else exact
+        return try_plan(plan, self.known, chains, steps, burn_in, seed, exact)
+
+    def score(self, trial: Trial, share: float = 1.0) -> float:
+        """The RMSE to expect with a share of the steps: over all observables, or of the worst where an error is asked for."""
+        squares = trial.variance * trial.steps / (share * self.steps) + sum(trial.squared_bias())
+        return math.sqrt(float(np.mean(squares) if self.error is None else np.max(squares)))
+
+    def best(self, family: Family) -> Trial:
+        """The trial with the smallest error."""
+        return min(self.trials[family], key=self.score)
+
+    def lengths(self, family: Family, eta: float) -> tuple[int, int, int]:
+        """Chains of the plan, and the burn-in and steps of each: as many chains as leave most steps after burn-in."""
+        wanted = family.burn_in(eta)
+        chains = self.num_chains or int(np.clip(SETTINGS.burnt * self.steps // wanted, 1, SETTINGS.chains))
+        each = max(int(min(self.steps / chains, 2**31 - 1)), SETTINGS.fewest)
+        burn_in = min(wanted, int(SETTINGS.burnt * each))
+        return chains, burn_in, max(each - burn_in, SETTINGS.fewest)
+
+    def choose(self) -> tuple[Family, Trial]:
+        """The best sampler with a longer trial of it, like the plan itself.
+
+        That trial takes the place of the short one, and the choice is made again until it falls on a sampler that had it.
+        """
+        finals: list[Trial] = []
+        while True:
+            require(
+                bool(self.trials),
+                "No plan can be recommended: chains of every sampler diverged at every step size that was tried. "
+                f"{' '.join(self.known.warnings)} Use `gyromc.expect`, or write the model in other coordinates.",
+            )
+            chosen, *others = self.trials
+            for one in others:
+                if self.score(self.best(one)) < SETTINGS.better * self.score(self.best(chosen)):
+                    chosen = one
+            trial = self.best(chosen)
+            if self.error is not None:
+                # steps until every observable has the error asked for, as if a bias that forbids it were none
+                allowed = self.error**2 - sum(trial.squared_bias())
+                allowed = np.where(allowed > 0.1 * self.error**2, allowed, self.error**2)
+                needed = float(np.max(trial.variance * trial.steps / allowed)) / (1 - SETTINGS.burnt)
+                self.steps = max(needed, SETTINGS.fewest)
+            if trial in finals or len(finals) == SETTINGS.finals:
+                return chosen, trial
+            _, burn_in, steps = self.lengths(chosen, trial.plan.eta)
+            total = float(np.clip(SETTINGS.longer * self.steps, *SETTINGS.final))
+            chains = int(np.clip(total / (steps + burn_in), SETTINGS.trial_chains, 1024))
+            final = self.attempt(trial.plan, chains, int(min(steps, total / chains)), burn_in)
+            self.trials[chosen].remove(trial)
+            if final is not None:
+                self.trials[chosen].append(final)
+                finals.append(final)
+            elif not self.trials[chosen]:
+                del self.trials[chosen]
+
+    def finished(self, given: Plan | None) -> Tuned:
+        """The choice as a plan, with its account."""
+        family, final = self.choose()
+        known, seed = self.known, self.known.plan.seed
+        if self.seconds is not None:  # the longer trial knows the speed better
+            self.steps = max(self.seconds * final.rate, 100.0)
+        chains, burn_in, steps = self.lengths(family, final.plan.eta)
+        lengths = {"num_chains": chains, "num_steps": steps, "burn_in": burn_in}
+        plan = final.plan.replace(**lengths, start=known.start(chains, seed), seed=seed).knowing(final.plan.model)
+        bias, unknown = final.squared_bias()
+        chance = final.variance * final.steps / (chains * steps)
+        table = known.sd * np.sqrt([bias + unknown + chance, bias, chance, np.ones_like(bias), unknown])
+        rows = {name: Expected(*map(float, column)) for name, column in zip(plan.observables, table.T, strict=True)}
+        tried = []
+        for one, trials in self.trials.items():
+            best, sizes = self.best(one), tuple(sorted((each.plan.eta for each in trials), reverse=True))
+            biased = math.sqrt(float(np.mean(sum(best.squared_bias()))))
+            note = "chosen" if one is family else ""
+            tried.append(Tried(one.name, sizes, best.plan.eta, self.score(best), biased, note))
+        gains = self._gains(final, given)
+        total, seconds = plan.gradients * cost_of_a_gradient(plan), chains * (steps + burn_in) / final.rate
+        doubts = [*known.warnings, *([UNSURE] if known.warnings else [])]
+        doubts += _doubts(family, plan, rows, known.draws, self.error)
+        reason = (
+            f"{family.name}, whitened by the {'covariance' if known.dense else 'scales'} of the solver's chains; "
+            f"gradients from {_reads(plan)}; step size {plan.eta:.3g}, {chains} chains × {steps} steps after {burn_in} of burn-in"
+            f"{', with the martingale control variate' if plan.martingale else ''}."
+        )
+        return Tuned(plan, rows, tuple(tried), gains, total, self.spent, seconds, reason, doubts)
+
+    def _gains(self, final: Trial, given: Plan | None) -> dict[str, float]:
+        """How many times more gradients others need for the same error, from their trials."""
+        own, gains = self.score(final), {}
+        ratio = lambda error: (error / own) ** 2 if own > 0 else math.nan
+        for one in self.trials:
+            name = "rotating" if one.turn or one.friction else "reversible"
+            gains[name] = min(ratio(self.score(self.best(one))), gains.get(name, math.inf))
+        if given is not None and list(given.observables) == list(self.known.plan.observables):
+            share = cost_of_a_gradient(self.known.plan) / cost_of_a_gradient(given)
+            steps = min(self.steps * share, SETTINGS.screening[1]) / SETTINGS.trial_chains
+            trial = self.attempt(given, SETTINGS.trial_chains, max(int(steps), SETTINGS.fewest), 0, exact=False)
+            gains["untuned plan"] = math.inf if trial is None else ratio(self.score(trial, share))
+        return gains
+
+
+def _reads(plan: Plan) -> str:
+    return "all rows" if isinstance(plan.oracle, Exact) else plan.oracle.name
+
+
+def _doubts(
+    family: Family, plan: Plan, rows: Mapping[str, Expected], draws: np.ndarray, error: float | None
+) -> Iterator[str]:
+    """What may go wrong with the plan, and what would help."""
+    if plan.burn_in < family.burn_in(plan.eta):
+        yield (
+            f"The budget is too small: burn-in takes {plan.burn_in} of the {family.burn_in(plan.eta)} steps it should. Pass more "
+            "`gradients`, or fewer `num_chains`."
+        )
+    if heavy := heavy_tailed(plan, draws):
+        yield f"{', '.join(heavy)}: {HEAVY}"
+    worst = max(row.relative for row in rows.values())
+    if error is not None and worst > 1.1 * error:
+        yield (
+            f"The error asked for may not be reached: {worst:.2g} in place of {error:g} posterior standard deviations, because "
+            "of the bias of the step size, or of what trials know of it. `gyromc.expect` has no such bias."
+        )

@@ -270,8 +270,7 @@ def _step(pieces: Pieces, carry: Carry, first, first_slot, zeta=None) -> Carry:
         xi = threefry.normal(key_noise, z.shape, dtype)
     else:
         xi = in_parts.normal(key_noise, z.shape[0], pieces.dynamics.size, parts, dtype)
-    anchors = _refresh(pieces, carry)
-    values, after = moved(pieces, y, zeta, xi, eta, anchors)
+    values, after = moved(pieces, y, zeta, xi, eta)
 
     size, finite = jnp.max(jnp.abs(z), axis=-1), jnp.all(jnp.isfinite(values), axis=1)
     insane = ~(size <= pieces.bound) | ~(finite if parts is None else finite[:, None])
@@ -285,31 +284,16 @@ def _step(pieces: Pieces, carry: Carry, first, first_slot, zeta=None) -> Carry:
         whole = (after, xi) if parts is None else (parts.joined(after), parts.joined(xi))
         values = jnp.concatenate([values, pieces.martingale.increments(*whole)], axis=1)
     high, low = two_sum(carry.high, carry.low, jnp.where(counted, weight * values, 0))  # E4: z_0 counts
-    return Carry(k + 1, after, high, low, clock, failed_at, kept, anchors)
+    return Carry(k + 1, after, high, low, clock, failed_at, kept)
 
 
-def _refresh(pieces: Pieces, carry: Carry):
-    """The chains' anchors, set to their states in every m-th step."""
-    if carry.anchors is None:
-        return None
-    oracle: Any = pieces.oracle
-
-    def anew():
-        q = pieces.dim if pieces.parts is None else pieces.parts.length
-        return on_devices(_anchors, pieces, (carry.z[..., :q],), in_parts.place(pieces))
-
-    return jax.lax.cond(
-        carry.step % oracle.refresh == 0, lambda: anew().astype(carry.anchors.dtype), lambda: carry.anchors
-    )
-
-
-def moved(pieces: Pieces, y, zeta, xi, eta, anchors=None):
+def moved(pieces: Pieces, y, zeta, xi, eta):
     """The observables at the state of every chain, and the state after one step with the given randomness."""
     parts = pieces.parts
     q = pieces.dim if parts is None else parts.length
     n = pieces.dynamics.size // pieces.dim * q
     places = P("chains"), in_parts.place(pieces)
-    values, gradient = on_devices(_values_and_gradients, pieces, (y[..., :q], zeta, anchors), places)
+    values, gradient = on_devices(_values_and_gradients, pieces, (y[..., :q], zeta), places)
     if n > q:
         gradient = jnp.concatenate([gradient, y[..., q:n]], axis=-1)  # ∇H = (∇U, r)
     step = lambda y, g, x: pieces.scheme(pieces.dynamics, y, g, x, eta)
@@ -320,31 +304,17 @@ def moved(pieces: Pieces, y, zeta, xi, eta, anchors=None):
     return values.astype(y.dtype), after.astype(y.dtype)
 
 
-def _values_and_gradients(pieces: Pieces, theta, zeta, anchors):
+def _values_and_gradients(pieces: Pieces, theta, zeta):
     """On one device: the observables of its chains and their gradients, or its part of these, chain after chain."""
-
-    def gradient(theta, s, anchor):
-        oracle: Any = pieces.oracle if anchor is None else pieces.oracle.anchored(anchor)  # type: ignore[attr-defined]
-        return oracle.gradient(pieces.target, theta, s)
-
-    parts = pieces.parts
+    gradient, parts = (lambda t, s: pieces.oracle.gradient(pieces.target, t, s)), pieces.parts
     if parts is None:
-        return pieces.observed(theta), _each_chain(gradient, theta, zeta, anchors)
+        return pieces.observed(theta), _each_chain(gradient, theta, zeta)
 
     def one(own):
-        theta, s, anchor = parts.gathered(own[0]), own[1], parts.gathered(own[2])
-        return pieces.observed(theta[None])[0], parts.own(gradient(theta, s, anchor))
+        whole = parts.gathered(own[0])
+        return pieces.observed(whole[None])[0], parts.own(gradient(whole, own[1]))
 
-    return jax.lax.map(one, (theta, zeta, anchors))
-
-
-def _anchors(pieces: Pieces, theta):
-    """On one device: what the oracle keeps of an anchor at the state of its chains, or its part of that."""
-    at: Any = lambda t: pieces.oracle.anchor_at(pieces.target, t)  # type: ignore[attr-defined]
-    parts = pieces.parts
-    if parts is None:
-        return _each_chain(at, theta)
-    return jax.lax.map(lambda own: parts.own(at(parts.gathered(own))), theta)
+    return jax.lax.map(one, (theta, zeta))
 
 
 def _drawn(pieces: Pieces, key, first, chains: int, dtype):

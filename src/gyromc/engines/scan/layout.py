@@ -30,13 +30,12 @@ import numpy as np
 from jax.sharding import Mesh
 
 from gyromc import processes
-from gyromc.data import Mapped, prefetched
+from gyromc.data import prefetched
 from gyromc.engines.base import keys
 from gyromc.engines.meshes import ROWS, ChainMesh, default_mesh, put, shares
 from gyromc.engines.scan import threefry
 from gyromc.engines.scan.sharding import Parts, require_shared, shared, why_not_shared
-from gyromc.oracles import Batch, Exact, Gaussian, Oracle
-from gyromc.oracles.base import MOST_COMPARED, bounds, settled, shuffled
+from gyromc.oracles import MOST_COMPARED, Batch, Exact, Gaussian, Oracle, bounds, settled, shuffled
 from gyromc.plan import Plan
 from gyromc.precision import fresh
 from gyromc.results import EngineState
@@ -55,7 +54,6 @@ class Carry(NamedTuple):
     clock: Any
     failed_at: Any  # of each chain, or of each of its parts
     kept: Any
-    anchors: Any  # what the oracle keeps for each chain, or None
 
 
 def cast(tree, dtype):
@@ -178,12 +176,9 @@ class ChainLayout:
 
     def to_device(self, state: EngineState, slots: int) -> list[Carry]:
         """The state as arrays on the devices, each with a buffer for `slots` draws."""
-        plan, dtype = self.plan, np.dtype(self.plan.dtype)
+        dtype = np.dtype(self.plan.dtype)
         rows = {name: np.asarray(getattr(state, name), dtype) for name in ("z", "high", "low")}
         rows["failed_at"] = np.asarray(state.failed_at, np.int32)
-        if memory := plan.oracle.memory(plan.dim):  # before the first step there is none
-            none = np.zeros((plan.num_chains, memory))
-            rows["anchors"] = np.asarray(none if state.anchors is None else state.anchors, dtype)
         self.none = {name: x[:0] for name, x in rows.items()}
         return [self._carry({name: self.fill(x[own]) for name, x in rows.items()}, state, slots) for own in self.slices]
 
@@ -192,14 +187,14 @@ class ChainLayout:
         if self.parts is not None:
             shape, axes = (slots, self.size, self.parts.count, self.parts.length), (None, "chains", "parameters")
             rows["failed_at"] = np.repeat(rows["failed_at"][:, None], self.parts.count, axis=1)
-            rows |= {name: self.parts.split(x) for name, x in rows.items() if name in ("z", "anchors")}
+            rows["z"] = self.parts.split(rows["z"])
         whole = ("high", "low") if self.parts is not None else rows
         placed = {name: self._place(x, "chains" if name in whole else axes[1:]) for name, x in rows.items()}
         kept = None
         if slots:
             kept = jnp.zeros(shape, dtype, device=None if self.spread is None else self.spread.sharding(*axes))
         clock = tuple(self._place(part) for part in np.asarray(state.clock, dtype))
-        return Carry(self._place(np.int32(state.step)), clock=clock, kept=kept, **{"anchors": None, **placed})
+        return Carry(self._place(np.int32(state.step)), clock=clock, kept=kept, **placed)
 
     def _place(self, x: Any, axes: Any = ()) -> Any:
         """A copy on the devices: a step overwrites it."""
@@ -221,7 +216,7 @@ class ChainLayout:
         """The state of all chains, on every process, without those that fill an array."""
         whole: dict[str, Any] = {name: self._whole(name, carries) for name in self.none}
         if self.parts is not None:
-            whole |= {name: self.parts.joined(x) for name, x in whole.items() if name in ("z", "anchors")}
+            whole["z"] = self.parts.joined(whole["z"])
             whole["failed_at"] = np.where(whole["failed_at"] < 0, NEVER, whole["failed_at"]).min(axis=1)
             whole["failed_at"] = np.where(whole["failed_at"] == NEVER, -1, whole["failed_at"]).astype(np.int32)
         step, clock = 0, [0.0, 0.0]
@@ -294,8 +289,7 @@ _BYTES, _LONGEST = 2**24, 256
 
 def is_fed(plan: Plan) -> bool:
     """Whether the rows of a plan's mini-batches are read ahead."""
-    streamed = isinstance(plan.flat_target, StreamedRegression) and isinstance(plan.oracle, Batch)
-    return streamed and not plan.oracle.memory(plan.dim)
+    return isinstance(plan.flat_target, StreamedRegression) and isinstance(plan.oracle, Batch)
 
 
 class Feed:
@@ -310,9 +304,6 @@ class Feed:
         self.plan, self.layout, self.source = plan, layout, plan.flat_target.by_row
         batch = plan.num_chains * plan.oracle.size
         self.length = max(1, min(_LONGEST, _BYTES // (batch * (plan.dim + 1) * np.dtype(plan.dtype).itemsize)))
-        self.keep: dict[str, bool] = {}
-        if isinstance(self.source, Mapped):
-            self.keep = {"keep": self.source.keeps(batch * (plan.num_steps + plan.burn_in), plan.oracle.size)}
         self.chunks = prefetched(self._placed(first))
         self.rows: Any = None
         self.used = self.length
@@ -328,7 +319,7 @@ class Feed:
     def _placed(self, first: int) -> Iterator[list[tuple[Any, Any]]]:
         """X (steps × chains × b × d) and y of every chunk, for every block of chains, on the devices."""
         dtype = np.dtype(self.plan.dtype)
-        read = (self.source.read(index, **self.keep) for index in prefetched(self._drawn(first)))
+        read = (self.source.read(index) for index in prefetched(self._drawn(first)))
         # A setting of each thread.
         with jax.enable_x64(dtype == np.float64):
             for pair in prefetched(read):

@@ -31,9 +31,7 @@ from gyromc.engines.scan import threefry
 from gyromc.flat import FlatSum, ravel
 from gyromc.operators import Blocks, Diagonal, Operator, Scaled
 from gyromc.oracles import Batch, Oracle
-from gyromc.oracles.control_variates import Curvature
-from gyromc.schemes import Scheme
-from gyromc.schemes.balanced import Balanced
+from gyromc.schemes import Balanced, Scheme
 from gyromc.schemes.integrators import HfhrSplitting, LeimkuhlerMatthews, LmAb2
 from gyromc.targets import (
     FiniteSum,
@@ -85,14 +83,6 @@ class Shards(SumOverData):
     def remainder(self, theta, center, index, order):
         return self._sum(lambda own, rows: own.remainder(theta, center, rows, order), index)
 
-    def diagonal_product(self, center, direction, index):
-        """Σ_{i ∈ index} diag(∇²ℓ_i(c)) times a direction, for generalized linear models."""
-        return self._sum(lambda own, rows: own.diagonal_product(center, direction, rows), index)
-
-    def data_product(self, theta, direction):
-        own = self.own
-        return _added(jax.jvp(lambda t: _data_gradient(own, t), (theta,), (direction,))[1])
-
     def _sum(self, terms: Callable, index):
         """Σ_{i ∈ index} of `terms`: those of the rows held here, in rounds of a fixed size, then added over all devices."""
         own = self.own
@@ -119,10 +109,10 @@ def why_not_shared(target: Target, oracle: Oracle) -> str | None:
     if not isinstance(inner, KNOWN):
         names = "a regression or a `FiniteSum`"
         return f"the rows of {type(inner).__name__} are not known: write the target as {names}"
-    if isinstance(inner, StreamedRegression):
-        batches = isinstance(oracle, Batch) and not oracle.memory(1)
-        if not batches or getattr(oracle, "curvature", None) is Curvature.MATRIX_FREE:
-            return f"sums over all rows of a {type(inner).__name__} are computed on the host: use a mini-batch that needs none"
+    if isinstance(inner, StreamedRegression) and not isinstance(oracle, Batch):
+        return (
+            f"sums over all rows of a {type(inner).__name__} are computed on the host: use a mini-batch that needs none"
+        )
     return None
 
 
@@ -307,7 +297,8 @@ def _is_operator(x: Any) -> bool:
 
 def _coordinatewise(operator: Operator) -> bool:
     if isinstance(operator, Blocks):
-        return operator.coordinates() is not None
+        blocks = operator.upper_left, operator.upper_right, operator.lower_left, operator.lower_right
+        return all(map(_coordinatewise, blocks))
     return isinstance(operator, Scaled | Diagonal)
 
 

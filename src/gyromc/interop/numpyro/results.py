@@ -113,7 +113,7 @@ def tune(
     - `batch_size`: rows of the subsampled plate per gradient, by a control variate anchored at the mode.
     - `budget`: the other arguments of `gyromc.tune`: `gradients`, `error` or `seconds`, `oracle`, `num_chains`, `seed`.
 
-    **Returns:** a `gyromc.tuning.tuned.Tuned`: the plan, what was tried, and the errors to expect by site.
+    **Returns:** a `gyromc.Tuned`: the plan, what was tried, and the errors to expect by site.
     """
     # imported when used: `gyromc.expect` needs no tuner
     from gyromc.tuning.tune import tune as tune_any
