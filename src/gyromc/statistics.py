@@ -330,12 +330,9 @@ def monte_carlo_error(averages: ChainAverages, method: ErrorMethod, reason: str 
     if method is ErrorMethod.REPLICATE and chains > 1:
         variance, dof = float(np.var(averages.good, ddof=1)), chains - 1
     elif method is not ErrorMethod.REPLICATE and chains:
-        durations = equal if averages.durations is None else averages.durations
-        weights = equal if averages.weights is None else averages.weights
-        by_lugsail = method is ErrorMethod.LUGSAIL
-        found = (
-            lugsail_variance(averages.blocks) if by_lugsail else scheduled_variance(averages.blocks, durations, weights)
-        )
+        t, w = (equal if x is None else x for x in (averages.durations, averages.weights))
+        by_lugsail, blocks = method is ErrorMethod.LUGSAIL, averages.blocks
+        found = lugsail_variance(blocks) if by_lugsail else scheduled_variance(blocks, t, w)
         variance, dof = found.variance * averages.covered, found.dof
     return MonteCarloError(variance, chains, dof if variance >= 0 else 0, method, reason)
 

@@ -184,10 +184,7 @@ class Modes:
 
 
 def find_modes(target: Target, first: GaussianApproximation, seed: int = 0) -> Modes:
-    """All modes that descents from dispersed starts reach.
-
-    Gaussian targets and regressions with a known likelihood have one; above 200 parameters no search is made.
-    """
+    """All modes that descents from dispersed starts reach; above 200 parameters no search is made."""
     single = target.gaussian() is not None or isinstance(target, KnownLikelihood)
     if single or len(first.mean) > SETTINGS.most_searched:
         return Modes((first,), np.ones(1))

@@ -1,8 +1,7 @@
 """The tail of a sample as a generalised Pareto law: its shape k, and importance weights with a smoothed tail.
 
-Input: the largest values of one or many samples. Output: k and σ of each, by the estimate of Zhang and Stephens (2009), an
-average over the profile likelihood: no iteration, so that thousands of samples are fitted at once. A mean with weights of
-shape k is reliable below `HEAVY`.
+The estimate of Zhang and Stephens (2009) is an average over the profile likelihood, so that thousands of samples are fitted at
+once. A mean with weights of shape k is reliable below `HEAVY`.
 """
 
 import numpy as np

@@ -1,8 +1,7 @@
 """Weighted samples of a law, made around its mode without any chain, and whether they represent the law.
 
-A target over vectors and its Gaussian approximation in; out a `Sample`, or an expectation with an error (`expectation`).
-`why_not_trusted` returns None, or a sentence that says why a sample does not represent the law: a small effective size, a few
-draws that dominate, mass beyond all draws, or a mode that is missed. Modes are searched last, being the most expensive.
+`why_not_trusted` returns None, or why a sample does not represent the law: a small effective size, a few draws that dominate,
+mass beyond all draws, or a mode that is missed. `expectation` is a reference that shares nothing with a sampler.
 """
 
 import dataclasses
@@ -180,11 +179,7 @@ def expectation(
     seed: int = 0,
     dof: float = 30.0,
 ) -> Expectation:
-    """∫ values(θ) μ(dθ), by scrambled Sobol points of a multivariate t: a reference that shares nothing with a sampler.
-
-    The proposal sits at the mode with the curvature there, then at the mean and covariance so found; the error comes from the
-    differences between independent scramblings.
-    """
+    """∫ values(θ) μ(dθ), by scrambled Sobol points of a multivariate t at the mode, then at the mean and covariance so found."""
     from scipy.stats import qmc  # when it is used: it takes longer to import than all other parts of SciPy together
 
     d = center.mean.size

@@ -1,8 +1,8 @@
 """Routes from a plan and an observable to V(h), the surest first; then bias and deviation of one chain's average.
 
-Input: a plan and one of its observables. Output: an `Answer`. A route that cannot answer raises `InvalidInput` with the reason or
-returns None, and the next one is tried. Averages of targets that are not Gaussian have the bias η·slope + transient/(Nη) and the
-variance V/(Nη) + s/N; s and all higher orders in η are those of the nearest Gaussian.
+A route that cannot answer raises `InvalidInput` with the reason or returns None, and the next one is tried. Averages of targets
+that are not Gaussian have the bias η·slope + transient/(Nη) and the variance V/(Nη) + s/N; s and all higher orders in η are those
+of the nearest Gaussian.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ SECOND_ORDER = 2.0  # the second order in η against that of a Gaussian, at most
 TRACE = 1e-3
 REFUTED = 0.5  # share of a bias, from which on an error that also exceeds the standard deviation of h refutes it
 NOTHING = 1e-9  # s against V/η: rounding
-ROUNDING = 1e-20  # of |Q|²V_0: a smaller integral of E7 is zero
+ROUNDING = 1e-20  # of |Q|²V_0: a smaller integral is zero
 SHORT = 5.0  # relaxation times V/(2 Var h)
 
 
@@ -144,7 +144,7 @@ def _on_gaussian(shared: Shared, name: str, h: Observable) -> Answer | None:
             law = Method(Kind.LAW if chain.additive or h.is_square else Kind.GAUSSIAN_LAW)
             known = {"bias": mean - mu, "bias_error": error + mu_error, "start_counted": True, "bias_method": law}
             base = dataclasses.replace(base, **known)
-    found = _average(shared, name, h, base, math.sqrt(closed_forms.ridge_moments(h, *gaussian)[1]))
+    found = _average(shared, h, base, math.sqrt(closed_forms.ridge_moments(h, *gaussian)[1]))
     if kind is Kind.MEHLER:
         return found
     return found.noting(f"{name}: no exact finite-step error: {why_not_exact(plan, name)}")
@@ -153,12 +153,12 @@ def _on_gaussian(shared: Shared, name: str, h: Observable) -> Answer | None:
 def _base(
     plan: Plan, V: Number, V0: Number, how: Method, mu: Number, mu_how: Method, integral: float, error: float = 0.0
 ) -> Answer:
-    """The answer for V and μ(h) alone: V is NaN where its error is comparable with it, and the integral of E7 0 for rounding."""
-    known = [n.value if 0 <= n.error <= COMPARABLE * n.value else math.nan for n in (V, V0)]
-    how = NOT_RESOLVED if math.isnan(known[0]) else how
-    rounding = ROUNDING * np.linalg.norm(plan.dynamics.Q, 2) ** 2 * known[1]
+    """The answer for V and μ(h) alone: V is NaN where its error is comparable with it, and the integral 0 for rounding."""
+    known, of_still = (n.value if 0 <= n.error <= COMPARABLE * n.value else math.nan for n in (V, V0))
+    rounding = ROUNDING * np.linalg.norm(plan.dynamics.Q, 2) ** 2 * of_still
     integral = 0.0 if integral <= max(rounding, 3 * error) else integral
-    return Answer(*known, how, abs(V.error), abs(V0.error), integral, mu.value, mu_how, mu.error)
+    how = NOT_RESOLVED if math.isnan(known) else how
+    return Answer(known, of_still, how, abs(V.error), abs(V0.error), integral, mu.value, mu_how, mu.error)
 
 
 def _poisson(shared: Shared, name: str, h: Observable) -> Answer | None:
@@ -178,7 +178,7 @@ def _poisson(shared: Shared, name: str, h: Observable) -> Answer | None:
         if plan.model.trusted_sample_of() is not None:
             values = plan.model.values(h, shared.pilot.theta)
             slope, start = _first_effects(shared, h, values, mu.value, shared.fitted[0].solve(values))
-    return _average(shared, name, h, base, found.spread, slope, start)
+    return _average(shared, h, base, found.spread, slope, start)
 
 
 def _sampled(shared: Shared, name: str, h: Observable) -> Answer | None:
@@ -204,7 +204,7 @@ def _sampled(shared: Shared, name: str, h: Observable) -> Answer | None:
         return base
     base = base.noting(f"{name}: plug-in of degree {found.degree} ({found.functions} functions) on {sample.source}")
     spread = math.sqrt(sample.mean((values - mu) ** 2)[0])
-    return _average(shared, name, h, base, spread, *_first_effects(shared, h, values, mu, found))
+    return _average(shared, h, base, spread, *_first_effects(shared, h, values, mu, found))
 
 
 def _first_effects(
@@ -234,7 +234,7 @@ def _laplace(shared: Shared, name: str, h: Observable) -> Answer | None:
     if not np.var(values - rows @ slope) <= (1 - EXPLAINED) * np.var(values):
         raise InvalidInput("the observable is far from linear around the mode: pass `sample`")
     V, V0, integral = laplace_constants(plan, h)
-    return _average(shared, name, h, Answer(V, V0, Method(Kind.LAPLACE), strictness=integral), math.nan)
+    return _average(shared, h, Answer(V, V0, Method(Kind.LAPLACE), strictness=integral), math.nan)
 
 
 def laplace_constants(plan: Plan, h: Observable) -> tuple[float, float, float]:
@@ -248,18 +248,13 @@ def laplace_constants(plan: Plan, h: Observable) -> tuple[float, float, float]:
 
 def _average(
     shared: Shared,
-    name: str,
     h: Observable,
     base: Answer,
     spread: float,
     slope: Number | None = None,
     start: Transient | None = None,
 ) -> Answer:
-    """The answer with bias and standard deviation of one chain's average; `spread`: the standard deviation of h.
-
-    The bias is η·slope + transient/(Nη), unless `base` has one, with higher orders of the nearest Gaussian; its error counts the
-    second order twice as large as there.
-    """
+    """The answer with bias, unless it has one, and standard deviation of one chain's average; `spread`: that of h."""
     plan, V = shared.plan, max(base.variance, 0.0)
     if plan.scheduled:
         return base.noting("the step size is a schedule: V is known, the error of the average is not computed")
@@ -274,15 +269,12 @@ def _average(
     length = time * 2 * spread**2 / V if V > 0 else math.inf
     if length < SHORT:
         base = base.noting(f"a chain lasts {length:.2g} relaxation times of an observable: too few for V/(Nη)")
-    if near is None and not exact:
-        why = "unknown: what the noise of gradients adds is not known here"
-        return dataclasses.replace(base, rmse_method=Method(Kind.UNKNOWN, why)).noting(
-            f"{name}: what the noise of {plan.oracle.name} gradients adds to the error is not known here"
-        )
+    lost = start is not None and math.isnan(start.value)
+    if lost or (near is None and not exact):
+        why = LOST if lost else f"unknown: what the noise of {plan.oracle.name} gradients adds is not known here"
+        return dataclasses.replace(base, rmse_method=Method(Kind.UNKNOWN, why))
     s = 0.0 if near is None else near.floor(V, eta)
     variance = max(V / eta + s, 0.0) / N  # E6, and s of T1
-    if start is not None and math.isnan(start.value):
-        return dataclasses.replace(base, rmse_method=Method(Kind.UNKNOWN, LOST))
     if start is not None:
         variance += start.variance * (min(1.0, math.e * _decay(shared, base, spread, plan.burn_in)) / time) ** 2
     parts = ["V/(Nη)", *(["s/N"] if abs(s) > NOTHING * V / eta else []), *(["bias²"] if base.bias is not None else [])]

@@ -175,11 +175,8 @@ class Steps:
             found = np.linalg.eigvals(np.array([apply(column) for column in np.eye(d * d)]))
         else:
             map_: Any = sparse.LinearOperator((d * d, d * d), matvec=apply, dtype=float)  # type: ignore[call-issue]  # incomplete stubs
-            options: Any = {
-                "v0": np.eye(d).ravel(),
-                "tol": 1e-10,
-                "return_eigenvectors": False,
-            }  # positive, as the vector is
+            # It begins with a positive matrix, as the eigenvector is.
+            options: Any = {"v0": np.eye(d).ravel(), "tol": 1e-10, "return_eigenvectors": False}
             found = sparse.eigs(map_, 1, **options)
         return 1 - 1 / max(float(np.max(np.abs(found))), 1e-300)
 
@@ -232,14 +229,6 @@ def stability(plan: Plan) -> Stability | None:
 
     Exact for Gaussian targets, including the noise of mini-batches; for others the smallest limit of those linearised at the
     mode, with that noise where it is known, and away from the mode, without it. A schedule is judged by its largest step size.
-
-    ```python
-    import gyromc as gm
-    from gyromc.prediction.stability import stability
-    plan = gm.Plan(target=gm.targets.Quadratic([4.0]), dynamics=gm.dynamics.overdamped(1),
-                   observables={"x": gm.observables.linear([1.0])}, step_size=0.1)
-    assert abs(stability(plan).radius - 0.36) < 1e-12 and stability(plan).largest_step_size == 0.5
-    ```
     """
     try:
         steps = _steps(plan)

@@ -20,7 +20,6 @@ from gyromc.oracles import Batch, ControlVariate, Exact, Gaussian, Minibatch
 from gyromc.plan import Plan
 from gyromc.targets import GeneralizedLinear, LinearRegression, SumOverData
 
-MOST_IN_TENSOR = 24  # parameters
 ROWS_AT_ONCE = 4096
 MOST_PRODUCTS = 1e8
 
@@ -42,9 +41,7 @@ class Noise:
     def growth(self, Y: np.ndarray) -> np.ndarray:
         """Γ(Y): what second moments Y = E[zzᵀ] of θ add to E[δδᵀ]; memory O(d²)."""
         assert self.rows is not None
-        x, (N, d) = self.rows, self.rows.shape
-        if d <= MOST_IN_TENSOR and d**2 < N:  # cheaper than going over the rows
-            return np.einsum("iajb,ab->ij", self.tensor[:, :d, :, :d], Y, optimize=True)
+        x, N = self.rows, len(self.rows)
         weights, gram = np.sum((x @ Y) * x, axis=1), x.T @ x
         return self.factor * N * (N * (x.T * weights) @ x - gram @ Y @ gram)  # T1: f Σᵢ ΔᵢYΔᵢ/(bN)
 

@@ -1,8 +1,6 @@
 """The fluctuation constant V in closed form for H = ½zᵀPz and h linear, quadratic or ρ(uᵀz).
 
-Input: D, Q, P and the coefficients of h, or a direction and ρ. Output: V, for ρ(uᵀz) with a bound on its error. All formulas use
-solves, never inverses: for a precision matrix of condition number κ the relative error is about κ·10⁻¹⁶.
-
+All formulas use solves, never inverses: for a precision matrix of condition number κ the relative error is about κ·10⁻¹⁶.
 For ρ(uᵀz), V = 2∫₀^∞ Cov(h(z_0), h(z_t)) dt by Mehler's formula: with r(t) the correlation of uᵀz_0 and uᵀz_t, ρ = Σ c_n He_n
 gives Cov = Σ_{n≥1} c_n² r(t)ⁿ. The squares of the terms left out sum to what the others leave of Var ρ, which bounds their part.
 """

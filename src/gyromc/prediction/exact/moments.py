@@ -1,11 +1,9 @@
 """Exact mean and variance of one chain's average on a Gaussian target, for the plan's own η, N, start and burn-in (T1, T9).
 
 Input: a plan. Output: `Moments` for each linear observable, and for each square where the oracle's noise is additive;
-`ridge_mean`, the mean alone, for other ρ(aᵀθ). Two runs of steps compose to a longer one, in O(log N). What composes is
-- for uᵀy, the chain of (y, s), s the sum: under additive noise the map of its mean and its covariance; under noise that depends
-  on the state the map Φ of its second moments, vec Y ← Φ vec Y, in O(n⁶ log N): 0.2 seconds for n = 24;
-- for (uᵀθ)², mean and variance of the sum as quadratics ŷᵀaŷ in the state that the steps begin at (`_QuadraticSteps`).
-The increments ψ of a martingale are quadratic in state and noise, so they only change what one step begins with.
+`ridge_mean`, the mean alone, for other ρ(aᵀθ). Two runs of steps compose to a longer one, in O(log N). What composes is for uᵀy
+the chain of (y, s), s the sum, or under noise that depends on the state the map Φ of its second moments; and for (uᵀθ)² mean and
+variance of the sum as quadratics in the state that the steps begin at. The increments ψ of a martingale change one step only.
 """
 
 import contextlib
@@ -51,10 +49,7 @@ MOST_LIFTED = 24
 def linear_averages(
     chain: LinearChain, U: np.ndarray, c: np.ndarray, num_steps: int, burn_in: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Means from each start (starts × rows of U) and variances of the averages of uᵀy - cᵀξ, for rows u of U and c.
-
-    The sums s⁺ = s + uᵀy - cᵀξ are further numbers of a linear chain, so that they need no formulas of their own.
-    """
+    """Means from each start (starts × rows of U) and variances of the averages of uᵀy - cᵀξ, whose sums extend the chain."""
     (count, m), more = U.shape, (0, len(U))
     longer = dataclasses.replace(
         chain,
@@ -201,10 +196,7 @@ GROWTH = 1.1
 def ridge_mean(
     chain: LinearChain, h: Ridge, num_steps: int, burn_in: int = 0, drawn: bool = False
 ) -> tuple[float, float]:
-    """E of one chain's average of ρ(aᵀθ) over `num_steps` states after `burn_in` steps, and its error.
-
-    The error is what every second node changes; with starts that were drawn, their standard error too.
-    """
+    """E of an average of ρ(aᵀθ); its error: what every second node changes, and the standard error of starts that were drawn."""
     u, shift = lift(h.direction, chain.size), float(h.direction @ chain.mean)
 
     def mean_at(k: int) -> tuple[float, float]:

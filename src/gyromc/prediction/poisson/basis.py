@@ -1,11 +1,9 @@
 """Polynomials orthonormal under the target's own law, with exact derivative matrices (T2), and observables on their grids.
 
-Input: a plan whose target separates, and the coordinates that matter. Output: an `Axis` for each: equispaced nodes that resolve
-its law, weights, polynomials and the matrix of ∂ in the basis; and values of h on the product of the nodes.
-
-`Generator` takes axes, D and Q, and returns for the coefficients of h a `Solution` of the Poisson equation 𝒜φ = h - μ(h) with
-V(h) = 2⟨ĥ, (-𝒜)⁻¹ĥ⟩ (E6). In an orthonormal basis closed under ∂ the generator (E2) is exactly -𝒜 = Σ (D-Q)_ij ∂ᵢᵀ∂ⱼ. Its part
-within axes is diagonal after a change of basis on each axis, which gives the preconditioner.
+An `Axis` has equispaced nodes that resolve the law of one coordinate. `Generator` takes axes, D and Q, and returns for the
+coefficients of h a `Solution` of the Poisson equation 𝒜φ = h - μ(h) with V(h) = 2⟨ĥ, (-𝒜)⁻¹ĥ⟩ (E6). In an orthonormal basis
+closed under ∂ the generator (E2) is exactly -𝒜 = Σ (D-Q)_ij ∂ᵢᵀ∂ⱼ. Its part within axes is diagonal after a change of basis on
+each axis, which gives the preconditioner.
 """
 
 import dataclasses
@@ -67,10 +65,11 @@ def line(
         t = mean + sign * sd * reach
         inside = np.flatnonzero(potential(t) - lowest - 2 * degree * np.log1p(reach) / 1.5 < NEGLIGIBLE)
         ends.append(float(t[min(inside[-1] + 1, len(reach) - 1)]))
-    step = min(spacing * sd, (ends[1] - ends[0]) / (NODES_PER_DEGREE * degree))
+    low, high = ends
+    step = min(spacing * sd, (high - low) / (NODES_PER_DEGREE * degree))
     # Made denser until a shift by half a step does not show in the mass.
     while True:
-        t = np.linspace(*ends, int(np.ceil((ends[1] - ends[0]) / step)) + 1)
+        t = np.linspace(low, high, int(np.ceil((high - low) / step)) + 1)
         energy, between = potential(t), potential(t[:-1] + (t[1] - t[0]) / 2)
         density, other = np.exp(np.min(energy) - energy), np.exp(np.min(energy) - between)
         if abs(density.sum() - other.sum()) <= SETTLED * density.sum() or step < FINEST * sd:
@@ -295,8 +294,8 @@ class Generator:
 
         # By least squares: the condition number of I+B is at most (1+‖B‖)/min sym, a few, usually.
         size: Any = (right.size, right.size)
-        products: Any = {"matvec": functools.partial(coupled, C), "rmatvec": functools.partial(coupled, C.T)}
-        one_plus_B: Any = sparse.LinearOperator(size, dtype=float, **products)
+        products = {"matvec": functools.partial(coupled, C), "rmatvec": functools.partial(coupled, C.T)}
+        one_plus_B: Any = sparse.LinearOperator(size, dtype=float, **products)  # type: ignore[call-issue]  # incomplete stubs
         limits: Any = {"atol": 0.0, "btol": TOLERANCE, "conlim": 0.0, "iter_lim": MOST_ITERATIONS}
         y, reason, *_ = sparse.lsqr(one_plus_B, right.ravel(), **limits)
         if reason > 1:  # 0: the right side is 0, 1: solved

@@ -92,6 +92,7 @@ def _sizes(plan: Plan, coordinates: tuple[int, ...], degree: int) -> list[int]:
     return [1 + (degree if i < plan.dim else min(degree, SETTINGS.momentum_degree)) for i in coordinates]
 
 
+@np.errstate(divide="ignore", invalid="ignore")  # wells that hardly communicate have a rate of 0: V is not resolved
 def solve(plan: Plan, h: Observable, digits: int = 6) -> Galerkin:
     """Solve for one observable, raising the degree until V and V_0 have `digits` digits or a size limit."""
     with np.errstate(
@@ -225,11 +226,7 @@ def _finished(plan: Plan, h: Observable, chosen, levels: list[Level]) -> Galerki
 
 
 def _with_momentum(plan: Plan, chosen, last: Level, c: np.ndarray, missing: float) -> tuple[Level, np.ndarray]:
-    """The last level with the coefficients c and more functions of the momentum, and what further ones may change.
-
-    With little friction φ is rough in the momentum: functions are added as far as the size bears, and the changes that are left
-    out are taken to be a geometric series.
-    """
+    """The last level with coefficients c and more functions of the momentum, and a geometric series of the changes left out."""
     positions, found = [axis for axis in last.axes if axis.coordinate < plan.dim], [last]
     own, momenta = math.prod(axis.values.shape[1] for axis in positions), len(last.axes) - len(positions)
     for degree in range(SETTINGS.momentum_degree, max(SETTINGS.degrees), SETTINGS.more_momentum):

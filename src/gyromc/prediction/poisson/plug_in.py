@@ -2,10 +2,8 @@
 
 Input: a weighted sample of θ, values of h, D and Q. Output: V, V_0, their errors and φ as a polynomial. ∇U is not needed, and one
 sample serves every (D, Q). Averages over the momentum r are exact. The sampling error comes from the jackknife over blocks of
-consecutive draws, the truncation error is the change from two degrees less.
-
-The polynomials are products of normalised Hermite polynomials: ∂ᵢ of a product is √power times the product with that power
-lowered by one, so derivatives are exact matrices on coefficients.
+consecutive draws, the truncation error is the change from two degrees less. The polynomials are products of normalised Hermite
+polynomials, whose derivatives are exact matrices on coefficients.
 """
 
 import dataclasses
@@ -63,7 +61,7 @@ class Products:
     def lift(self) -> np.ndarray:
         """∂x/∂z."""
         momenta = np.eye(self.powers.shape[1] - len(self.center))
-        return linalg.block_diag(self.whitening, momenta)
+        return np.asarray(linalg.block_diag(self.whitening, momenta))
 
     def at(self, z: np.ndarray) -> np.ndarray:
         """All functions at every row; those at the last two sets of rows are kept."""
