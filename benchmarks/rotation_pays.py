@@ -21,7 +21,7 @@ from scipy import linalg
 
 import gyromc as gm
 from concept_figures import EFFECTS, ERRORS, eight_schools
-from gyromc.coordinates.maps import pulled
+from gyromc.coordinates import pulled
 from gyromc.rotations import whitened
 from pages import markdown, measured_rows, replace_between, write_measured
 

@@ -27,7 +27,7 @@ from gyromc.approx.sample import (
     why_not_trusted,
 )
 from gyromc.checks import numbers, require
-from gyromc.coordinates.maps import Coordinates
+from gyromc.coordinates import Coordinates
 from gyromc.errors import InvalidInput
 from gyromc.evaluation import compiled, entries_read, over_rows
 from gyromc.flat import Moved, flatten, unraveler

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gyromc.checks import LARGEST, cause, flag, number, one_of, require, shown, whole
-from gyromc.coordinates.maps import Coordinates, check_coordinates
+from gyromc.coordinates import Coordinates, check_coordinates
 from gyromc.dynamics import Dynamics
 from gyromc.errors import InvalidInput
 from gyromc.flat import Start, ravel, read_start, unraveler
