@@ -191,21 +191,21 @@ class Model:
     def trusted_sample_of(self, draws: int = DRAWS) -> Sample | None:
         """An importance sample of this many draws, or None where it does not represent the law.
 
-        For a small budget of gradients ask for few draws: `Sample.covariance` and `Sample.mean_curvature` say what error they
-        leave. It takes 1¼ potentials a draw, some eighty for each parameter to look at the tails, and, for targets that may have
-        several modes, descents from dispersed starts, once for a model (`Model.modes`).
+        For a small budget of gradients ask for few draws: `Sample.mean_curvature` says what error they leave. It takes 1¼
+        potentials a draw, some eighty for each parameter to look at the tails, and, for targets that may have several modes,
+        descents from dispersed starts, once for a model (`Model.modes`).
 
         **Arguments:**
 
         - `draws`: how many, an even number of at least 40; with d parameters their effective sample size must be 20·d.
 
-        **Returns:** a `Sample`, which computes gradients at its points when asked for them, or None.
+        **Returns:** a `Sample` or None.
 
         ```python
         import gyromc as gm
         model = gm.Model(gm.targets.CosinePerturbed(2, 0.5))
         sample = model.trusted_sample_of(1000)
-        assert sample.covariance().relative_error < 0.2 and sample.mean_curvature().relative_error < 0.2
+        assert sample.mean_curvature().relative_error < 0.2
         ```
         """
         return self._judged(draws)[0]
