@@ -20,7 +20,7 @@ import numpy as np
 
 import gyromc as gm
 from concept_figures import EFFECTS, ERRORS, eight_schools
-from gyromc.coordinates.maps import pulled
+from gyromc.coordinates import pulled
 from gyromc.prediction.rotations import compare_rotations
 from pages import markdown, measured_rows, replace_between, write_measured
 

@@ -7,8 +7,7 @@ import pandas as pd
 import pytest
 
 from gyromc.errors import InvalidInput
-from gyromc.regression.fit import GroupTerm, fit
-from gyromc.regression.robust import robust_sd
+from gyromc.regression.fit import GroupTerm, fit, robust_sd
 from gyromc.tables.datatable import read_table
 from gyromc.tables.encoding import learn_dates
 from gyromc.tables.preparation import asked_priors, prepare

@@ -98,8 +98,7 @@ def hints_of(run: Run, rows: Mapping[str, Estimate], bias_wanted: bool) -> Itera
             "The intervals are for the mean of the chain's stationary law."
         )
     predicted = [row for row in rows.values() if row.bias is not None and row.bias_method.startswith("predicted")]
-    vague = [row.name for row in predicted if row.bias_error > SETTINGS.vague * row.std_error]
-    if vague:
+    if vague := [row.name for row in predicted if row.bias_error > SETTINGS.vague * row.std_error]:
         yield (
             f"The discretisation bias of {', '.join(vague)} is known much less well than the mean: pass "
             '`bias="richardson"` to measure it with pairs of chains that share their noise.'

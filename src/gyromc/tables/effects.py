@@ -32,7 +32,7 @@ def effect_findings(fit: Fit, prepared: Prepared) -> dict[str, Any] | None:
     """Return the part of fit.json on effects; None where there is none to tell beside the coefficients."""
     encoding, likelihood, response = prepared.encoding, fit.posterior.likelihood, prepared.encoding.response
     several, measured = len(response.classes) > 2, likelihood.measured
-    single = not several and (measured or likelihood.words.ratio is not None)
+    single = not several and (measured or likelihood.words.effect.ratio is not None)
     alone = changeable(encoding) if single else {}
     count = prepared.table.num_rows
     picked = np.unique(np.linspace(0, count - 1, min(count, MOST_ROWS)).astype(int))
@@ -46,7 +46,7 @@ def effect_findings(fit: Fit, prepared: Prepared) -> dict[str, Any] | None:
     known = changeable(encoding) if single else {}
     curved = [one for one in encoding.features if isinstance(one, NumericColumn) and one.name not in known]
     return {
-        "ratio": likelihood.words.ratio,
+        "ratio": likelihood.words.effect.ratio,
         "target": response.name,
         "what": "the probability of a class" if several else what,
         "rows": rows,

@@ -12,9 +12,8 @@ from scipy import special
 from gyromc.regression.adequacy.assess import held_out_coverage
 from gyromc.regression.adequacy.laws import averaged, distribution
 from gyromc.regression.draws import Predictive
-from gyromc.regression.fit import Coefficient, Fit
+from gyromc.regression.fit import Coefficient, Fit, robust_sd
 from gyromc.regression.problem import GroupTerm, settable
-from gyromc.regression.robust import robust_sd
 from gyromc.regression.scores import calibration_of_classes, calibration_of_intervals, class_scores, number_scores
 from gyromc.regression.standardised import INTERCEPT_SCALE, Units
 from gyromc.show.numbers import counted, duration, listed, readable
@@ -36,7 +35,7 @@ def model_words(prepared: Prepared, prior_scale: float, noise_scale: float | Non
     words = family.words
     of_target = " and of the target" if family.measured else ""
     of_classes = ", for the difference of two classes" if family.vector else ""
-    change, noise = words.of.format_map(fill), None
+    change, noise = words.effect.of.format_map(fill), None
     title, sentence = group_words(groups)
     categories = any(isinstance(feature, CategoricalColumn) for feature in prepared.encoding.features)
     levels = "; that of a category is against its column's reference" if categories else ""
@@ -52,7 +51,7 @@ def model_words(prepared: Prepared, prior_scale: float, noise_scale: float | Non
         "reason": response.reason,
         "sentence": f"{words.sentence.format_map(fill)}{sentence}",
         "reading": f"A coefficient is the change of {change} for one unit more of its column, the others unchanged{levels}.",
-        "effect": words.effect.format_map(fill),
+        "effect": words.effect.label.format_map(fill),
         "noise": noise,
         "noise_scale": noise_scale,
         "prior": f"Prior: N(0, {prior_scale:g}²) for a coefficient per standard deviation of its column{of_target}{of_classes}; "
@@ -82,20 +81,16 @@ def prior_words(family: str, groups: Sequence[GroupTerm], asked: Mapping[str, Pr
     return " ".join(sentences)
 
 
-MOST_ERROR = 0.15  # of a posterior standard deviation: a 95 % interval with such an error or bias still covers 94.5 %
+MOST_ERROR = 0.15  # of a posterior standard deviation: a 95 % interval with such an error still covers 94.5 %
 MANY = 1e6  # independent draws, beyond which their number says nothing more
 CHANCE = 0.001  # of a false alarm, over all coefficients
 
 
 def checkup(fit: Fit, X: np.ndarray, prior_scale: float) -> list[dict[str, Any]]:
     """Check a fit to the design matrix X; return dictionaries with `name`, `good` and `sentence`."""
-    largest = lambda size: max(((size(c) / max(c.sd, 1e-300), c) for c in fit.coefficients), key=lambda pair: pair[0])
-    error, worst = largest(lambda c: c.std_error)
+    error, worst = max(((c.std_error / max(c.sd, 1e-300), c) for c in fit.coefficients), key=lambda pair: pair[0])
     size = f"; effective sample size {readable(worst.ess, 2)}" if worst.ess < MANY else ""
     errors = f"at most {100 * error:.2g} % of a posterior standard deviation ({label(worst)}){size}."
-    bias, worst = largest(lambda c: abs(c.bias))
-    tuned = "as the tuning estimates it; not subtracted."
-    biases = f"at most {100 * bias:.1f} % of a posterior sd ({label(worst)}), {tuned}"
     scale = dict(zip(fit.names, X.std(axis=0) / fit.posterior.units.y_scale, strict=True))
     vague = [c.name for c in fit.coefficients if c.name in scale and c.sd * scale[c.name] > 0.5 * prior_scale]
     names = listed(list(dict.fromkeys(vague)), 5)
@@ -105,7 +100,6 @@ def checkup(fit: Fit, X: np.ndarray, prior_scale: float) -> list[dict[str, Any]]
     rows = f"{counted(len(X), 'row')} for {counted(count, 'coefficient')}."
     return [
         _check("Monte Carlo error", error < MOST_ERROR, errors if error else "none: the means are integrals.", more),
-        _check("step-size bias", bias < MOST_ERROR, biases if bias else "none.", more),
         *([] if fit.account is None else [_halves(fit)]),
         _check("weight of the prior", not vague, prior, "Compare with another `--prior-scale`."),
         _check("rows per coefficient", len(X) >= 5 * count, rows, "Intervals are wide and depend on the prior."),
@@ -159,15 +153,9 @@ def robust_findings(fit: Fit, rows: DesignRows, y: np.ndarray, cluster: str | No
 Rows = tuple[list[str], list[list[Any]]]
 TRACED, TRACE_CHAINS = 4, 4
 AT_ONCE = 500  # rows whose predictive mixtures are held at a time
-RENAMED = {
-    "class": "output",
-    "low_95": "low",
-    "high_95": "high",
-    "monte_carlo_error": "std_error",
-    "step_size_bias": "bias",
-}
-NAMES = ("name", "class", "mean", "sd", "low_95", "high_95", "monte_carlo_error", "step_size_bias")
-COEFFICIENT_COLUMNS = {name: RENAMED.get(name, name) for name in (*NAMES, "sd_error", "low_error", "high_error")}
+RENAMED = {"class": "output", "low_95": "low", "high_95": "high", "monte_carlo_error": "std_error"}
+NAMES = ("name", "class", "mean", "sd", "low_95", "high_95", "monte_carlo_error")
+COEFFICIENT_COLUMNS = {name: RENAMED.get(name, name) for name in NAMES}
 """The columns of coefficients.csv, and the attributes of a `Coefficient` that they show."""
 
 
@@ -199,10 +187,9 @@ def results(fit: Fit, prepared: Prepared, prior_scale: float) -> dict[str, Any]:
 
 
 def _row(c: Coefficient) -> dict[str, Any]:
-    same = {name: getattr(c, name) for name in ("name", "mean", "sd", "std_error", "bias", "sd_error")}
-    ends = {"interval_95": [c.low, c.high], "interval_std_error": [c.low_error, c.high_error]}
+    same = {name: getattr(c, name) for name in ("name", "mean", "sd", "std_error")}
     size = c.ess if math.isfinite(c.ess) else None
-    return {"label": label(c), "class": c.output, **same, **ends, "effective_size": size}
+    return {"label": label(c), "class": c.output, **same, "interval_95": [c.low, c.high], "effective_size": size}
 
 
 def coefficient_table(fit: Fit, robust: dict[str, Any] | None) -> Rows:

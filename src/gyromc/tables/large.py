@@ -125,7 +125,7 @@ def _check_sample(request: Request, found, source: Parquet, folder: Path, say) -
 def large_tables(results: dict[str, Any]) -> list[Table | str]:
     """The tables that the command prints."""
     data, model = results["data"], results["model"]
-    names = ("name", "mean", "sd", "low_95", "high_95", "monte_carlo_error", "step_size_bias")
+    names = ("name", "mean", "sd", "low_95", "high_95", "monte_carlo_error")
     rows = [[c["name"], *(number(c[name], 6) for name in names[1:])] for c in results["coefficients"]]
     head = f"{data['file']}: {data['rows']:,} rows. {model['family'].capitalize()} regression of {model['target']}.\n"
     sample = results["sample"]

@@ -95,14 +95,11 @@ bounds = functools.partial(plain_bounds, text=number)
 
 
 def error_sentence(rows: Rows) -> str:
-    """Return how large the errors of the computation are at most, in posterior standard deviations."""
-    keys = (lambda row: row["std_error"], lambda row: row["sd_error"], lambda row: max(row["interval_std_error"]))
-    sizes = [max(error(row) / max(row["sd"], 1e-300) for row in rows) for error in keys]
-    if not any(sizes):
+    """Return how large the error of a mean is at most, in posterior standard deviations."""
+    size = max(row["std_error"] / max(row["sd"], 1e-300) for row in rows)
+    if not size:
         return "Means, standard deviations and interval ends are integrals: they have no Monte Carlo error."
-    of, sd, end = (f"{number(100 * size, 2)} %" for size in sizes)
-    most = f"The Monte Carlo error is at most {of} of a posterior standard deviation for means"
-    return f"{most}, {sd} for standard deviations and {end} for interval ends."
+    return f"The Monte Carlo error of a mean is at most {number(100 * size, 2)} % of its posterior standard deviation."
 
 
 def coefficient_table(results: Results, page: bool = False) -> Table:
@@ -122,8 +119,7 @@ def _estimates(
     shown: Rows, first: str, target: str = "", page: bool = False, standardised: bool = False
 ) -> tuple[list[str], list[list[Cell]]]:
     """Columns and rows of posterior means, intervals and standard deviations, class by class; in a terminal with their errors."""
-    kinds = {} if page else {"Monte Carlo error": "std_error", "step-size bias": "bias"}
-    errors = {name: key for name, key in kinds.items() if any(row[key] for row in shown)}
+    errors = {"Monte Carlo error": "std_error"} if not page and any(row["std_error"] for row in shown) else {}
     more = ["per sd of the column"] if standardised else []
     # short on the page, where a phone shows them side by side
     names = ["95\u00a0% interval", "sd"] if page else ["95\u00a0% credible interval", "posterior sd"]

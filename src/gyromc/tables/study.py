@@ -18,7 +18,7 @@ from gyromc.extras import needs
 from gyromc.machine import release_memory
 from gyromc.regression import fit as regression
 from gyromc.regression.comparing import compare
-from gyromc.regression.prior_predictive import prior_findings
+from gyromc.regression.draws import prior_findings
 from gyromc.regression.problem import of_family, read
 from gyromc.show.files import json_text, require_output, results_folder, write_atomically
 from gyromc.show.interruption import Interruption, interruptible

@@ -1,7 +1,4 @@
-"""Targets given by a formula: Gaussian, cosine-perturbed, and a user's own nonlinearity, log density or sum over data.
-
-Input: numbers or functions. Output: U and ∇U, and the structure where it is known (`gaussian()`, `separable()`).
-"""
+"""Targets given by a formula: Gaussian, cosine-perturbed, and a user's own nonlinearity, log density or sum over data."""
 
 from collections.abc import Callable
 from typing import Any
