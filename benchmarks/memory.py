@@ -8,6 +8,7 @@ resident, less what was resident before it. The exit status is 1 where a run tak
 
 import argparse
 import ctypes
+import dataclasses
 import gc
 import json
 import subprocess
@@ -72,7 +73,7 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
     """Bytes by the formula and found, of one case, in this process."""
     plan = plan_of(case)
     options = {"engine": case["engine"], "progress": False}
-    loop.BLOCKS = (case.get("blocks", 8),) * 2
+    loop.SETTINGS = dataclasses.replace(loop.SETTINGS, blocks=(case.get("blocks", 8),) * 2)
     assert gm.run(plan, **options).mean
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)

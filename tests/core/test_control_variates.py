@@ -263,6 +263,11 @@ def test_a_gradient_without_a_derivative_is_reported():
         gm.oracles.ControlVariate(2, np.ones(2), order=2).prepared(model)
 
 
+def test_anchors_that_follow_chains_are_refused_and_not_ignored():
+    with pytest.raises(TypeError, match="refresh"):
+        gm.oracles.ControlVariate(2, refresh=5)
+
+
 def test_names_and_costs():
     target = logistic(rows=40)
     oracle = gm.oracles.ControlVariate

@@ -88,7 +88,7 @@ def test_blocks_are_the_chains_of_one_array(case, monkeypatch):
     with jax.enable_x64(True):
         given = plan(oracle=oracle, num_chains=10, start=starts)
         with monkeypatch.context() as patch:
-            patch.setattr(blocks, "in_blocks", lambda plan, spread: False)
+            patch.setattr(blocks, "in_blocks", lambda plan, mesh: False)
             whole, draws, count = moved(given)
             assert count == 1
         monkeypatch.setattr(blocks, "block_size", lambda plan: 4)
@@ -123,7 +123,7 @@ def test_processes_have_every_chain_once(count, monkeypatch):
     for index in range(count):
         monkeypatch.setattr(blocks.processes, "index", lambda index=index: index)
         given = of_size(24, 2)
-        layout = blocks.ChainLayout(given, blocks.spread_over(None, given))
+        layout = blocks.ChainLayout(given, None)
         assert [int(first) for first in layout.firsts] == [own.start for own in layout.slices]
         assert index > 0 or layout.firsts
         found += [chain for own in layout.slices for chain in range(own.start, own.stop)]
@@ -132,8 +132,6 @@ def test_processes_have_every_chain_once(count, monkeypatch):
 
 def test_shared_rows_are_not_in_blocks():
     mesh = read_mesh({"chains": 1})
-    shape = {"chains": 1, "data": 2, "parameters": 1}
-    spread = blocks.ChainMesh(mesh, 6)
-    assert blocks.in_blocks(plan(), spread)
-    fake = type("Mesh", (), {"shape": shape, "devices": mesh.devices})()
-    assert not blocks.in_blocks(plan(), blocks.ChainMesh(fake, 6))
+    assert blocks.in_blocks(plan(), mesh)
+    fake = type("Mesh", (), {"shape": {"chains": 1, "data": 2, "parameters": 1}, "devices": mesh.devices})()
+    assert not blocks.in_blocks(plan(), fake)

@@ -12,7 +12,7 @@ import pytest
 
 import gyromc as gm
 from damages import digest
-from gyromc.engines.choice import ENGINES
+from gyromc.engines import ENGINES
 from gyromc.io.archive import read_archive, write_archive
 from gyromc.io.codec import Codec
 from support import survivors

@@ -14,6 +14,7 @@ import numpy as np
 from gyromc import statistics
 from gyromc.approx.sample import MOST_PARAMETERS
 from gyromc.checks import coverage, one_of, require
+from gyromc.draws import check, sharpen
 from gyromc.dynamics import augment
 from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.estimation import bias as biases
@@ -23,7 +24,6 @@ from gyromc.observables import Ridge
 from gyromc.plan import Plan
 from gyromc.posterior import PosteriorMean
 from gyromc.results import Run, flat_draws
-from gyromc.solve.draws import check, sharpen
 from gyromc.statistics import ErrorMethod, MonteCarloError
 from gyromc.targets import SumOverData
 from gyromc.targets.regressions import KnownLikelihood, Regression
@@ -98,8 +98,7 @@ def hints_of(run: Run, rows: Mapping[str, Estimate], bias_wanted: bool) -> Itera
             "The intervals are for the mean of the chain's stationary law."
         )
     predicted = [row for row in rows.values() if row.bias is not None and row.bias_method.startswith("predicted")]
-    vague = [row.name for row in predicted if row.bias_error > SETTINGS.vague * row.std_error]
-    if vague:
+    if vague := [row.name for row in predicted if row.bias_error > SETTINGS.vague * row.std_error]:
         yield (
             f"The discretisation bias of {', '.join(vague)} is known much less well than the mean: pass "
             '`bias="richardson"` to measure it with pairs of chains that share their noise.'

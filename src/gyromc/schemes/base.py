@@ -23,9 +23,9 @@ class Scheme(eqx.Module):
 
     **Arguments:**
 
-    - `name`: what tables, messages and plan files call it.
-    - `step`: the function that makes the step; define it at the top of a module, so that plans can be pickled. A subclass that
-      defines `__call__` passes None.
+    - `name`: for tables, messages and plan files.
+    - `step`: the function that makes the step, at the top of a module, so that plans can be pickled; None in a subclass with a
+      `__call__` of its own.
     - `linear`: whether the step is linear in y, gradient and ξ together. Then every engine runs it, and on Gaussian targets its
       finite-step moments are known; otherwise only `scan` runs it.
     - `memory`: how many numbers of memory the state has, for each of the n entries of z; ½ where only θ of (θ, r) has any.
@@ -109,10 +109,7 @@ def _images(scheme: Scheme, dynamics: Dynamics, eta) -> tuple:
     zero = jnp.zeros(m), jnp.zeros(n), jnp.zeros(n)
 
     def image(argument: int, columns: int):
-        def one(v):
-            y, gradient, xi = (v if k == argument else zero[k] for k in range(3))
-            return scheme(dynamics, y, gradient, xi, eta)
-
+        one = lambda v: scheme(dynamics, *(v if k == argument else zero[k] for k in range(3)), eta)
         return jax.vmap(one)(jnp.eye(columns))
 
     return image(0, m), image(1, n), image(2, n)

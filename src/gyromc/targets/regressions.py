@@ -19,7 +19,6 @@ from jaxtyping import Float
 
 from gyromc.checks import numbers, positive, require, whole
 from gyromc.errors import InvalidInput
-from gyromc.evaluation import POTENTIAL, spend
 from gyromc.machine import require_memory
 from gyromc.targets.base import Scalar, SumOverData
 from gyromc.targets.families import Bernoulli, Categorical, Normal, Poisson
@@ -130,13 +129,11 @@ class KnownLikelihood(SumOverData):
 
     def loss_sums(self, points: np.ndarray) -> np.ndarray:
         """Σ_i ℓ_i at each point."""
-        spend(POTENTIAL * len(points))
         losses = lambda part, X, y: self.likelihood.loss(self.predictors(part, X), y).sum(axis=-1)
         return self._sums(losses, points)
 
     def slope_sums(self, points: np.ndarray) -> np.ndarray:
         """Σ_i ∇ℓ_i at each point."""
-        spend(len(points))
 
         def slopes(part: np.ndarray, X: np.ndarray, y: np.ndarray) -> np.ndarray:
             found = self.likelihood.slope(self.predictors(part, X), y)
@@ -146,7 +143,6 @@ class KnownLikelihood(SumOverData):
 
     def mean_data_hessian(self, points: np.ndarray) -> np.ndarray:
         """The mean over points of Σ_i ∇²ℓ_i."""
-        spend(len(points) + points.shape[-1])
 
         def block(X: np.ndarray, y: np.ndarray) -> np.ndarray:
             of = lambda part: self.likelihood.curvature(self.predictors(part, X)).sum(axis=0) / len(points)
