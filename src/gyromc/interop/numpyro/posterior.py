@@ -32,10 +32,11 @@ from gyromc.interop.numpyro.reading import DrivePlates, NumPyroStructure, OnlyPa
 from gyromc.precision import fresh, private
 from gyromc.targets import SumOverData
 
-BLOCK, WHOLE = 8192, 65_536
-"""Rows of a plate that are computed together, which stay in a processor's cache, where there are at least `WHOLE`."""
+# rows of a plate that are computed together, where there are at least `WHOLE`: they stay in a processor's cache
+BLOCK = 8192
+WHOLE = 8 * BLOCK
+# random points at which U is looked at before a model is refused
 TRIES = 20
-"""Random points at which U is looked at before a model is refused."""
 
 
 @eqx.filter_jit
