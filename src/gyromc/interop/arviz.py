@@ -61,8 +61,7 @@ def to_datatree(
     require(run.draws is not None, none)
     good = ~run.diverged
     draws = jax.tree.map(lambda x: np.asarray(x)[good], run.draws)
-    target: Any = run.plan.target
-    shape = jax.tree.leaves(draws)[0].shape[:2]
+    target, shape = run.plan.target, jax.tree.leaves(draws)[0].shape[:2]
     groups: dict[str, dict[str, Any]] = {"posterior": _posterior(target.reported(draws), names)}
     # the log density at every draw, up to a constant, where that is affordable
     terms = target.num_data if isinstance(target, SumOverData) else 1
@@ -78,7 +77,7 @@ def to_datatree(
         leaves = jax.tree_util.tree_leaves_with_path(target.data)
         groups["observed_data"] = {_path(path) if path else "data": np.asarray(leaf) for path, leaf in leaves}
     elif hasattr(target, "design"):
-        X, y = target.design
+        X, y = run.plan.target.design  # type: ignore[attr-defined]  # seen above
         groups |= {"constant_data": {"X": np.asarray(X)}, "observed_data": {"y": np.asarray(y)}}
     # values that any file format accepts
     about = {
