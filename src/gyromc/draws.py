@@ -78,9 +78,8 @@ class DrawCheck(Records[CheckedCoordinate], Shown):
 
     def shown(self) -> Sequence[Table | str]:
         order = sorted(self.values(), key=lambda row: -max(abs(row.shift_z), abs(row.variance_z)))
-        means = lambda row: [f"{row.shift:+.3f}", f"{row.shift_z:+.1f}"]
-        variances = lambda row: [f"{100 * row.variance_error:+.1f} %", f"{row.variance_z:+.1f}"]
-        cells = [[row.name, *means(row), *variances(row)] for row in order[:20]]
+        off = lambda row: (f"{row.shift:+.3f}", f"{row.shift_z:+.1f}", f"{100 * row.variance_error:+.1f} %")
+        cells = [[row.name, *off(row), f"{row.variance_z:+.1f}"] for row in order[:20]]
         verdict = self.warnings or [f"{self.draws:,} draws agree with the target in every coordinate."]
         return [Table(["coordinate", "mean off by (sd)", "z", "variance off by", "z"], cells), *verdict]
 

@@ -141,11 +141,11 @@ def _algorithm(
         theta = ravel(position)
         dynamics = cast(family(theta.size), theta.dtype)
         with_momentum = dynamics.has_momentum(theta.size, "the position")
-        moved = "θ alone: its state is the position. Pass `state.position`"
+        wanted = "θ alone: its state is the position. Pass `state.position`"
         if with_momentum:
-            moved = "(θ, r): `state` must be the `AugmentedState` that `init(position)` returns"
+            wanted = "(θ, r): `state` must be the `AugmentedState` that `init(position)` returns"
         right = isinstance(state, AugmentedState) == with_momentum
-        require(right, f"{dynamics.name} moves {moved}; got {type(state).__name__}.")
+        require(right, f"{dynamics.name} moves {wanted}; got {type(state).__name__}.")
         if with_momentum:
             _same_shapes(state.momentum, position, "`state.momentum`", "Start again from `init(position)`.")
         eta, T = _number(step_size, "step_size", theta.dtype), _number(temperature, "temperature", theta.dtype)
