@@ -31,15 +31,12 @@ TINY = 1e-8  # probability below which a density stands for that of a whole numb
 
 @dataclasses.dataclass(frozen=True)
 class ComparedFamily:
-    """One family in a comparison.
+    """One family in a comparison; None stands for what is not known of one that could not be fitted, `refused`.
 
-    - `elpd`, `std_error`, `p_loo`: expected log density of new rows, as many as there are; its standard error over rows; the
-      effective number of parameters. None where it could not be fitted.
     - `difference`, `difference_std_error`: elpd less that of the best family, and its standard error from paired rows.
-    - `without_one`: the same two numbers without the row that favours the best family most: one extreme row makes the standard
-      error as large as the difference, and so hides what all other rows say.
+    - `without_one`: the same without the row that favours the best family most: one extreme row makes the standard error as
+      large as the difference, and so hides what all other rows say.
     - `heavy`: rows that decide about the posterior (Pareto's k above 0.7), whose part of elpd is not reliable.
-    - `refused`: why it could not be fitted, else None.
     """
 
     family: str
@@ -62,7 +59,6 @@ class ComparedFamily:
 
     @property
     def cells(self) -> list[str]:
-        """What a table has of it: elpd, difference, effective parameters, and a verdict in words."""
         if self.elpd is None:
             return ["–", "–", "–", f"not fitted: {self.refused}"]
         gap = "–" if self.difference == 0 else plus_minus(self.difference, self.difference_std_error)
@@ -86,10 +82,7 @@ class ComparedFamily:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """Families compared by leave-one-out cross-validation, in the order in which they were given, the simplest first.
-
-    `rows`, `of_rows`: how many rows were fitted, of how many.
-    """
+    """Families compared, in the order in which they were given, the simplest first; `rows` of `of_rows` were fitted."""
 
     candidates: tuple[ComparedFamily, ...]
     rows: int
@@ -106,7 +99,6 @@ class Comparison:
 
     @property
     def reason(self) -> str:
-        """Why the family was chosen, in one sentence."""
         fitted = [one for one in self.candidates if one.elpd is not None]
         if len(fitted) == 1:
             return f"{self.chosen} is the only family of {len(self.candidates)} that could be fitted"
@@ -204,7 +196,6 @@ def compare(
 def _log_density(
     X: np.ndarray, y: np.ndarray, family: str, beside: dict[str, Any], given: Mapping[str, Any]
 ) -> np.ndarray:
-    """log p(y_i | θ_s) of a cheap fit of a family."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", GyromcWarning)  # the errors of a comparison are those of LOO
         posterior = fit(X, y, family, num_draws=NUM_DRAWS, effort=EFFORT, **beside, **given).posterior

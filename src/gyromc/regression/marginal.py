@@ -1,10 +1,7 @@
 """Linear regressions with their coefficients integrated out: independent draws of the posterior, and its moments.
 
-Without groups (`Integrated`), the posterior of θ given σ is Gaussian, and one eigendecomposition gives it for every σ: p(σ | y)
-is known on a grid, means and sds are sums over the grid, and a draw is a σ from the grid and a θ given σ. With groups
-(`Marginal`), what is left are the variances: a few numbers φ, nearly standard normal a priori, drawn from a t-distribution
-fitted to p(φ | y) in rounds, and weighted. It takes a tenth of the solver's time for 18 subjects with slopes, a sixth for 100
-groups of 4 rows.
+Without groups (`Integrated`), p(σ | y) is known on a grid: means and sds are sums over it. With groups (`Marginal`), what is
+left are the variances: a few numbers φ, drawn from a t-distribution fitted to p(φ | y) in rounds, and weighted.
 """
 
 import dataclasses
@@ -70,7 +67,6 @@ class Integrated:
     prior: Prior | None = None
 
     def log_density(self, log_sigma: np.ndarray) -> np.ndarray:
-        """log p(log σ | y) up to a constant, at every log σ."""
         variance = np.exp(2 * np.asarray(log_sigma, float))[..., None]
         seen = self.values > 0
         total = variance + self.prior_scale**2 * self.values[seen]
@@ -105,7 +101,6 @@ class Integrated:
         return weights, means @ along.T, np.sqrt(sds**2 @ (along**2).T)
 
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
-        """Means and standard deviations of the coefficients."""
         weights, means, sds = self._parts
         mean = weights @ means
         return mean, np.sqrt(weights @ (sds**2 + (means - mean) ** 2))
@@ -154,20 +149,14 @@ def integrate(
 
 @dataclasses.dataclass(frozen=True)
 class MarginalSettings:
-    """The numbers of the importance sample of φ.
+    """The numbers of the importance sample of φ."""
 
-    - `rounds`: draws of φ; the last are kept.
-    - `step`: of difference quotients of log p(φ | y); `least_curvature`: of -log p(φ | y), whose prior has 1.
-    - `at_once`: entries of matrices held at a time.
-    - `most_numbers`: of φ; `most_size`: coefficients and deviations, beyond which a Cholesky factor for each φ takes too long.
-    """
-
-    rounds: tuple[int, ...] = (300, 600, 3000)
-    step: float = 1e-2
-    least_curvature: float = 0.2
-    at_once: int = 1_000_000
-    most_numbers: int = 12
-    most_size: int = 600
+    rounds: tuple[int, ...] = (300, 600, 3000)  # draws of φ; the last are kept
+    step: float = 1e-2  # of difference quotients of log p(φ | y)
+    least_curvature: float = 0.2  # of -log p(φ | y), whose prior has 1
+    at_once: int = 1_000_000  # entries of matrices held at a time
+    most_numbers: int = 12  # of φ
+    most_size: int = 600  # coefficients and deviations, beyond which a Cholesky factor for each φ takes too long
 
 
 SETTINGS = MarginalSettings()
@@ -188,7 +177,6 @@ class MarginalDraws(NamedTuple):
 
     @property
     def share(self) -> float:
-        """The effective size as a share of the number of draws."""
         return self.effective / SETTINGS.rounds[-1]
 
 
@@ -269,7 +257,6 @@ class Marginal:
         return [phi[first : first + at_once] for first in range(0, len(phi), at_once)]
 
     def log_densities(self, phi: np.ndarray) -> np.ndarray:
-        """log p(φ | y) up to a constant, at every row of φ."""
         _, _, squares, count = self._sums
         found = []
         for part in self._parts(phi):
@@ -312,7 +299,6 @@ class Marginal:
         return MarginalDraws(mean, sd, error, ends, self._theta(drawn, v), effective_size(weights))
 
     def _theta(self, phi: np.ndarray, v: np.ndarray) -> np.ndarray:
-        """θ from φ, coefficients and deviations."""
         p, at = self.target.num_coefficients, 1
         parts, first = [v[:, :p], phi[:, :1]], p
         for group in self.target.groups:

@@ -43,14 +43,9 @@ class Regression(SumOverData):
 
     def __init__(self, X, y, prior_scale: float = 1.0):
         self.X, self.y = numbers(X, "X"), numbers(y, "y")
-        require(
-            self.X.ndim == 2 and self.X.size > 0,
-            f"`X` must be a matrix with one row per observation: got shape {self.X.shape}.",
-        )
-        require(
-            self.y.shape == self.X.shape[:1],
-            f"`y` must have one entry per row of `X`: X has {self.X.shape[0]} rows, y has shape {self.y.shape}.",
-        )
+        rows, of_y = self.X.shape, self.y.shape
+        require(len(rows) == 2 and self.X.size, f"`X` must be a matrix with one row per observation: got shape {rows}.")
+        require(of_y == rows[:1], f"`y` must have one entry per row of `X`: X has {rows[0]} rows, y has shape {of_y}.")
         self.prior_precision = np.asarray(positive(prior_scale, "prior_scale") ** -2)
 
     @abc.abstractmethod
@@ -66,7 +61,6 @@ class Regression(SumOverData):
         return params
 
     def slopes(self, params, X, y):
-        """Σ_i ∇ℓ_i(θ) over the rows given."""
         return (self.slope(X @ self.by_column(params), y).T @ X).reshape(-1)
 
     @property
@@ -128,18 +122,14 @@ class KnownLikelihood(SumOverData):
         return [points[i : i + count] for i in range(0, len(points), count)]
 
     def _sums(self, function: Callable, points: np.ndarray) -> np.ndarray:
-        """Σ_i of a function of (points, X, y) that has a row for each point."""
         block = lambda X, y: np.concatenate([function(part, X, y) for part in self._parts(points, len(X))])
         return self.over_data(block, len(points))
 
     def loss_sums(self, points: np.ndarray) -> np.ndarray:
-        """Σ_i ℓ_i at each point."""
         losses = lambda part, X, y: self.likelihood.loss(self.predictors(part, X), y).sum(axis=-1)
         return self._sums(losses, points)
 
     def slope_sums(self, points: np.ndarray) -> np.ndarray:
-        """Σ_i ∇ℓ_i at each point."""
-
         def slopes(part: np.ndarray, X: np.ndarray, y: np.ndarray) -> np.ndarray:
             found = self.likelihood.slope(self.predictors(part, X), y)
             return ((np.swapaxes(found, -1, -2) if self.likelihood.vector else found) @ X).reshape(part.shape)
@@ -231,6 +221,15 @@ class WithLikelihood(Regression, KnownLikelihood):
         return eqx.tree_at(fields, self, (self.X[rows], self.y[rows], prior))
 
 
+def taylor_remainder(slope: Callable, X, y, theta, center, order: int):
+    """Σ_i of slopes times rows at θ, less their Taylor polynomial around a center."""
+    of, t = (lambda t: slope(t, y)), X @ center
+    if order == 1:
+        return (of(X @ theta) - of(t)) @ X
+    there, along = jax.jvp(of, (t,), (X @ (theta - center),))
+    return (of(X @ theta) - there - along) @ X  # T8
+
+
 class GeneralizedLinear(Regression):
     """U(θ) = Σ_i loss(x_iᵀθ, y_i) + |θ|²/(2σ₀²): a model that uses the data only through the scalars x_iᵀθ.
 
@@ -245,11 +244,7 @@ class GeneralizedLinear(Regression):
 
     def remainder(self, theta, center, index, order):
         X, y = jnp.asarray(self.X)[index], jnp.asarray(self.y)[index]
-        slope, t = (lambda t: self.slope(t, y)), X @ center
-        if order == 1:
-            return (slope(X @ theta) - slope(t)) @ X
-        there, along = jax.jvp(slope, (t,), (X @ (theta - center),))
-        return (slope(X @ theta) - there - along) @ X
+        return taylor_remainder(self.slope, X, y, theta, center, order)
 
 
 class LinearRegression(WithLikelihood, GeneralizedLinear):
@@ -273,10 +268,9 @@ class LinearRegression(WithLikelihood, GeneralizedLinear):
             with warnings.catch_warnings(action="error", category=scipy.linalg.LinAlgWarning):
                 return K, scipy.linalg.solve(K, X.T @ y, assume_a="pos")
         except (scipy.linalg.LinAlgError, scipy.linalg.LinAlgWarning) as error:
-            raise InvalidInput(
-                "The columns of X depend on each other, and the prior is too wide to determine their coefficients in double "
-                f"precision ({error}). Leave out a column, or take a smaller `prior_scale`."
-            ) from error
+            what = f"determine their coefficients in double precision ({error})"
+            why = f"The columns of X depend on each other, and the prior is too wide to {what}."
+            raise InvalidInput(f"{why} Leave out a column, or take a smaller `prior_scale`.") from error
 
 
 class LogisticRegression(WithLikelihood, GeneralizedLinear):
