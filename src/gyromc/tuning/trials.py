@@ -143,9 +143,9 @@ def refer(base: Plan, oracle: Oracle | None, gradients: float) -> Reference:
         "`preconditioner` and the scheme `hfhr_splitting`.",
     )
     limits = Limits.read(SETTINGS.reference_seconds, gradients, time.perf_counter())
+    asked = Question.read(base), SETTINGS.reference_error, limits, lambda: False
     with show_progress(None, False) as shown:
-        question, error, never = Question.read(base), SETTINGS.reference_error, lambda: False
-        solver = Solver(question, error, limits, never, shown, base.seed, settings, may_learn=False)
+        solver = Solver(*asked, shown, base.seed, settings, may_learn=False)
         solver.solve()
     solver.error = math.inf  # a larger error of the reference counts in the bias of a trial and needs no warning
     found = answer(solver, 0.95)
