@@ -160,7 +160,7 @@ from gyromc.paper.catalogue import Profile
 from gyromc.paper import reproduce
 families = ("quadratic", "nonquadratic", "linear", "logistic")
 profile = Profile(name="kill", num_chains=dict.fromkeys(families, 20), num_step_sizes=dict.fromkeys(families, step_sizes),
-                  reference_draws=64, digits=3, bootstrap=100)
+                  reference_draws=64, digits=3)
 done = reproduce(["linear-nld"], profile, engine="scan", out=out or sys.argv[1])
 """
 

@@ -12,8 +12,7 @@ import time
 import numpy as np
 import pytest
 
-from gyromc import engines
-from gyromc.errors import GyromcWarning, InvalidInput
+from gyromc.errors import InvalidInput
 from gyromc.io.runs import SentPlan
 from gyromc.paper import computation, reproduce
 from gyromc.paper.catalogue import PROFILES, select
@@ -166,12 +165,9 @@ def test_what_is_finished_is_kept_where_several_processes_end(ends, tmp_path, si
     assert not list((tmp_path / "cache").glob(".*.gyromc.*"))
 
 
-def test_a_warning_of_a_piece_is_returned_with_it():
+def test_failed_chains_are_returned_with_a_piece(recwarn):
     cell = cells(select(["nld-quadratic"]), TINY)[0]
-    plan = cell.plan.replace(step_size=1.99, num_steps=4000, start=[1e7] * 3)
-    with pytest.warns(GyromcWarning):
-        engines.run(plan.replace(step_size=2.5, num_steps=200), "scan", on_divergence="report")
-    plan = plan.replace(step_size=2.5, num_steps=200)
-    piece = compute(SentPlan(plan), "scan")
-    assert len(piece.warnings) == 1
-    assert piece.failures
+    piece = compute(SentPlan(cell.plan.replace(step_size=2.5, num_steps=200, start=[1e7] * 3)), "scan")
+    assert len(piece.failures) == cell.plan.num_chains
+    assert np.isnan(piece.averages).all()
+    assert not recwarn

@@ -12,7 +12,6 @@ TINY = Profile(
     num_step_sizes=dict.fromkeys(FAMILIES, 2),
     reference_draws=2**12,
     digits=3,
-    bootstrap=200,
 )
 VARIED = dataclasses.replace(
     TINY, name="varied", sensitivity=dataclasses.replace(TINY, num_step_sizes=dict.fromkeys(FAMILIES, 1))

@@ -1,8 +1,7 @@
 """One file of JSON and arrays, with a kind, a version and checksums; no pickle, so that reading it runs no code.
 
 A zip archive of `header.json` (kind, versions, SHA-256 of every other member), `content.json` and arrays as .npy, not
-compressed. Input: a value and the codec that makes it plain. Output: the file; what it holds, for the codec. A damaged, foreign
-or newer file is refused.
+compressed. A damaged, foreign or newer file is refused.
 """
 
 import contextlib
@@ -28,8 +27,6 @@ from gyromc.show.files import json_text, write_atomically
 VERSION = 1
 """The version of the format; files of later versions are refused."""
 FORMAT = "gyromc"
-BEGINNING = b"PK"
-"""The first bytes of a zip archive: a file with others, and with any at all, is somebody's data and is not replaced."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -58,16 +55,16 @@ class Archive:
             ) from None
 
 
-def write_archive(path: str | Path, kind: str, value: Any, codec: Codec, own_folder: bool = False) -> dict[str, str]:
+def write_archive(path: str | Path, kind: str, value: Any, codec: Codec, own_folder: bool = False) -> None:
     """Write a value; the file appears whole or not at all. The same value gives the same bytes.
 
-    It replaces an archive, and nothing else but in a folder of gyromc's own. Returns the SHA-256 of every member.
+    It replaces an archive, and nothing else but in a folder of gyromc's own.
     """
     path = read_path(path)
     # Saving must not destroy data.
-    if not own_folder and path.is_file() and path.stat().st_size:
+    if not own_folder and path.is_file():
         with path.open("rb") as file:
-            own = file.read(len(BEGINNING)) == BEGINNING
+            own = file.read(2) in (b"PK", b"")
         require(own, f"{path} exists and is no file that gyromc saved. Name another file, or remove it first.")
     packed = codec.pack(value)
     members = {"content.json": (json_text(packed.content).encode(),)}
@@ -86,7 +83,6 @@ def write_archive(path: str | Path, kind: str, value: Any, codec: Codec, own_fol
                         member.write(part)
 
     write_atomically(path, write)
-    return sums
 
 
 def read_archive(path: str | Path) -> Archive:
@@ -147,7 +143,7 @@ def _npy(array: np.ndarray) -> tuple[bytes | memoryview, ...]:
 
 
 def digest(array: np.ndarray) -> str:
-    """The SHA-256 of an array's type, shape and numbers; nothing is copied where they lie in order."""
+    """The SHA-256 of an array's type, shape and numbers."""
     return _sum(_npy(array))
 
 

@@ -9,7 +9,6 @@ compute one run begin from the same numbers, and process 0 reads and writes for 
 import contextlib
 import dataclasses
 import hashlib
-import json
 import math
 import os
 import re
@@ -32,7 +31,7 @@ from gyromc.io.codec import Codec, check_fields
 from gyromc.io.runs import (
     CLASSES,
     check_run,
-    description,
+    described,
     differences,
     prepared,
     remember,
@@ -48,9 +47,7 @@ from gyromc.show.progress import say
 KIND = "checkpoint"
 NAME = re.compile(r"step-(\d{15})\.gyromc")
 LEFT = re.compile(r"\.step-.*\.gyromc\.")
-"""The names of unfinished files, which a process left that was killed while it wrote."""
-NUMBERS = ("engine", "thin", "sane_range")
-"""The options that the numbers of a run depend on."""
+"""The names of unfinished files."""
 UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
 
@@ -70,7 +67,7 @@ class DrawsFile:
         self.count, self.sum = 0, hashlib.sha256()
 
     def append(self, kept: Sequence[np.ndarray]) -> tuple[int, Any]:
-        """Write the draws that the newest checkpoint lacks; returns how many there are now, and their checksum."""
+        """Write the draws that the newest checkpoint lacks; returns how many there are now, and their SHA-256."""
         total, found = sum(map(len, kept)), self.sum.copy()
         if total > self.count:
             with open(self.path, "r+b" if self.count else "wb") as file:
@@ -108,27 +105,17 @@ class DrawsFile:
 
 
 class Checkpoints:
-    """The checkpoints of one run; a context that keeps other processes off its directory. `ended`: whether a signal came.
-
-    Of several processes that compute the run together, process 0 reads and writes for all: the directory need not be on a shared
-    disk.
-    """
+    """The checkpoints of one run; a context that keeps other processes off its directory. `ended`: whether a signal came."""
 
     def __init__(
-        self,
-        directory: str | Path,
-        plan: Plan,
-        options: RunOptions,
-        every: str | int,
-        keep: int,
-        ended: Interruption,
+        self, directory: str | Path, plan: Plan, options: RunOptions, every: str | int, keep: int, ended: Interruption
     ):
         good = isinstance(directory, str | Path) and directory != ""
         require(good, f"`checkpoint` must be a directory: got {shown(directory)}.")
         self.directory, self.plan, self.options, self.ended = read_path(directory), plan, options, ended
         self.seconds, self.steps = _interval(every)
         self.keep = whole(keep, "keep", least=1)
-        self.description = _description(plan, options)
+        self.description = described(plan, options)
         self.saved = time.monotonic()
         # The step of the last checkpoint.
         self.last: int | None = None
@@ -174,8 +161,8 @@ class Checkpoints:
         for path in reversed(files):
             try:
                 found = self._read(path)
-            except _OtherPlan as error:
-                raise InvalidInput(str(error)) from None
+            except _OtherPlan:
+                raise
             except (InvalidInput, OSError) as error:
                 reasons[path] = str(error)
                 continue
@@ -237,7 +224,7 @@ class Checkpoints:
         self.saved = time.monotonic()
 
     def _read(self, path: Path) -> tuple[Run, dict[str, Any]]:
-        """A file as a run of this plan, and its content with the draws; `_OtherPlan` where it belongs to another plan."""
+        """A file as a run of this plan, and its content with the draws."""
         archive = read_archive(path)
         require(archive.kind == KIND, f"{path} holds {archive.kind!r}, not a checkpoint.")
         with archive.reading("start anew"):
@@ -263,28 +250,27 @@ class Checkpoints:
 
     def _run(self, content: dict[str, Any]) -> Run:
         """A checkpoint as a partial run, its plan with what was computed for it; its draws: draws × chains × d, or None."""
-        plan, draws = self.plan.replace(), content["draws"]
+        plan, draws, (wall_time, compile_time) = self.plan.replace(), content["draws"], content["times"]
         remember(plan, content["prepared"])
-        if draws is not None:
-            draws = shaped(plan.unravel, draws.swapaxes(0, 1))
-        run = Run(
-            plan=plan,
-            engine=self.options.engine,
-            engine_reason=self.options.reason,
-            state=content["state"],
-            wall_time=content["times"][0],
-            compile_time=content["times"][1],
-            partial=True,
-            failures=content["failures"],
-            draws=draws,
-            options=self.options,
-        )
-        check_fields(Run, {field.name: getattr(run, field.name) for field in dataclasses.fields(run)})
+        fields = {
+            "plan": plan,
+            "engine": self.options.engine,
+            "engine_reason": self.options.reason,
+            "state": content["state"],
+            "wall_time": wall_time,
+            "compile_time": compile_time,
+            "partial": True,
+            "failures": content["failures"],
+            "draws": None if draws is None else shaped(plan.unravel, draws.swapaxes(0, 1)),
+            "options": self.options,
+        }
+        check_fields(Run, fields)
+        run = Run(**fields)
         check_run(run)
         return run
 
 
-class _OtherPlan(Exception):
+class _OtherPlan(InvalidInput):
     """A checkpoint belongs to another plan."""
 
 
@@ -298,10 +284,6 @@ def _interval(every: str | int) -> tuple[float | None, int | None]:
             f'`every` must be a time such as "30s", "5min" or "2h", or a whole number of steps: got {shown(every)}.'
         )
     return float(given[1]) * UNITS[given[2]], None
-
-
-def _description(plan: Plan, options: RunOptions) -> dict[str, str]:
-    return description(plan, {name: getattr(options, name) for name in NUMBERS})
 
 
 def sent(content: Any) -> Any:
@@ -328,12 +310,12 @@ def same_start(plan: Plan) -> Plan:
 
 def require_same(plan: Plan, options: RunOptions, done: int = 0) -> None:
     """Raise `InvalidInput` on every process where two of them differ in plan, options, `done` steps or versions."""
-    own = {"steps done": str(done), **_description(plan, options)}
+    own = {"steps done": str(done), **described(plan, options)}
     own |= {f"version of {name}": str(version) for name, version in versions().items()}
-    if len(set(processes.everyone(hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()))) == 1:
-        return
     everyone = processes.everyone(own)
-    other = next(i for i, theirs in enumerate(everyone) if theirs != everyone[0])
+    other = next((i for i, theirs in enumerate(everyone) if theirs != everyone[0]), None)
+    if other is None:
+        return
     raise InvalidInput(
         f"Process {other} computes something else than process 0. What differs (process 0 → process {other}):\n  "
         + "\n  ".join(differences(everyone[0], everyone[other]))

@@ -5,6 +5,7 @@ from the file itself, from a CSV file or from .npy files beside it; functions ar
 that was allowed. Messages say the key. docs/scale.md has an example and all kinds.
 """
 
+import functools
 import inspect
 import json
 import os
@@ -21,7 +22,7 @@ from gyromc.checks import flag, read_path, require, shown
 from gyromc.data.csvfile import read_numbers
 from gyromc.errors import InvalidInput
 from gyromc.io.functions import find_function
-from gyromc.oracles import ControlVariate, Exact
+from gyromc.oracles import ControlVariate
 from gyromc.plan import Plan
 from gyromc.schemes.balanced import Balanced
 from gyromc.show.numbers import did_you_mean
@@ -38,12 +39,8 @@ def streamed_regression(X_file, y_file, family: str, prior_scale: float = 1.0) -
     return targets.StreamedRegression(data.Mapped(X_file, y_file), family, prior_scale)
 
 
-def _scheme(name: str) -> Callable:
-    return lambda: schemes.find(name)
-
-
 def _named(*makers: Callable) -> dict[str, Callable]:
-    """Functions and classes by their names in files: `LinearRegression` is `linear_regression`."""
+    """Functions and classes by their names in files."""
     return {re.sub(r"(?<=[a-z])(?=[A-Z])", "_", make.__name__).lower(): make for make in makers}
 
 
@@ -62,7 +59,10 @@ KINDS: dict[str, Mapping[str, Callable]] = {
     "coordinates": _named(coordinates.Linear, coordinates.Bijection),
     "observable": _public(observables, observables.Observable),
     "likelihood": _named(*families.LIKELIHOODS),
-    "scheme": {**{name: _scheme(name) for name in schemes.SCHEMES}, "balanced": schemes.balanced},
+    "scheme": {
+        **{name: functools.partial(schemes.find, name) for name in schemes.SCHEMES},
+        "balanced": schemes.balanced,
+    },
     **{key: {"rotations": dynamics.rotations} for key in ("J", "K", "C", "D", "Q", "S", "preconditioner")},
 }
 """The kinds of pieces, by the argument that they stand for and by name; what makes each."""
@@ -98,7 +98,7 @@ def loads(text: str, folder: str | Path = ".", allow_import: bool = False) -> Pl
 
 
 class _Reader:
-    """One reading of a plan file. `path` is that of a key, such as `("target", "groups", 0, "Z")`."""
+    """Reads one plan file. `path` is that of a key, such as `("target", "groups", 0, "Z")`."""
 
     def __init__(self, folder: Path, allow_import: bool):
         self.folder, self.allow_import = folder, allow_import
@@ -234,10 +234,7 @@ def _numeric(value: Any) -> bool:
 
 
 def text_of(plan: Plan, source: Path, destination: Path) -> str:
-    """A plan with dense dynamics, tuned from the file `source`, as the TOML text of a file `destination`.
-
-    A data file named in `source` is named relative to the folder of `destination`.
-    """
+    """A plan with dense dynamics, tuned from the file `source`, as the TOML text of a file `destination`."""
     given = tomllib.loads(source.read_text(encoding="utf-8-sig"))
     target = dict(given["target"])
     if "csv" in target:
@@ -248,16 +245,11 @@ def text_of(plan: Plan, source: Path, destination: Path) -> str:
     if isinstance(plan.scheme, Balanced):
         assert plan.scheme.second_moment is not None
         scheme["S"] = plan.scheme.second_moment.dense()
-    Q, given_by = plan.dynamics.Q, plan.oracle
-    # One of those that a tuning chooses from.
-    require(
-        isinstance(given_by, Exact | ControlVariate),
-        f"`--save` knows no plan file for the oracle {given_by.name}. Use `gyromc.tune` in Python.",
-    )
-    oracle: dict[str, Any] = {"kind": "exact"}
-    if isinstance(given_by, ControlVariate):
-        center = np.asarray(given_by.center, float)
-        oracle = {"kind": "control_variate", "size": given_by.size, "order": given_by.order, "center": center}
+    # A tuning chooses from these two.
+    oracle, Q = {"kind": "exact"}, plan.dynamics.Q
+    if isinstance(plan.oracle, ControlVariate):
+        numbers_of = {"size": plan.oracle.size, "order": plan.oracle.order}
+        oracle = {"kind": "control_variate", **numbers_of, "center": np.asarray(plan.oracle.center, float)}
     table = {
         "step_size": plan.eta,
         **{name: getattr(plan, name) for name in numbers},
@@ -268,13 +260,9 @@ def text_of(plan: Plan, source: Path, destination: Path) -> str:
         "oracle": oracle,
         "observables": given["observables"],
     }
-    lines = [f"# gyromc tune {source.name}"]
-    for name, value in sorted(table.items(), key=lambda entry: isinstance(entry[1], Mapping)):
-        if isinstance(value, Mapping):
-            lines += ["", f"[{name}]", *(f"{_value(key)} = {_value(entry)}" for key, entry in value.items())]
-        else:
-            lines.append(f"{name} = {_value(value)}")
-    return "\n".join(lines) + "\n"
+    return "\n".join(
+        [f"# gyromc tune {source.name}", *(f"{name} = {_value(value)}" for name, value in table.items()), ""]
+    )
 
 
 def _value(value: Any) -> str:

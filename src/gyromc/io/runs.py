@@ -1,13 +1,12 @@
 """Plans and runs in files: the classes they are made of, `run.save` and `gyromc.load`, and how two plans differ.
 
-Input: a `Plan` or a `Run`. Output: plain values for the codec, an archive, and the plan or run again. With a plan goes what was
-computed for it, the prepared oracle and scheme and the martingale: the mode or the moments of gradients, computed anew on
-another machine, could differ in their last digits. So a loaded run is continued bit for bit, on the same kind of machine with
-the same versions. `check_run` compares the shapes of a stored run with those of its plan, before any compiled code sees them.
-`description` is a plan as lines of text, to compare it with another.
+With a plan goes what was computed for it, the prepared oracle and scheme and the martingale: computed anew on another machine,
+they could differ in their last digits. So a loaded run is continued bit for bit, on the same kind of machine with the same versions.
 """
 
+import contextlib
 import dataclasses
+import json
 import math
 import os
 import platform
@@ -65,13 +64,9 @@ def prepared(plan: Plan, functions: bool = True) -> dict[str, Any]:
     """What was computed for a plan before its first step; without `functions` only what holds none of a user's own."""
 
     def stored(value: Any) -> bool:
-        if value is None or functions:
-            return value is not None
-        try:
-            PLAIN.pack(value)
-        except InvalidInput:
-            return False
-        return True
+        with contextlib.suppress(InvalidInput):
+            return value is not None and (functions or bool(PLAIN.pack(value)))
+        return False
 
     # What there was to warn of was said when the plan ran.
     with warnings.catch_warnings():
@@ -125,14 +120,14 @@ def _same_settings(found: Any, given: Any) -> bool:
     return type(found) is type(given) and all(getattr(found, name) == getattr(given, name) for name in static)
 
 
-def packed_plan(plan: Plan) -> dict[str, Any]:
+def _packed(plan: Plan) -> dict[str, Any]:
     """What the plan was built from, and what was computed for it."""
     fields = {name: getattr(plan, name) for name in FIELDS}
     fields["num_steps"] = None if plan.steps_follow_eta else plan.num_steps
     return {"fields": fields, "prepared": prepared(plan)}
 
 
-def unpacked_plan(content: Mapping[str, Any]) -> Plan:
+def _unpacked(content: Mapping[str, Any]) -> Plan:
     """The plan, checked as any other is, with what was computed for it."""
     plan = Plan(**content["fields"])
     remember(plan, content["prepared"])
@@ -146,11 +141,11 @@ class SentPlan:
     plan: Plan
 
     def __reduce__(self):
-        return _arrived, tuple(Codec(CLASSES, References()).pack(packed_plan(self.plan)))
+        return _arrived, tuple(Codec(CLASSES, References()).pack(_packed(self.plan)))
 
 
-def _arrived(content: Any, arrays: Mapping[str, np.ndarray]) -> SentPlan:
-    return SentPlan(unpacked_plan(Codec(CLASSES, References(allow_import=True)).unpack(Packed(content, arrays))))
+def _arrived(*packed: Any) -> SentPlan:
+    return SentPlan(_unpacked(Codec(CLASSES, References(allow_import=True)).unpack(Packed(*packed))))
 
 
 def check_run(run: Run) -> None:
@@ -191,12 +186,10 @@ def check_run(run: Run) -> None:
 
 def versions() -> dict[str, str | None]:
     """The programs that numbers depend on, and the kind of processor."""
-    found: dict[str, str | None] = {"gyromc": __version__}
-    for name in ("jax", "jaxlib", "numpy", "numba"):
-        try:
+    found: dict[str, str | None] = {"gyromc": __version__, **dict.fromkeys(("jax", "jaxlib", "numpy", "numba"))}
+    for name in [*found][1:]:
+        with contextlib.suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            found[name] = None
     return {**found, "machine": platform.machine()}
 
 
@@ -208,18 +201,16 @@ def warn_of_versions(path: Path, before: Mapping[str, str | None], consequence: 
         warnings.warn(f"{path} was written by other programs ({other}): {consequence}.", GyromcWarning, stacklevel=3)
 
 
-def description(plan: Plan, options: Mapping[str, Any]) -> dict[str, str]:
-    """Everything that the numbers of a run depend on, one short text for each place: what a checkpoint is compared with.
-
-    Arrays are given by shape and digest, functions by name and digest of their code.
-    """
+def described(plan: Plan, options: RunOptions | None = None) -> dict[str, str]:
+    """Everything that the numbers of a run depend on, one short text for each place: what a checkpoint is compared with."""
     fields = {name: getattr(plan, name) for name in FIELDS}
     drawn = None if plan.starts.draw is None else plan.start
     fields["start"] = {"vector": plan.starts.theta, "momentum": plan.starts.r, "drawn by": drawn}
     # Sums are stored in the order of the observables.
     found = {"observables": ", ".join(plan.observables)}
     codec = Codec(CLASSES, References(compared=True))
-    for name, value in {**fields, **options}.items():
+    numbers = {} if options is None else {name: getattr(options, name) for name in ("engine", "thin", "sane_range")}
+    for name, value in {**fields, **numbers}.items():
         packed = codec.pack(value)
         _describe(packed.content, name, packed.arrays, found)
     return found
@@ -250,7 +241,7 @@ def _describe(value: Any, where: str, arrays: Mapping[str, np.ndarray], found: d
 
 
 def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """What changed between two descriptions, one line for each place, at most a few."""
+    """What changed between two descriptions, one line for each place."""
     places = [place for place in {**before, **now} if before.get(place) != now.get(place)]
     lines = [f"{place}: {before.get(place, 'absent')} → {now.get(place, 'absent')}" for place in places[:MOST_SHOWN]]
     return lines + ([f"and {len(places) - MOST_SHOWN} more"] if len(places) > MOST_SHOWN else [])
@@ -311,9 +302,9 @@ def load(
 
 
 def save_run(run: Run, path: str | Path) -> None:
-    """Write a run to a file, whole or not at all; `InvalidInput` where a function in it has no name."""
+    """Write a run to a file; `InvalidInput` where a function in it has no name."""
     content = {
-        "plan": packed_plan(run.plan),
+        "plan": _packed(run.plan),
         "run": {name: getattr(run, name) for name in RUN_FIELDS},
         "options": None if run.options is None else run.options.__getstate__(),
         "versions": versions(),
@@ -322,16 +313,14 @@ def save_run(run: Run, path: str | Path) -> None:
 
 
 def _run(archive: Archive, functions: References, data: Mapping[str, str | Path]) -> Run:
-    """The run of an archive; `data`: where files of rows are now, by the paths that they had."""
     with archive.reading("run the plan again"):
-        moved = Packed(_moved(archive.content, data), archive.arrays)
-        content = Codec(CLASSES, functions).unpack(moved)
+        content = Codec(CLASSES, functions).unpack(Packed(_moved(archive.content, data), archive.arrays))
         options = content["options"]
         if options is not None:
             options["mesh"] = None
             check_fields(RunOptions, options)
             options = RunOptions(**options)
-        fields = {"plan": unpacked_plan(content["plan"]), "options": options, **content["run"]}
+        fields = {"plan": _unpacked(content["plan"]), "options": options, **content["run"]}
         check_fields(Run, fields)
         run = Run(**fields, resume=None if options is None else function_above("resume"))
         check_run(run)
@@ -343,21 +332,16 @@ def _run(archive: Archive, functions: References, data: Mapping[str, str | Path]
 def _moved(content: Any, data: Mapping[str, str | Path]) -> Any:
     """The packed content with other paths for files of rows; `InvalidInput` for a path that is not in it."""
     named: list[str] = []
-
-    def walk(value: Any) -> Any:
-        if isinstance(value, list):
-            return [walk(entry) for entry in value]
-        if not isinstance(value, dict):
-            return value
-        found = {key: walk(entry) for key, entry in value.items()}
-        if found.get("class") == FilePrint.__name__:
-            named.append(found["fields"]["path"])
-            found["fields"]["path"] = now.get(named[-1], named[-1])
-        return found
-
     now = {os.path.abspath(before): os.path.abspath(after) for before, after in data.items()}
-    walked = walk(content) if data else content
+
+    def moved(entry: dict[str, Any]) -> dict[str, Any]:
+        if entry.get("class") == FilePrint.__name__:
+            named.append(entry["fields"]["path"])
+            entry["fields"]["path"] = now.get(named[-1], named[-1])
+        return entry
+
+    changed = json.loads(json.dumps(content), object_hook=moved) if data else content
     unknown = [before for before in now if before not in named]
     listed = f"It reads {', '.join(dict.fromkeys(named))}." if named else "It reads no file of rows."
     require(not unknown, f"`data` names {', '.join(unknown)}, which the stored plan does not read. {listed}")
-    return walked
+    return changed

@@ -18,7 +18,7 @@ from gyromc.approx.sample import Expectation, expectation
 from gyromc.model import Model
 from gyromc.paper import claims
 from gyromc.paper.catalogue import DATA, STARTS, Experiment, PaperProblem, Profile, variants
-from gyromc.paper.claims import Bootstrap, interval, normality, rmse, rmse_ratio
+from gyromc.paper.claims import normality, rmse, rmse_interval, rmse_ratio
 from gyromc.paper.computation import ERRORS, Outcome, Piece, Predicted
 from gyromc.plan import paper_steps
 from gyromc.targets import LogisticRegression
@@ -80,7 +80,6 @@ class Measured:
     pieces: Mapping[tuple[str, float], Piece]
     forecast: Mapping[str, Any]
     reference: Expectation | None
-    bootstrap: Bootstrap
 
     @property
     def primary(self) -> str:
@@ -147,8 +146,7 @@ def _cell(data: Measured, role: str, k: int) -> dict[str, Any]:
     errors = data.errors[role][k]
     alive = errors[np.isfinite(errors)]
     value, se = rmse(alive)
-    cells, V = data.forecast[role]["cells"][k], data.forecast[role]["variance"]
-    predicted = cells[data.primary]
+    predicted, V = data.forecast[role]["cells"][k][data.primary], data.forecast[role]["variance"]
     exact = predicted["rmse"] if problem.gaussian else None
     cell = {
         "step_size": eta,
@@ -158,7 +156,7 @@ def _cell(data: Measured, role: str, k: int) -> dict[str, Any]:
         "seed": data.experiment.noise_seed(eta),
         "engine": data.pieces[role, eta].engine,
         "rmse": value,
-        "rmse_interval": interval(data.bootstrap.rmse(errors, k)),
+        "rmse_interval": rmse_interval(errors),
         "bias": float(alive.mean()),
         "bias_std_error": float(alive.std(ddof=1) / np.sqrt(alive.size)),
         "std": float(alive.std(ddof=1)),
@@ -168,18 +166,8 @@ def _cell(data: Measured, role: str, k: int) -> dict[str, Any]:
     }
     if data.reference is not None:
         paper = data.paper_errors[role][k]
-        cell["paper_rmse"] = rmse(paper[np.isfinite(paper)])[0]
-        cell["paper_rmse_interval"] = interval(data.bootstrap.rmse(paper, k))
-    if problem.even is not None:
-        # The bias of the even observable over chains, and the exact bias where that is known.
-        averages, even = data.averages(role, eta, problem.even), cells[problem.even]
-        averages, mean = averages[np.isfinite(averages)], even["expectation"]
-        bias, se = (
-            None if mean is None else float(averages.mean() - mean),
-            averages.std(ddof=1) / np.sqrt(averages.size),
-        )
-        z = None if bias is None or even["bias"] is None else (bias - even["bias"]) / se
-        cell["even"] = {"bias": bias, "bias_std_error": float(se), "predicted_bias": even["bias"], "z": z}
+        cell["paper_rmse"] = rmse(paper)[0]
+        cell["paper_rmse_interval"] = rmse_interval(paper)
     return cell
 
 
@@ -235,30 +223,26 @@ def _rows(data: Measured, reference: Expectation) -> dict[str, Any]:
 
 def _claims(data: Measured, found: Mapping[str, Any]) -> list[claims.Claim]:
     """Judge every claim that this experiment can decide, the paper's first."""
-    paper, errors, boot, etas = data.paper_errors, data.errors, data.bootstrap, data.etas
+    paper, errors, etas = data.paper_errors, data.errors, data.etas
     theory = {role: data.forecast[role]["variance"] for role in PAIR}
     own, gaussian = data.reference is not None, data.experiment.problem.gaussian
     exact = {role: [c["predicted"]["rmse"] for c in found["cells"][role]] for role in PAIR} if gaussian else {}
-    made = [claims.smaller_error(paper, etas, boot, about=", about the paper's own reference" if own else "")]
+    made = [claims.smaller_error(paper, etas, about=", about the paper's own reference" if own else "")]
     if None not in theory.values():
-        made.append(claims.asymptotic(errors, etas, theory, boot, "paper" if gaussian else "beyond", exact))
+        made.append(claims.asymptotic(errors, etas, theory, "paper" if gaussian else "beyond", exact))
     # Of logistic regression the paper claims a smaller RMSE and normal errors alone.
     pair, source = {role: paper[role] for role in PAIR}, "beyond" if own else "paper"
-    made.append(claims.half_slope(pair, etas, boot, source, exact))
+    made.append(claims.half_slope(pair, etas, source, exact))
     made.append(claims.normal_errors({role: found["qq"][role] for role in PAIR}))
     if own:
         key, about = "smaller-error-independent", ", about an independent reference"
-        made.append(claims.smaller_error(errors, etas, boot, "reversible", key, "beyond", about))
+        made.append(claims.smaller_error(errors, etas, "reversible", key, "beyond", about))
     if "sgld" in errors:
-        made.append(claims.smaller_error(errors, etas, boot, "sgld", "smaller-error-sgld", "beyond"))
-    # Cell by cell: the RMSE, and the bias of the even observable.
+        made.append(claims.smaller_error(errors, etas, "sgld", "smaller-error-sgld", "beyond"))
     cells = {(role, c["step_size"]): c for role, series in found["cells"].items() for c in series}
     if known := {at: c for at, c in cells.items() if c["z"] is not None}:
         ratios = {at: c["rmse"] / c["predicted"]["rmse"] for at, c in known.items()}
         made.append(claims.exact({at: c["z"] for at, c in known.items()}, ratios))
-    if even := {at: c["even"] for at, c in cells.items() if c.get("even") and c["even"]["z"] is not None}:
-        z, biases = ({at: e[key] for at, e in even.items()} for key in ("z", "bias"))
-        made.append(claims.exact(z, biases, "even-bias", found["formulas"]["even observable"]))
     return [claims.judged_at(claim, etas, data.experiment.step_sizes) for claim in made]
 
 
@@ -268,7 +252,6 @@ def sensitivity(
     outcome: Outcome,
     truth: float,
     reference: Callable[[PaperProblem], Expectation],
-    bootstrap: Bootstrap,
 ) -> dict[str, Any]:
     """The choices, and for each way of judging claim (i) in how many cases (data set, test row, start) it holds.
 
@@ -294,9 +277,9 @@ def sensitivity(
 
     def group(about: str) -> dict[str, Any]:
         ratios = []
-        for k, eta in enumerate(etas):
+        for eta in etas:
             pairs = [[errors(v, role, eta, about) for role in PAIR] for v in made]
-            found = [[(a / b)[0]] * 3 if problem.gaussian else rmse_ratio(a, b, bootstrap, k) for a, b in pairs]
+            found = [[(a / b)[0]] * 3 if problem.gaussian else rmse_ratio(a, b) for a, b in pairs]
             ratio, low, high = map(np.concatenate, zip(*found, strict=True))
             ratios.append(ratio)
         return {

@@ -26,12 +26,11 @@ U_DIRECTION = (math.sqrt(2) / 2, -math.sqrt(2) / 2, 0.0)
 class PaperProblem(abc.ABC):
     """A target with its oracle and observables; the fields are the choices that the paper does not state.
 
-    `primary` names the observable of the paper's panels, `even` one whose mean shows the O(η) bias, or None.
+    `primary` names the observable of the paper's panels.
     """
 
     family: ClassVar[str]
     primary: ClassVar[str] = "h"
-    even: ClassVar[str | None] = "even"
 
     @functools.cached_property
     @abc.abstractmethod
@@ -68,7 +67,7 @@ class Bowl(PaperProblem):
         return {
             "target": targets.Quadratic(np.ones(self.dim)) if flat else targets.CosinePerturbed(self.dim, self.beta),
             "oracle": oracles.Gaussian(self.tau),
-            "observables": {"h": h, "even": observables.square(np.eye(self.dim)[0])},
+            "observables": {"h": h},
         }
 
     @property
@@ -77,7 +76,6 @@ class Bowl(PaperProblem):
         return {
             "potential": f"U(θ) = ½|θ|²{bend}, d = {self.dim}",
             "observable": "h(θ) = uᵀθ" if self.beta == 0 else "h(θ) = tanh(uᵀθ)",
-            "even observable": "θ₁²",
             "oracle": f"∇U + τζ, τ = {self.tau:g}",
             "reference": "μ(h) = 0, by symmetry",
         }
@@ -101,7 +99,7 @@ class SyntheticRegression(PaperProblem):
             # pyright takes the fields of the class for the arguments of its inherited constructor
             "target": targets.LinearRegression(X, y, self.prior_scale),  # pyright: ignore[reportArgumentType]
             "oracle": oracles.Minibatch(self.batch_size),
-            "observables": {"h": observables.linear(U_DIRECTION), "even": observables.square([1.0, 0.0, 0.0])},
+            "observables": {"h": observables.linear(U_DIRECTION)},
         }
 
     @property
@@ -110,7 +108,6 @@ class SyntheticRegression(PaperProblem):
             "potential": f"U(β) = ½ Σ (yᵢ - xᵢᵀβ)² + |β|²/(2·{self.prior_scale:g}²), "
             f"N = {self.num_data}, d = {len(self.coefficients)}",
             "observable": "h(β) = uᵀβ",
-            "even observable": "β₁²",
             "oracle": f"mini-batch of {self.batch_size} with replacement, prior exact",
             "reference": "μ(h) = uᵀm_N, in closed form",
         }
@@ -127,7 +124,6 @@ class HeartDisease(PaperProblem):
     batch_size: int = 32
     prior_scale: float = 1.0
     family = "logistic"
-    even = None
 
     def __post_init__(self):
         whole(self.test_row, "test_row", least=0, most=self.num_test - 1)
@@ -279,7 +275,6 @@ class Profile:
     num_step_sizes: Mapping[str, int | tuple[int, ...] | None]
     reference_draws: int
     digits: int
-    bootstrap: int = 2000
     sensitivity: "Profile | None" = None
 
     def step_sizes(self, experiment: Experiment) -> tuple[float, ...]:

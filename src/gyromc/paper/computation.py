@@ -29,6 +29,7 @@ from gyromc.paper.workers import WorkerTask, computed, fastest, threads_each
 from gyromc.plan import FIELDS, Plan
 from gyromc.show.files import json_text, locked, require_writable
 from gyromc.show.interruption import interruptible
+from gyromc.show.numbers import counted
 from gyromc.show.progress import Progress, say
 
 PREDICTION_SECONDS = {"quadratic": 0.1, "nonquadratic": 6.0, "linear": 0.2, "logistic": 8.0}
@@ -48,14 +49,13 @@ Job = tuple[str, WorkerTask]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Piece:
-    """The results of one plan: the averages of each chain (chains × observables), the engine, the time, failures, warnings."""
+    """The results of one plan: the averages of each chain (chains × observables), the engine, the time, failures."""
 
     names: tuple[str, ...]
     averages: np.ndarray
     engine: str
     wall_time: float
     failures: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
 
 
 CODEC = Codec({"Piece": Piece})
@@ -116,22 +116,19 @@ def piece_jobs(todo: Sequence[Cell], engine: str = "auto") -> dict[Index, Job]:
 
 
 def compute(sent: SentPlan, engine: str) -> Piece:
-    """Run one plan; return its piece, with the warnings of gyromc. Ctrl-C raises `KeyboardInterrupt`."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", GyromcWarning)
+    """Run one plan; return its piece. Ctrl-C raises `KeyboardInterrupt`."""
+    with warnings.catch_warnings():
+        # The piece has the failures.
+        warnings.simplefilter("ignore", GyromcWarning)
         run = engines.run(sent.plan, engine, on_divergence="report", progress=False)
     if run.partial:
         raise KeyboardInterrupt
-    for warning in caught:
-        if not issubclass(warning.category, GyromcWarning):
-            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
     return Piece(
         names=tuple(run.averages),
         averages=np.column_stack([*run.averages.values()]),
         engine=run.engine,
         wall_time=run.wall_time,
         failures=tuple(map(str, run.failures)),
-        warnings=tuple(str(w.message) for w in caught if issubclass(w.category, GyromcWarning)),
     )
 
 
@@ -140,8 +137,7 @@ def prediction_jobs(todo: Sequence[Cell], digits: int) -> dict[Index, Job]:
     found = {}
     for cell in todo:
         problem = cell.experiment.problem
-        wanted = {h: cell.plan.observables[h] for h in (problem.primary, problem.even) if h is not None}
-        plan = cell.plan.replace(observables=wanted, num_chains=1)
+        plan = cell.plan.replace(observables={problem.primary: cell.plan.observables[problem.primary]}, num_chains=1)
         task = WorkerTask(f"{cell}: prediction", predict, (SentPlan(plan), digits), PREDICTION_SECONDS[problem.family])
         found[cell.index] = f"prediction-{fingerprint(plan, f'to {digits} digits')}", task
     return found
@@ -291,6 +287,8 @@ class Computation:
             computed=len(mine.keys() & made),
             reused=len(mine.keys() - made),
             warnings=tuple(
-                f"{self.jobs[key].name}: {note}" for key in mine if key in made for note in values[key].warnings
+                f"{self.jobs[key].name}: {counted(len(values[key].failures), 'chain')} failed"
+                for key in mine
+                if values[key].failures
             ),
         )

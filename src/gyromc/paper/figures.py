@@ -39,8 +39,8 @@ class Panel:
 
 
 def panels(name: str, found: dict[str, Any]) -> Iterator[Panel]:
-    """Draw the panels of one experiment from its part of results.json: `rmse`, `qq`, and `bias` or `rows`."""
-    for draw in (_rmse_panel, _qq_panel, _rows_panel if "rows" in found else _bias_panel):
+    """Draw the panels of one experiment from its part of results.json: `rmse`, `qq` and, for test rows, `rows`."""
+    for draw in (_rmse_panel, _qq_panel, *([_rows_panel] if "rows" in found else [])):
         with matplotlib.rc_context(FIGURE_STYLE):
             panel = draw(name, found)
             lay_out(panel.figure)
@@ -96,7 +96,7 @@ def _rmse_panel(name: str, found: dict[str, Any]) -> Panel:
         lines = "Filled: about the paper's own reference; open: about the independent one."
     elif first["z"] is not None:
         lines = "Solid: exact for finite η; dotted: √(ηV)."
-    caption = f"RMSE of {first['num_chains']} chains with 95 % bootstrap intervals. {lines}"
+    caption = f"RMSE of {first['num_chains']} chains with 95 % intervals. {lines}"
     return Panel(name, "rmse", figure, alt, caption, RMSE_COLUMNS, rows)
 
 
@@ -165,32 +165,6 @@ def _qq_panel(name: str, found: dict[str, Any]) -> Panel:
     alt = f"Normal Q-Q plot of normalised errors for {name}. Line through the points, {'; '.join(summary)}."
     caption = f"Errors divided by {by}; the grey band holds all points of a normal sample with probability 95 %."
     return Panel(name, "qq", figure, alt, caption, ("dynamics", "normal_quantile", "normalised_error"), rows)
-
-
-def _bias_panel(name: str, found: dict[str, Any]) -> Panel:
-    """Draw the bias of the even observable against η."""
-    even, etas = found["formulas"]["even observable"], found["step_sizes"]
-    figure, ax = _axes(f"{name}: bias of {even}", f"mean of {even} less its expectation", etas)
-    ax.axhline(0, color="#333333", linewidth=0.8)
-    rows, summary = [], []
-    for role, cells in found["cells"].items():
-        e = [c["even"] for c in cells]
-        if any(x["bias"] is None for x in e):
-            continue
-        bias, se = np.array([x["bias"] for x in e]), np.array([x["bias_std_error"] for x in e])
-        _error_bars(ax, etas, bias, 1.96 * se, role)
-        predicted = [x["predicted_bias"] for x in e]
-        if None not in predicted:
-            ax.plot(etas, predicted, linestyle=LINES[role], color=COLOURS[role], linewidth=1.1)
-        rows += [(role, eta, float(b), float(s), p) for eta, b, s, p in zip(etas, bias, se, predicted, strict=True)]
-        summary.append(f"{ROLE_NAMES[role]} {bias[0]:+.3g} at η = {etas[0]:g}")
-    _legend(ax)
-    known = found["cells"]["nonreversible"][0]["even"]["predicted_bias"] is not None
-    caption = "An even observable shows the O(η) bias that odd ones hide; bars are 95 % intervals"
-    caption += ", lines predictions." if known else "."
-    alt = f"Bias of {even} against step size for {name}: {'; '.join(summary) or 'expectation not known'}."
-    columns = ("dynamics", "step_size", "bias", "std_error", "predicted_bias")
-    return Panel(name, "bias", figure, alt, caption, columns, rows)
 
 
 def _rows_panel(name: str, found: dict[str, Any]) -> Panel:

@@ -16,7 +16,6 @@ from gyromc.approx.sample import Expectation
 from gyromc.checks import one_of
 from gyromc.paper.analysis import Measured, analyse, forecast, predictive_reference, sensitivity
 from gyromc.paper.catalogue import PROFILES, Experiment, HeartDisease, Profile, select
-from gyromc.paper.claims import Bootstrap
 from gyromc.paper.computation import Cache, Computation, Outcome
 from gyromc.paper.report import RESULTS, SECONDS_PER_FIGURES, write_report
 from gyromc.show.pages import machine
@@ -107,10 +106,6 @@ def _findings(
     """Analyse each experiment; return the findings by name."""
 
     @functools.cache
-    def bootstrap(chains: int) -> Bootstrap:
-        return Bootstrap(chains, profile.bootstrap, seed)
-
-    @functools.cache
     def reference(draws: int, problem: HeartDisease) -> Expectation:
         return predictive_reference(problem.pieces["target"], problem.split.X_test, draws, seed)
 
@@ -119,12 +114,11 @@ def _findings(
         shown.describe(f"{e.name}: predictions and claims")
         pieces = {at[1:]: piece for at, piece in outcome.pieces.items() if at[0] == e.name}
         known = reference(profile.reference_draws, e.problem) if isinstance(e.problem, HeartDisease) else None
-        etas, chains = profile.step_sizes(e), bootstrap(profile.chains(e))
-        data = Measured(e, etas, pieces, forecast(e, etas, outcome.predicted), known, chains)
+        etas = profile.step_sizes(e)
+        data = Measured(e, etas, pieces, forecast(e, etas, outcome.predicted), known)
         found[e.name] = analyse(data)
         if (fewer := profile.sensitivity) is not None:
             known_at = functools.partial(reference, fewer.reference_draws)
-            study = sensitivity(e, fewer, outcome, data.truth, known_at, bootstrap(fewer.chains(e)))
-            found[e.name]["sensitivity"] = study
+            found[e.name]["sensitivity"] = sensitivity(e, fewer, outcome, data.truth, known_at)
         shown.advance(SECONDS_PER_ANALYSIS)
     return found

@@ -15,7 +15,7 @@ import sys
 import threading
 import traceback
 import types
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
@@ -134,13 +134,20 @@ def _submitted(tasks: Sequence[WorkerTask], workers: int) -> Iterator[dict[Futur
     """Tasks in a pool of new processes, as futures with their numbers; the processes are gone when the block ends."""
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(min(workers, len(tasks)), mp_context=context, initializer=_begin)
-    processes = ()
+    before, main, processes = dict(os.environ), sys.modules["__main__"], ()
     try:
-        with _starting(dict.fromkeys(SHARED, str(threads_each(workers)))):
+        try:
+            os.environ.update(dict.fromkeys(SHARED, str(threads_each(workers))))
+            # Else each process would run the user's script again.
+            sys.modules["__main__"] = types.ModuleType("__main__")
             # The longest first, so that no long one is left for the end.
             order = sorted(range(len(tasks)), key=lambda number: -tasks[number].seconds)
             numbers = {pool.submit(_sent, tasks[number]): number for number in order}
-        processes = tuple(pool._processes.values())
+        finally:
+            processes = tuple(pool._processes.values())
+            sys.modules["__main__"] = main
+            os.environ.clear()
+            os.environ.update(before)
         yield numbers
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
@@ -148,23 +155,6 @@ def _submitted(tasks: Sequence[WorkerTask], workers: int) -> Iterator[dict[Futur
             process.kill()
         for process in processes:
             process.join()
-
-
-@contextlib.contextmanager
-def _starting(environment: Mapping[str, str]) -> Iterator[None]:
-    """While processes start: variables of their environment, and no main module: else each would run the user's script again."""
-    before, main = {name: os.environ.get(name) for name in environment}, sys.modules["__main__"]
-    os.environ.update(environment)
-    sys.modules["__main__"] = types.ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 def _begin() -> None:
