@@ -116,17 +116,16 @@ def _costs(rows: list[dict[str, Any]]):
 
 
 def _verdicts(results: dict[str, Any]):
-    from gyromc.paper.report import COLUMNS, SHORT, judged
+    from gyromc.paper.report import COLUMNS, judged
     from gyromc.show.tables import Table
 
     colours = {"confirmed": "green", "true so far": "green", "not resolved": "yellow", "refuted": "red"}
     rows = []
     for name, found in results["experiments"].items():
         claims = {claim["key"]: claim for claim in found["claims"]}
-        words = {key: SHORT[claim["verdict"]] for key, claim in claims.items()}
         cells = [
-            (f"{words[key]} {claims[key]['value']:.3g}", colours[words[key]]) if key in claims else "–"
-            for key in COLUMNS
+            (f"{claim['verdict']} {claim['value']:.3g}", colours[claim["verdict"]]) if claim else "–"
+            for claim in map(claims.get, COLUMNS)
         ]
         rows.append([name, judged(found), *cells])
     columns = ["experiment", "judged", *COLUMNS.values()]

@@ -7,7 +7,6 @@ compute one run begin from the same numbers, and process 0 reads and writes for 
 """
 
 import contextlib
-import dataclasses
 import hashlib
 import math
 import os

@@ -1,7 +1,7 @@
 """Plans and runs in files: the classes they are made of, `run.save` and `gyromc.load`, and how two plans differ.
 
 With a plan goes what was computed for it, the prepared oracle and scheme and the martingale: computed anew on another machine,
-they could differ in their last digits. So a loaded run is continued bit for bit, on the same kind of machine with the same versions.
+they could differ in their last digits. So a loaded run goes on bit for bit, on the same kind of machine with the same versions.
 """
 
 import contextlib

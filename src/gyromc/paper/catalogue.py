@@ -24,12 +24,10 @@ U_DIRECTION = (math.sqrt(2) / 2, -math.sqrt(2) / 2, 0.0)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PaperProblem(abc.ABC):
-    """A target with its oracle and observables; the fields are the choices that the paper does not state.
-
-    `primary` names the observable of the paper's panels.
-    """
+    """A target with its oracle and observables; the fields are the choices that the paper does not state."""
 
     family: ClassVar[str]
+    # The observable of the paper's panels.
     primary: ClassVar[str] = "h"
 
     @functools.cached_property
@@ -62,13 +60,10 @@ class Bowl(PaperProblem):
 
     @functools.cached_property
     def pieces(self):
-        flat = self.beta == 0
-        h = observables.linear(U_DIRECTION) if flat else observables.tanh(U_DIRECTION)
-        return {
-            "target": targets.Quadratic(np.ones(self.dim)) if flat else targets.CosinePerturbed(self.dim, self.beta),
-            "oracle": oracles.Gaussian(self.tau),
-            "observables": {"h": h},
-        }
+        target, h = targets.Quadratic(np.ones(self.dim)), observables.linear(U_DIRECTION)
+        if self.beta != 0:
+            target, h = targets.CosinePerturbed(self.dim, self.beta), observables.tanh(U_DIRECTION)
+        return {"target": target, "oracle": oracles.Gaussian(self.tau), "observables": {"h": h}}
 
     @property
     def formulas(self):
@@ -181,22 +176,17 @@ class Sampler:
     dynamics: Callable[[int], dynamics.Dynamics]
 
 
-def rotation(scale: float) -> Sampler:
-    """SGNLMC: J is a multiple of J₁ (d = 3)."""
-    formula = f"J = {'' if scale == 1 else f'{scale:g} '}J₁"
-    return Sampler("SGNLMC", formula, lambda dim: dynamics.nonreversible(scale * CYCLE))
+def _nld(scale: float, formula: str) -> Sampler:
+    return Sampler("SGNLMC", f"J = {formula}", lambda dim: dynamics.nonreversible(scale * CYCLE))
 
 
-def high_resolution(alpha: float, gamma: float) -> Sampler:
-    """SGHFHRMC."""
+def _hfhr(alpha: float, gamma: float) -> Sampler:
     return Sampler("SGHFHRMC", f"α = {alpha:g}, γ = {gamma:g}", lambda dim: dynamics.hfhr(dim, alpha, gamma))
 
 
-def gradient_adjusted(a: float, gamma: float, C: float | tuple[float, ...]) -> Sampler:
-    """SGGAULMC; C is a diagonal, or one number for a multiple of the identity."""
-    matrix = f"{C:g} I" if isinstance(C, int | float) else f"diag({', '.join(f'{c:g}' for c in C)})"
-    formula = f"a = {a:g}, γ = {gamma:g}, C = {matrix}"
-    return Sampler("SGGAULMC", formula, lambda dim: dynamics.gaul(np.full(dim, C), a, gamma))
+def _gaul(a: float, gamma: float, C: Any, formula: str) -> Sampler:
+    text = f"a = {a:g}, γ = {gamma:g}, C = {formula}"
+    return Sampler("SGGAULMC", text, lambda dim: dynamics.gaul(np.full(dim, C), a, gamma))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -239,7 +229,7 @@ class Experiment:
         return tuple(self.dynamics)
 
     def plan(self, step_size: float, dynamics: str = "nonreversible", num_chains: int = 2000, **changes) -> Plan:
-        """Return the plan of one cell, with N = ⌊η⁻²⌋ steps."""
+        """The plan of one cell, with N = ⌊η⁻²⌋ steps."""
         role = one_of(dynamics, ROLE_NAMES, "dynamics")
         fields = {
             **self.problem.pieces,
@@ -322,14 +312,17 @@ DATA = {"linear": ("data_seed", range(10)), "logistic": ("split_seed", range(5))
 def variants(experiment: Experiment) -> list[Experiment]:
     """The experiment with other data and other noise (where it has data) and from another start, its own choices first."""
     field, values = DATA.get(experiment.problem.family, ("", (None,)))
-    made = []
-    for start in STARTS:
-        for k, value in enumerate(values):
-            problem = dataclasses.replace(experiment.problem, **({field: value} if field else {}))
-            name = f"{experiment.name} {field} {value} start {start:g}"
-            changes = {"name": name, "problem": problem, "start": start, "seed": experiment.seed + k}
-            made.append(dataclasses.replace(experiment, **changes))
-    return made
+    return [
+        dataclasses.replace(
+            experiment,
+            name=f"{experiment.name} {field} {value} start {start:g}",
+            problem=dataclasses.replace(experiment.problem, **({field: value} if field else {})),
+            start=start,
+            seed=experiment.seed + k,
+        )
+        for start in STARTS
+        for k, value in enumerate(values)
+    ]
 
 
 RATES = {
@@ -349,14 +342,14 @@ def _halvings(first: float, count: int) -> tuple[float, ...]:
 
 
 _BASIC = {
-    "nld": rotation(scale=1.0),
-    "hfhr": high_resolution(alpha=1.0, gamma=2.0),
-    "gaul": gradient_adjusted(a=1.0, gamma=2.0, C=(0.5, 1.5, 2.0)),
+    "nld": _nld(1.0, "J₁"),
+    "hfhr": _hfhr(alpha=1.0, gamma=2.0),
+    "gaul": _gaul(a=1.0, gamma=2.0, C=(0.5, 1.5, 2.0), formula="diag(0.5, 1.5, 2)"),
 }
 _LINEAR = {
-    "nld": (rotation(scale=0.3377), _halvings(0.05, 6)),
-    "hfhr": (high_resolution(alpha=0.5, gamma=6.0), _halvings(0.025, 6)),
-    "gaul": (gradient_adjusted(a=0.3, gamma=4.0, C=2.0), _halvings(0.025, 5)),
+    "nld": (_nld(0.3377, "0.3377 J₁"), _halvings(0.05, 6)),
+    "hfhr": (_hfhr(alpha=0.5, gamma=6.0), _halvings(0.025, 6)),
+    "gaul": (_gaul(a=0.3, gamma=4.0, C=2.0, formula="2 I"), _halvings(0.025, 5)),
 }
 _LOGISTIC = {
     "nld": Sampler(
@@ -364,8 +357,8 @@ _LOGISTIC = {
         "J = 1.0113 blockdiag([[0, -1], [1, 0]])",
         lambda dim: dynamics.nonreversible(dynamics.rotations(dim, 1.0113)),
     ),
-    "hfhr": high_resolution(alpha=0.1, gamma=40.0),
-    "gaul": gradient_adjusted(a=0.1, gamma=73.5, C=5.0),
+    "hfhr": _hfhr(alpha=0.1, gamma=40.0),
+    "gaul": _gaul(a=0.1, gamma=73.5, C=5.0, formula="5 I"),
 }
 
 CATALOGUE: Mapping[str, Experiment] = {
@@ -381,7 +374,7 @@ CATALOGUE: Mapping[str, Experiment] = {
 
 
 def select(names: Iterable[str] = (), seed: int = 0) -> tuple[Experiment, ...]:
-    """Return the experiments with these names (default: all) in the catalogue's order, with noise derived from `seed`."""
+    """The experiments with these names (default: all) in the catalogue's order, with noise derived from `seed`."""
     wanted = list(names)
     for name in wanted:
         hint = did_you_mean(name, list(CATALOGUE), "There are:", cutoff=0.4)

@@ -101,8 +101,8 @@ class Judgement(enum.StrEnum):
     """The verdict on a claim, the worst first."""
 
     REFUTED = "refuted"
-    UNRESOLVED = "not resolved at this sample size"
-    HOLDS_HERE = "holds at the step sizes run"
+    UNRESOLVED = "not resolved"
+    HOLDS_HERE = "true so far"
     CONFIRMED = "confirmed"
 
 
