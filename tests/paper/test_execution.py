@@ -35,12 +35,12 @@ def test_every_cell_is_kept_and_found_again(tmp_path):
         np.testing.assert_array_equal(piece.averages, again.pieces[at].averages)
     fresh = execute(todo[:2], Cache(tmp_path), engine="scan", fresh=True)
     assert fresh.computed == 2
-    np.testing.assert_array_equal(fresh.pieces[todo[0].index].averages, first.pieces[todo[0].index].averages)
+    np.testing.assert_array_equal(fresh.pieces[todo[0].place].averages, first.pieces[todo[0].place].averages)
 
 
 def test_a_damaged_entry_is_computed_again_with_a_warning(tmp_path):
     cache, todo = Cache(tmp_path), cells(select(["nld-quadratic"]), TINY)[:1]
-    good = execute(todo, cache, engine="scan").pieces[todo[0].index]
+    good = execute(todo, cache, engine="scan").pieces[todo[0].place]
     path = cache.path(fingerprint(todo[0].plan, "scan"))
     whole = path.read_bytes()
     for damage in (whole[: len(whole) // 2], b"", b"not a zip file", whole[:200] + b"\xff" * 40 + whole[240:]):
@@ -48,7 +48,7 @@ def test_a_damaged_entry_is_computed_again_with_a_warning(tmp_path):
         with pytest.warns(GyromcWarning, match="damaged"):
             outcome = execute(todo, cache, engine="scan")
         assert outcome.computed == 1
-        np.testing.assert_array_equal(outcome.pieces[todo[0].index].averages, good.averages)
+        np.testing.assert_array_equal(outcome.pieces[todo[0].place].averages, good.averages)
 
 
 def _damaged(whole: bytes, rng: np.random.Generator) -> bytes:

@@ -62,6 +62,7 @@ def reproduce(
     from gyromc.paper.computation import Interrupted
     from gyromc.paper.report import took
     from gyromc.paper.reproduction import reproduce
+    from gyromc.show.numbers import counted
     from gyromc.show.progress import say
 
     try:
@@ -71,8 +72,11 @@ def reproduce(
         kept = f": {stop}" if isinstance(stop, Interrupted) else ""
         say(f"interrupted{kept}. The same command goes on from there.")
         raise typer.Exit(130) from None
-    for text in done.warnings:
-        say(f"warning: {text}")
+    every = [
+        cell for found in done.results["experiments"].values() for cells in found["cells"].values() for cell in cells
+    ]
+    if failed := sum(cell["failed_chains"] for cell in every):
+        say(f"warning: {counted(failed, 'chain')} failed; the report says which")
     say(f"{done.computed} pieces computed, {done.reused} from the cache")
     say(took(done.results["times"]))
     content = {"report": str(done.report), "computed": done.computed, "reused": done.reused, "results": done.results}

@@ -31,7 +31,7 @@ FORMAT = "gyromc"
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Archive:
-    """What a file holds: the `kind` of thing, the version of gyromc that wrote it, and the packed content with its arrays."""
+    """What a file holds: the `kind` of thing, the version of gyromc that wrote it, and packed content with its arrays."""
 
     path: Path
     kind: str

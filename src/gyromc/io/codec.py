@@ -1,10 +1,8 @@
 """Values as plain data, and back: what archives hold and what processes send each other.
 
-Input: plain values, arrays, members of enumerations, and frozen dataclasses or Equinox modules of a table of known classes, or
-what their method `to_archive` says is to be stored (`from_archive` makes them again); functions where `functions.References`
-say how they are named. Output: plain JSON that refers to arrays by name, and the same values again. Reading runs no code of the
-data: it makes classes of the table only, and checks every field against its annotation (type, shape, kind of number) before it
-is set.
+Stored are plain values, arrays, members of enumerations, and frozen dataclasses or Equinox modules of a table of known classes,
+or what their method `to_archive` returns (`from_archive` makes them again). Reading runs no code of the data: it makes classes of
+the table only, and checks every field against its annotation (type, shape, kind of number) before it is set.
 """
 
 import dataclasses
@@ -36,14 +34,7 @@ class Packed(NamedTuple):
 
 
 def known_classes(*given: type, below: Iterable[type] = ()) -> dict[str, type]:
-    """A table of classes by name: those given, and all classes of gyromc that derive from those of `below`.
-
-    ```python
-    from gyromc.io.codec import known_classes
-    from gyromc.oracles import Oracle
-    assert {"Exact", "Minibatch", "ControlVariate"} <= set(known_classes(below=[Oracle]))
-    ```
-    """
+    """A table of classes by name: those given, and all classes of gyromc that derive from those of `below`."""
     found = list(given)
     for base in below:
         if base.__module__.partition(".")[0] == __name__.partition(".")[0]:
@@ -53,9 +44,7 @@ def known_classes(*given: type, below: Iterable[type] = ()) -> dict[str, type]:
 
 @dataclasses.dataclass(frozen=True)
 class Codec:
-    """The way between values and plain data: the classes it knows by name, and how it names functions; None: not at all.
-
-    `functions` has two methods, `pack` of a function or class to plain JSON, and `unpack`, as `functions.References` do.
+    """The way between values and plain data: the classes it knows by name, and how it names functions (`References`), if at all.
 
     ```python
     import dataclasses
@@ -72,12 +61,12 @@ class Codec:
     functions: Any = None
 
     def pack(self, value: Any) -> Packed:
-        """Return a value as plain JSON and arrays; `InvalidInput` for what cannot be stored."""
+        """A value as plain JSON and arrays; `InvalidInput` for what cannot be stored."""
         arrays: dict[str, np.ndarray] = {}
         return Packed(self._plain(value, arrays), arrays)
 
     def unpack(self, packed: Any) -> Any:
-        """Return the value of a `content` with its `arrays`; data that `pack` did not make raise errors of many kinds."""
+        """The value of a `content` with its `arrays`; data that `pack` did not make raise errors of many kinds."""
         return self._value(packed.content, packed.arrays)
 
     def _plain(self, value: Any, arrays: dict[str, np.ndarray]) -> Any:
@@ -176,16 +165,12 @@ def _as_it_was(known: type, fields: dict[str, Any]) -> Any:
 
 
 def check_fields(known: type, fields: Mapping[str, Any]) -> None:
-    """Raise `ValueError` where a field of a dataclass is missing or does not fit its annotation.
-
-    Dimensions of one name, such as the `n` of `Float[np.ndarray, "n d"]` and `Float[np.ndarray, "n"]`, must agree.
-    """
+    """Raise `ValueError` where a field of a dataclass is missing or does not fit its annotation; named dimensions must agree."""
     hints = _hints(known)
     with jaxtyped("context"):
         for field in dataclasses.fields(known):
-            default = field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
             if field.name not in fields:
-                if default:
+                if (field.default, field.default_factory) != (dataclasses.MISSING, dataclasses.MISSING):
                     continue
                 raise ValueError(f"{known.__name__} lacks its field {field.name}")
             value, hint = fields[field.name], hints[field.name]

@@ -62,12 +62,7 @@ PLAIN = Codec(CLASSES)
 
 def prepared(plan: Plan, functions: bool = True) -> dict[str, Any]:
     """What was computed for a plan before its first step; without `functions` only what holds none of a user's own."""
-
-    def stored(value: Any) -> bool:
-        with contextlib.suppress(InvalidInput):
-            return value is not None and (functions or bool(PLAIN.pack(value)))
-        return False
-
+    stored = {}
     # What there was to warn of was said when the plan ran.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -77,7 +72,11 @@ def prepared(plan: Plan, functions: bool = True) -> dict[str, Any]:
             "martingale": martingale(plan) if plan.martingale else None,
             "sums": plan.target.known_sums() if isinstance(plan.target, StreamedRegression) else None,
         }
-    return {name: value for name, value in found.items() if stored(value)}
+    for name, value in found.items():
+        with contextlib.suppress(InvalidInput):
+            if value is not None and (functions or PLAIN.pack(value)):
+                stored[name] = value
+    return stored
 
 
 def remember(plan: Plan, found: Mapping[str, Any]) -> None:
@@ -155,20 +154,16 @@ def check_run(run: Run) -> None:
     shapes = {"z": (chains, plan.state_size), "high": (chains, sums), "low": (chains, sums), "failed_at": (chains,)}
     if state.anchors is not None:
         shapes["anchors"] = (chains, 2 * plan.dim)
-    for name, shape in shapes.items():
-        found = getattr(state, name).shape
-        if found != shape:
-            raise ValueError(f"the state has {name} of shape {found}, where the plan has {shape}")
+    _require(all(getattr(state, name).shape == shape for name, shape in shapes.items()), "state")
     _require(state.z.dtype == plan.dtype and (state.generator is None or len(state.generator) == chains), "state")
     _require(0 <= state.step <= plan.burn_in + plan.num_steps, "number of steps")
     _require(state.checked is None or 0 <= state.checked <= state.step, "step of the last check")
     _require(all(math.isfinite(x) and x >= 0 for x in (run.wall_time, run.compile_time, sum(state.clock))), "time")
     # The time of a constant step size is known, up to its rounding.
     times = [(run.steps_done, sum(state.clock)), *state.clocks.items()]
-    known = [] if plan.scheduled else [math.isclose(time, k * plan.eta, rel_tol=1e-3) for k, time in times]
-    _require(all(known), "time")
-    blocks = list(state.snapshots)
-    _require(set(blocks) == set(state.clocks) and all(0 < k <= run.steps_done for k in blocks), "list of blocks")
+    _require(plan.scheduled or all(math.isclose(time, k * plan.eta, rel_tol=1e-3) for k, time in times), "time")
+    same = set(state.snapshots) == set(state.clocks)
+    _require(same and all(0 < k <= run.steps_done for k in state.snapshots), "list of blocks")
     _require(all(0 <= failure.chain < chains for failure in run.failures), "list of failures")
     if run.options is not None:
         _require(run.engine == run.options.engine, "engine")
@@ -176,12 +171,12 @@ def check_run(run: Run) -> None:
         leaves = jax.tree.leaves(run.draws)
         _require((np.shape(leaves[0])[1:2] or (0,))[0] == kept if leaves else kept == 0, "number of draws")
     if run.draws is not None:
-        wanted, structure = jax.tree.flatten(shaped(plan.unravel, np.zeros((chains, 0, plan.dim))))
         given, found = jax.tree.flatten(run.draws)
-        _require(structure == found and all(isinstance(leaf, np.ndarray) for leaf in given), "draws")
-        like = [(leaf.shape[0], *leaf.shape[2:]) for leaf in wanted]
-        _require([(*leaf.shape[:1], *leaf.shape[2:]) for leaf in given] == like, "draws")
+        _require(all(isinstance(leaf, np.ndarray) and leaf.ndim > 1 for leaf in given), "draws")
         _require(len({leaf.shape[1] for leaf in given}) == 1, "draws")
+        wanted, structure = jax.tree.flatten(shaped(plan.unravel, np.zeros((chains, 0, plan.dim))))
+        trimmed = [leaf[:, :0].shape for leaf in given]
+        _require(structure == found and trimmed == [leaf.shape for leaf in wanted], "draws")
 
 
 def versions() -> dict[str, str | None]:
@@ -243,8 +238,8 @@ def _describe(value: Any, where: str, arrays: Mapping[str, np.ndarray], found: d
 def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     """What changed between two descriptions, one line for each place."""
     places = [place for place in {**before, **now} if before.get(place) != now.get(place)]
-    lines = [f"{place}: {before.get(place, 'absent')} → {now.get(place, 'absent')}" for place in places[:MOST_SHOWN]]
-    return lines + ([f"and {len(places) - MOST_SHOWN} more"] if len(places) > MOST_SHOWN else [])
+    lines = [f"{place}: {before.get(place, 'absent')} → {now.get(place, 'absent')}" for place in places]
+    return lines if len(lines) <= MOST_SHOWN else [*lines[:MOST_SHOWN], f"and {len(places) - MOST_SHOWN} more"]
 
 
 def load(
@@ -277,8 +272,8 @@ def load(
     assert 15 < model.predict([[30.0]])[0] < 21
     ```
     """
-    for name, given in (("functions", functions), ("data", data)):
-        good = given is None or (isinstance(given, Mapping) and all(isinstance(key, str | Path) for key in given))
+    for name, given in (("functions", functions or {}), ("data", data or {})):
+        good = isinstance(given, Mapping) and all(isinstance(key, str | Path) for key in given)
         require(good, f"`{name}` must be a mapping, by the names in the file: got {shown(given)}.")
     for name, function in (functions or {}).items():
         require(callable(function), f"`functions` must hold functions: {shown(name)} is {shown(function)}.")
@@ -317,8 +312,7 @@ def _run(archive: Archive, functions: References, data: Mapping[str, str | Path]
         content = Codec(CLASSES, functions).unpack(Packed(_moved(archive.content, data), archive.arrays))
         options = content["options"]
         if options is not None:
-            options["mesh"] = None
-            check_fields(RunOptions, options)
+            check_fields(RunOptions, options := {**options, "mesh": None})
             options = RunOptions(**options)
         fields = {"plan": _unpacked(content["plan"]), "options": options, **content["run"]}
         check_fields(Run, fields)

@@ -12,7 +12,7 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,11 +25,10 @@ from gyromc.io.codec import Codec
 from gyromc.io.functions import References
 from gyromc.io.runs import CLASSES, SentPlan
 from gyromc.paper.catalogue import Experiment, Profile, seconds, variants
-from gyromc.paper.workers import WorkerTask, computed, fastest, threads_each
+from gyromc.paper.workers import WorkerTask, computed, fastest
 from gyromc.plan import FIELDS, Plan
 from gyromc.show.files import json_text, locked, require_writable
 from gyromc.show.interruption import interruptible
-from gyromc.show.numbers import counted
 from gyromc.show.progress import Progress, say
 
 PREDICTION_SECONDS = {"quadratic": 0.1, "nonquadratic": 6.0, "linear": 0.2, "logistic": 8.0}
@@ -49,20 +48,18 @@ Job = tuple[str, WorkerTask]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Piece:
-    """The results of one plan: the averages of each chain (chains × observables), the engine, the time, failures."""
+    """The results of one plan: the averages of each chain (chains × observables; NaN for one that failed), engine, seconds."""
 
     names: tuple[str, ...]
     averages: np.ndarray
     engine: str
     wall_time: float
-    failures: tuple[str, ...] = ()
 
 
 CODEC = Codec({"Piece": Piece})
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Cell:
+class Cell(NamedTuple):
     """One dynamics of an experiment at one step size, as a plan."""
 
     experiment: Experiment
@@ -71,7 +68,7 @@ class Cell:
     plan: Plan
 
     @property
-    def index(self) -> Index:
+    def place(self) -> Index:
         return self.experiment.name, self.role, self.step_size
 
     def __str__(self) -> str:
@@ -89,10 +86,7 @@ def cells(experiments: Sequence[Experiment], profile: Profile, most: int | None 
 
 
 def fingerprint(plan: Plan, engine: str) -> str:
-    """Return 32 hexadecimal digits that name the content of a plan and the engine: equal plans have equal names.
-
-    A plan with a lambda is refused: what has no name cannot be compared.
-    """
+    """32 hexadecimal digits that name the content of a plan and the engine; a plan with a lambda is refused."""
     fields = {name: getattr(plan, name) for name in FIELDS}
     content, arrays = Codec(CLASSES, References()).pack(fields)
     parts = gyromc.__version__, engine, json_text(content), *map(digest, arrays.values())
@@ -111,25 +105,19 @@ def piece_jobs(todo: Sequence[Cell], engine: str = "auto") -> dict[Index, Job]:
             chosen[like] = engines.choose(plan, engine)[0]
         name = chosen[like]
         expected = 0.2 + seconds(e, plan.gradients, name)
-        found[cell.index] = fingerprint(plan, name), WorkerTask(str(cell), compute, (SentPlan(plan), name), expected)
+        found[cell.place] = fingerprint(plan, name), WorkerTask(str(cell), compute, (SentPlan(plan), name), expected)
     return found
 
 
 def compute(sent: SentPlan, engine: str) -> Piece:
     """Run one plan; return its piece. Ctrl-C raises `KeyboardInterrupt`."""
     with warnings.catch_warnings():
-        # The piece has the failures.
+        # Chains that failed are NaN.
         warnings.simplefilter("ignore", GyromcWarning)
         run = engines.run(sent.plan, engine, on_divergence="report", progress=False)
     if run.partial:
         raise KeyboardInterrupt
-    return Piece(
-        names=tuple(run.averages),
-        averages=np.column_stack([*run.averages.values()]),
-        engine=run.engine,
-        wall_time=run.wall_time,
-        failures=tuple(map(str, run.failures)),
-    )
+    return Piece(tuple(run.averages), np.column_stack([*run.averages.values()]), run.engine, run.wall_time)
 
 
 def prediction_jobs(todo: Sequence[Cell], digits: int) -> dict[Index, Job]:
@@ -139,7 +127,7 @@ def prediction_jobs(todo: Sequence[Cell], digits: int) -> dict[Index, Job]:
         problem = cell.experiment.problem
         plan = cell.plan.replace(observables={problem.primary: cell.plan.observables[problem.primary]}, num_chains=1)
         task = WorkerTask(f"{cell}: prediction", predict, (SentPlan(plan), digits), PREDICTION_SECONDS[problem.family])
-        found[cell.index] = f"prediction-{fingerprint(plan, f'to {digits} digits')}", task
+        found[cell.place] = f"prediction-{fingerprint(plan, f'to {digits} digits')}", task
     return found
 
 
@@ -202,7 +190,7 @@ def obtain(
 ) -> tuple[dict[str, Any], set[str]]:
     """Load what the cache has, compute the rest, and store each result as soon as it is there.
 
-    Jobs with the same key are one. Returns the results by key, and the keys of those that were computed now.
+    Returns the results by key, and the keys of those that were computed now.
     """
     tasks, shown = dict(jobs), shown or Progress()
     values = {} if fresh else {key: value for key in tasks if (value := cache.load(key)) is not None}
@@ -226,14 +214,10 @@ class Outcome:
     predicted: Predicted
     computed: int
     reused: int
-    warnings: tuple[str, ...]
 
 
 class Computation:
-    """The jobs of a reproduction: the pieces and the predictions of its cells and of their variants.
-
-    Arguments are those of `reproduce`. On a GPU one process computes all.
-    """
+    """The jobs of a reproduction: the pieces and the predictions of its cells and of their variants."""
 
     def __init__(
         self,
@@ -252,7 +236,6 @@ class Computation:
         # Where errors are not exact, the prediction at the smallest η is converted to the others.
         smallest = {(e.name, profile.step_sizes(e)[-1]) for e in experiments}
         wanted = [c for c in todo if c.experiment.problem.gaussian or (c.experiment.name, c.step_size) in smallest]
-        # Variants are run where their errors are not exact.
         wanted += [c for c in others if c.experiment.problem.gaussian]
         self.pieces = piece_jobs([*todo, *(c for c in others if not c.experiment.problem.gaussian)], engine)
         self.predictions = prediction_jobs(wanted, profile.digits)
@@ -268,15 +251,6 @@ class Computation:
         alone = "On a GPU one process computes: leave `workers` out, or choose an engine of the CPU, such as `lanes`."
         require(self.workers == 1 or not on_gpu, alone)
 
-    @property
-    def place(self) -> str:
-        """Where pieces are computed, as text."""
-        return (
-            "this process"
-            if self.workers == 1
-            else f"{self.workers} processes, {threads_each(self.workers)} threads each"
-        )
-
     def outcome(self, shown: Progress) -> Outcome:
         """Compute what the cache does not have; return all pieces and predictions."""
         values, made = obtain(self.jobs.items(), self.cache, self.workers, shown, self.fresh)
@@ -286,9 +260,4 @@ class Computation:
             predicted={at: values[key] for at, (key, _) in self.predictions.items()},
             computed=len(mine.keys() & made),
             reused=len(mine.keys() - made),
-            warnings=tuple(
-                f"{self.jobs[key].name}: {counted(len(values[key].failures), 'chain')} failed"
-                for key in mine
-                if values[key].failures
-            ),
         )

@@ -27,14 +27,13 @@ SECONDS_PER_ANALYSIS = 2.0
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Reproduction:
-    """The results, their directory and report, how many pieces were computed and reused, and warnings."""
+    """The results, their directory and report, and how many pieces were computed and reused."""
 
     results: dict[str, Any]
     directory: Path
     report: Path
     computed: int
     reused: int
-    warnings: tuple[str, ...]
 
 
 def reproduce(
@@ -91,13 +90,13 @@ def reproduce(
                     "started": started.isoformat(timespec="seconds"),
                     "wall": time.perf_counter() - began,
                     "sampling": sum({id(piece): piece.wall_time for piece in outcome.pieces.values()}.values()),
-                    "workers": work.place,
+                    "workers": work.workers,
                     "pieces": {"computed": outcome.computed, "reused": outcome.reused},
                 },
             }
             results = RESULTS.save(content, directory)
             report = write_report(results, directory, shown)
-    return Reproduction(results, directory, report, outcome.computed, outcome.reused, outcome.warnings)
+    return Reproduction(results, directory, report, outcome.computed, outcome.reused)
 
 
 def _findings(

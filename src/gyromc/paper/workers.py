@@ -63,11 +63,6 @@ def fastest(seconds: Sequence[float], available: int | None = None) -> int:
     return max(1, available // threads)
 
 
-def threads_each(workers: int) -> int:
-    """How many threads each of so many processes has: its share of the processors."""
-    return max(1, num_threads() // workers)
-
-
 def computed(
     tasks: Sequence[WorkerTask], workers: int = 1, shown: Progress | None = None
 ) -> Generator[tuple[int, Any], None, None]:
@@ -137,7 +132,7 @@ def _submitted(tasks: Sequence[WorkerTask], workers: int) -> Iterator[dict[Futur
     before, main, processes = dict(os.environ), sys.modules["__main__"], ()
     try:
         try:
-            os.environ.update(dict.fromkeys(SHARED, str(threads_each(workers))))
+            os.environ.update(dict.fromkeys(SHARED, str(max(1, num_threads() // workers))))
             # Else each process would run the user's script again.
             sys.modules["__main__"] = types.ModuleType("__main__")
             # The longest first, so that no long one is left for the end.
