@@ -65,8 +65,8 @@ def test_no_damaged_entry_is_used_or_raises(tmp_path, kind):
     """150 damages of each kind of entry: one warning, or the value where the bytes hit hold nothing."""
     plan = cells(select(["nld-quadratic"]), TINY)[0].plan
     cache, rng = Cache(tmp_path), np.random.default_rng(0)
-    key, names = fingerprint(plan, "scan"), tuple(plan.observables)
-    piece = Piece(names, rng.standard_normal((plan.num_chains, len(names))), "scan", 1.0)
+    key = fingerprint(plan, "scan")
+    piece = Piece(rng.standard_normal((plan.num_chains, 1)), "scan", 1.0)
     cache.store(key, piece if kind == "piece" else {"observables": {"h": {"variance": 0.5}}, "verdicts": []})
     path = cache.path(key)
     whole = path.read_bytes()

@@ -6,7 +6,6 @@ import pickle
 import signal
 import subprocess
 import sys
-import threading
 import time
 
 import numpy as np
@@ -14,7 +13,7 @@ import pytest
 
 from gyromc.errors import InvalidInput
 from gyromc.io.runs import SentPlan
-from gyromc.paper import computation, reproduce
+from gyromc.paper import reproduce
 from gyromc.paper.catalogue import PROFILES, select
 from gyromc.paper.computation import Cache, Computation, cells, compute, fingerprint, obtain
 from gyromc.paper.workers import WorkerTask
@@ -76,45 +75,9 @@ def _job(key="ab" * 16, function=chores.square, arguments=(3,)):
     return key, WorkerTask("three", function, arguments)
 
 
-HOLD = """
-import sys
-from pathlib import Path
-from gyromc.show.files import locked
-with locked(Path(sys.argv[1])) as free:
-    print(free, flush=True)
-    input()
-"""
-
-
-def test_another_process_that_computes_for_the_cache_is_waited_for(tmp_path, capsys, monkeypatch):
-    """What it finished is loaded; where it was killed, the rest is computed here."""
-    monkeypatch.setattr(computation, "LOOK_AGAIN", 0.02)
-    cache, key = Cache(tmp_path), "ab" * 16
-    for finishes in (True, False):
-        other = subprocess.Popen(
-            [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        assert other.stdout.readline() == "True\n"
-        results = []
-
-        def work(to=results):
-            with cache.alone():
-                to.append(obtain([_job()], cache))
-
-        thread = threading.Thread(target=work)
-        thread.start()
-        said = ""
-        while "waiting for another process that computes in" not in said:
-            assert thread.is_alive(), said
-            time.sleep(0.01)
-            said += capsys.readouterr().err
-        if finishes:
-            cache.store(key, 9)
-        other.kill()
-        other.wait()
-        thread.join()
-        assert results == [({key: 9}, set() if finishes else {key})]
-        cache.path(key).unlink()
+def test_two_processes_do_not_compute_for_one_cache(tmp_path):
+    with Cache(tmp_path / "cache").alone(), pytest.raises(InvalidInput, match="Another process computes in"):
+        reproduce(["nld-quadratic"], TINY, out=tmp_path)
 
 
 def test_an_error_names_the_piece_and_nothing_finished_is_lost(tmp_path):

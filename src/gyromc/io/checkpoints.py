@@ -25,8 +25,7 @@ from gyromc import processes
 from gyromc.checks import read_path, require, shown, whole
 from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.flat import shaped
-from gyromc.io.archive import read_archive, write_archive
-from gyromc.io.codec import Codec, check_fields
+from gyromc.io.archive import Codec, check_fields, read_archive, write_archive
 from gyromc.io.runs import (
     CLASSES,
     check_run,

@@ -21,8 +21,7 @@ import numpy as np
 
 from gyromc.checks import require, shown
 from gyromc.errors import GyromcWarning, InvalidInput
-from gyromc.io.archive import digest
-from gyromc.io.codec import NUMBERS
+from gyromc.io.archive import NUMBERS, digest
 from gyromc.precision import Owned, owned
 
 REMEDY = (

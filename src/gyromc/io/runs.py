@@ -29,8 +29,7 @@ from gyromc.dynamics import Dynamics
 from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.extras import function_above
 from gyromc.flat import shaped
-from gyromc.io.archive import Archive, digest, read_archive, write_archive
-from gyromc.io.codec import Codec, Packed, check_fields, known_classes
+from gyromc.io.archive import Archive, Codec, Packed, check_fields, digest, known_classes, read_archive, write_archive
 from gyromc.io.functions import References
 from gyromc.martingale import Martingale, martingale
 from gyromc.observables import Observable

@@ -86,20 +86,19 @@ class Measured:
         return self.experiment.problem.primary
 
     @property
-    def rows(self) -> list[str]:
-        """The names of all observables."""
-        return list(self.experiment.problem.pieces["observables"])
+    def chosen(self) -> int:
+        """The position of the observable of the paper's panels among all."""
+        return list(self.experiment.problem.pieces["observables"]).index(self.primary)
 
-    def averages(self, role: str, eta: float, name: str | None = None) -> np.ndarray:
+    def averages(self, role: str, eta: float) -> np.ndarray:
         """One average per chain; NaN for a chain that failed."""
-        piece = self.pieces[role, eta]
-        return piece.averages[:, piece.names.index(name or self.primary)]
+        return self.pieces[role, eta].averages[:, self.chosen]
 
     @functools.cached_property
     def truth(self) -> float:
         """μ(h): in closed form where there is one, else from importance sampling."""
         if self.reference is not None:
-            return float(self.reference.mean[self.rows.index(self.primary)])
+            return float(self.reference.mean[self.chosen])
         return self.forecast["nonreversible"]["cells"][-1][self.primary]["expectation"]
 
     @functools.cached_property
@@ -192,8 +191,7 @@ def _rows(data: Measured, reference: Expectation) -> dict[str, Any]:
     """All test rows: bias, standard deviation and RMSE, and the share of rows where each sampler wins."""
     table = {}
     for role in data.experiment.roles:
-        order = [data.pieces[role, data.etas[0]].names.index(name) for name in data.rows]
-        errors = [data.pieces[role, eta].averages[:, order] - reference.mean for eta in data.etas]
+        errors = [data.pieces[role, eta].averages - reference.mean for eta in data.etas]
         table[role] = {
             "bias": [np.nanmean(e, axis=0).tolist() for e in errors],
             "std": [np.nanstd(e, axis=0, ddof=1).tolist() for e in errors],
@@ -216,7 +214,7 @@ def _rows(data: Measured, reference: Expectation) -> dict[str, Any]:
             "efficiency": reference.efficiency,
             "mean": reference.mean.tolist(),
             "std_error": reference.std_error.tolist(),
-            "chosen": data.rows.index(data.primary),
+            "chosen": data.chosen,
         },
     }
 
@@ -259,21 +257,18 @@ def sensitivity(
     `truth`; for logistic regression about the paper's own reference and about an independent one.
     """
     problem, etas, made = e.problem, profile.step_sizes(e), variants(e)
-    names, abouts = (problem.primary,), ("exact prediction",) if problem.gaussian else ("about μ(h)",)
+    abouts = ("exact prediction",) if problem.gaussian else ("about μ(h)",)
     if problem.family == "logistic":
-        names = tuple(problem.pieces["observables"])
         abouts = ("about the paper's own reference", "about an independent reference")
 
     def errors(v: Experiment, role: str, eta: float, about: str) -> np.ndarray:
         """One row per chain; of exact predictions a single one."""
         if problem.gaussian:
             return np.array([[outcome.predicted[v.name, role, eta]["observables"][problem.primary]["rmse"]]])
-        all_at = {at: outcome.pieces[v.name, role, at] for at in (eta, etas[-1])}
-        chosen = {at: piece.averages[:, [piece.names.index(name) for name in names]] for at, piece in all_at.items()}
+        here, last = (outcome.pieces[v.name, role, at].averages for at in (eta, etas[-1]))
         if problem.family == "nonquadratic":
-            return chosen[eta] - truth
-        own = np.nanmean(chosen[etas[-1]], axis=0)
-        return chosen[eta] - (own if about == abouts[0] else reference(v.problem).mean)
+            return here - truth
+        return here - (np.nanmean(last, axis=0) if about == abouts[0] else reference(v.problem).mean)
 
     def group(about: str) -> dict[str, Any]:
         ratios = []
@@ -298,7 +293,7 @@ def sensitivity(
         "data": field,
         "num_data": len(values),
         "starts": list(STARTS),
-        "num_observables": len(names),
+        "num_observables": len(problem.pieces["observables"]),
         "num_chains": None if problem.gaussian else profile.chains(e),
         "groups": [group(about) for about in abouts],
     }

@@ -8,7 +8,6 @@ computed from the content of their plans, the engine and the package version; a 
 import contextlib
 import dataclasses
 import hashlib
-import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,23 +19,19 @@ import gyromc
 from gyromc import engines
 from gyromc.checks import require, whole
 from gyromc.errors import GyromcWarning
-from gyromc.io.archive import digest, read_archive, write_archive
-from gyromc.io.codec import Codec
+from gyromc.io.archive import Codec, digest, read_archive, write_archive
 from gyromc.io.functions import References
 from gyromc.io.runs import CLASSES, SentPlan
 from gyromc.paper.catalogue import Experiment, Profile, seconds, variants
 from gyromc.paper.workers import WorkerTask, computed, fastest
 from gyromc.plan import FIELDS, Plan
 from gyromc.show.files import json_text, locked, require_writable
-from gyromc.show.interruption import interruptible
-from gyromc.show.progress import Progress, say
+from gyromc.show.progress import Progress
 
 PREDICTION_SECONDS = {"quadratic": 0.1, "nonquadratic": 6.0, "linear": 0.2, "logistic": 8.0}
 """About how long one prediction takes, by family."""
 ERRORS = ("expectation", "rmse", "rmse_method", "bias", "bias_method", "std")
 """What is stored of a prediction and depends on η."""
-LOOK_AGAIN = 0.5
-"""Seconds between two looks at whether another process still computes."""
 
 Index = tuple[str, str, float]
 """(experiment, dynamics, η)."""
@@ -50,7 +45,6 @@ Job = tuple[str, WorkerTask]
 class Piece:
     """The results of one plan: the averages of each chain (chains × observables; NaN for one that failed), engine, seconds."""
 
-    names: tuple[str, ...]
     averages: np.ndarray
     engine: str
     wall_time: float
@@ -117,7 +111,7 @@ def compute(sent: SentPlan, engine: str) -> Piece:
         run = engines.run(sent.plan, engine, on_divergence="report", progress=False)
     if run.partial:
         raise KeyboardInterrupt
-    return Piece(tuple(run.averages), np.column_stack([*run.averages.values()]), run.engine, run.wall_time)
+    return Piece(np.column_stack([*run.averages.values()]), run.engine, run.wall_time)
 
 
 def prediction_jobs(todo: Sequence[Cell], digits: int) -> dict[Index, Job]:
@@ -147,17 +141,10 @@ class Cache:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator["Cache"]:
-        """Wait for another process on this machine that computes for this cache, and keep later ones waiting."""
-        with contextlib.ExitStack() as held:
-            with interruptible("stopping") as stop:
-                waited = False
-                while held.enter_context(locked(self.directory)) is False:
-                    held.close()
-                    if not waited:
-                        say(f"waiting for another process that computes in {self.directory}")
-                    waited = True
-                    stop.check()
-                    time.sleep(LOOK_AGAIN)
+        """Keep other processes on this machine from computing for this cache."""
+        with locked(self.directory) as free:
+            other = f"Another process computes in {self.directory}. Wait for it, or pass another directory."
+            require(free is not False, other)
             yield self
 
     def path(self, key: str) -> Path:

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from scipy import special
 
 from gyromc.checks import numbers, require
-from gyromc.io.codec import known_classes
+from gyromc.io.archive import known_classes
 from gyromc.posterior import weighted_quantiles
 from gyromc.regression.averages import (
     Averages,
