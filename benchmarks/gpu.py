@@ -5,7 +5,6 @@ is printed with its traceback and the next section runs. Figures are medians ove
 """
 
 import argparse
-import os
 import pathlib
 import statistics
 import sys
@@ -17,7 +16,7 @@ import numpy as np
 
 import gyromc as gm
 from gyromc.engines import pallas, scan
-from gyromc.engines.pallas.threads import VARIABLE, Layout, Lowering, in_this_jax
+from gyromc.engines.pallas.threads import Layout
 from pages import write_measured
 
 J1 = np.array([[0.0, -1, 1], [1, 0, -1], [-1, 1, 0]])
@@ -124,17 +123,12 @@ def layouts(plan: gm.Plan, wide: bool) -> list[tuple[int, int, int]]:
 
 
 def compare(name: str, plan: gm.Plan, options, results: dict) -> None:
-    """All layouts of `pallas` with each lowering, then `scan`, then the ratio of the best to it."""
+    """All layouts of `pallas`, then `scan`, then the ratio of the best to it."""
     key = f"{name}, {plan.num_chains} chains"
     best = None
-    team = pallas.team_size(plan)
-    tried = [(*layout, Lowering.TRITON) for layout in layouts(plan, options.tune)]
-    tried.append((team, 128 // team, 4, Lowering.MOSAIC))
-    for team, chains, warps, lowering in tried:
-        if not in_this_jax(lowering) or lowering not in options.lowerings:
-            continue
-        layout = Layout(chains, warps, pallas.interpreting(), lowering)
-        title = f"{key}: pallas, {lowering}, team {team}, {chains} chains/block, {warps} warps"
+    for team, chains, warps in layouts(plan, options.tune):
+        layout = Layout(chains, warps, pallas.interpreting())
+        title = f"{key}: pallas, team {team}, {chains} chains/block, {warps} warps"
         result = section(title, measure, lambda t=team, l=layout: pallas_session(plan, t, l), plan.num_chains)
         results[title] = result
         if result and (best is None or result["chain_steps_per_second"] > best["chain_steps_per_second"]):
@@ -170,34 +164,17 @@ def whole_runs(plan: gm.Plan, rate: float, repeats: int = 15) -> dict:
     }
 
 
-def agreement(plan: gm.Plan, steps: int = 1000) -> dict:
-    """How far the states of the two lowerings are apart after some steps with the same random numbers."""
-    states = []
-    for lowering in Lowering:
-        session = pallas.Session(plan, pallas.initial_state(plan), 1e8, None, 0, lowering=lowering)
-        session.advance(steps)
-        states.append(session.state().z)
-    apart = np.abs(states[0] - states[1])
-    return {"steps": steps, "equal": float(np.mean(apart == 0)), "largest_difference": float(apart.max())}
-
-
-def compare_runs(name: str, plan: gm.Plan, options, results: dict) -> None:
-    """`gm.run` beside its kernel, for each lowering; what a run does besides the kernel is the difference."""
-    for lowering in options.lowerings:
-        os.environ[VARIABLE] = lowering
-        try:
-            rate = measure(lambda: pallas_session(plan, None, None), plan.num_chains)["chain_steps_per_second"]
-            result = whole_runs(plan, rate)
-        except Exception:
-            traceback.print_exc(file=sys.stdout)
-            continue
-        finally:
-            del os.environ[VARIABLE]
-        title = f"{name}, {plan.num_chains} chains: gm.run, {lowering}, kernel of {RUN_SECONDS} s"
-        results[title] = result
-        print(
-            f"{title:<62} {result['chain_steps_per_second'] / 1e9:9.3f} G/s, {result['of_the_kernel']:.3f} of its kernel"
-        )
+def compare_runs(name: str, plan: gm.Plan, results: dict) -> None:
+    """`gm.run` beside its kernel; what a run does besides the kernel is the difference."""
+    try:
+        rate = measure(lambda: pallas_session(plan, None, None), plan.num_chains)["chain_steps_per_second"]
+        result = whole_runs(plan, rate)
+    except Exception:
+        traceback.print_exc(file=sys.stdout)
+        return
+    title = f"{name}, {plan.num_chains} chains: gm.run, kernel of {RUN_SECONDS} s"
+    results[title] = result
+    print(f"{title:<62} {result['chain_steps_per_second'] / 1e9:9.3f} G/s, {result['of_the_kernel']:.3f} of its kernel")
 
 
 def main() -> None:
@@ -205,7 +182,6 @@ def main() -> None:
     parser.add_argument("--out", type=pathlib.Path, required=True)
     parser.add_argument("--tune", action="store_true", help="try several layouts")
     parser.add_argument("--only-pallas", action="store_true")
-    parser.add_argument("--lowerings", nargs="*", default=list(Lowering), choices=list(Lowering))
     parser.add_argument("--cases", nargs="*", help="parts of the names of the cases wanted")
     parser.add_argument("--chains", nargs="*", type=int, default=[2000, 200_000])
     options = parser.parse_args()
@@ -221,10 +197,7 @@ def main() -> None:
             long = plan.replace(num_chains=chains, num_steps=2**30)
             compare(name, long, options, results)
             if name.startswith("nonquadratic nld"):
-                compare_runs(name, long, options, results)
-                if all(map(in_this_jax, Lowering)) and len(options.lowerings) == len(Lowering):
-                    results[f"{name}, {chains} chains: lowerings"] = found = agreement(long)
-                    print(f"{name}, {chains} chains: states of both lowerings: {found}", flush=True)
+                compare_runs(name, long, results)
             write_measured(options.out / "gpu.json", results)
     print(f"all in {time.perf_counter() - began:.0f} s", flush=True)
 

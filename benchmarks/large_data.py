@@ -158,7 +158,7 @@ def feed(folder: Path) -> dict:
 
     from gyromc.engines import scan
 
-    source = Mapped(folder / "X.npy", folder / "y.npy", resident=None)
+    source = Mapped(folder / "X.npy", folder / "y.npy")
     target, rng, rows = gm.targets.StreamedRegression(source, "logistic"), np.random.default_rng(0), []
     for chains, batch in FED:
         plan = gm.Plan(
@@ -188,7 +188,7 @@ def feed(folder: Path) -> dict:
         there = (time.perf_counter() - began) / (12 * length)
         index = rng.integers(0, source.num_rows, (length, chains, batch))
         began = time.perf_counter()
-        source.read(index, keep=True)
+        source.read(index)
         reads = index.size / (time.perf_counter() - began)
         row = {
             "chains": chains,

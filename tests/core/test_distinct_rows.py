@@ -113,17 +113,15 @@ def _draw(p, generator, offsets, width):
     gradients.draw_rows(p, generator, 0, offsets, width)
 
 
-@pytest.mark.parametrize(
-    ("size", "rows"), [(16, 20), (40, 41), (gradients.MOST_COMPARED + 3, 600)], ids=["few", "all but one", "marked"]
-)
+@pytest.mark.parametrize(("size", "rows"), [(16, 20), (40, 41)], ids=["few", "all but one"])
 def test_lanes_draws_by_floyds_rule_from_each_chains_stream(size, rows):
     padded, width, at = -(-size // 16) * 16, 16, 0
     generator = np.zeros(4 * gradients.WIDTH, np.uint32)
     generator.reshape(4, -1)[:, :16] = streams(8, 16).T
     first = generator.reshape(4, -1)[:, :16].copy()
-    offsets = np.zeros(16 * padded + rows, np.uint32)
+    offsets = np.zeros(16 * padded, np.uint32)
     p = Batch(size, padded, rows, False)
-    for _ in range(2):  # twice: marks are left clean
+    for _ in range(2):
         _draw(p, generator, offsets, width)
         drawn = offsets[: 16 * size].reshape(size, 16) // width
         for lane in range(16):
@@ -134,7 +132,6 @@ def test_lanes_draws_by_floyds_rule_from_each_chains_stream(size, rows):
                 taken.append(rows - size + j if row in taken else row)
             assert drawn[:, lane].tolist() == taken
         at += size
-    assert not np.any(offsets[16 * padded :])
 
 
 # --- the engines

@@ -58,17 +58,6 @@ def test_rows_by_number(kind, tmp_path, capsys):
     assert ("writing" in capsys.readouterr().err) == (kind in ("parquet", "batches"))
 
 
-def test_pages_given_back_change_nothing(tmp_path):
-    tight, index = saved(tmp_path, resident=2**21), RNG.integers(0, 1000, 300)
-    assert tight.rows_resident == 1
-    assert np.array_equal(tight.read(index)[0], X[index])
-    assert np.array_equal(tight.read(index, keep=True)[0], X[index])
-    assert not tight.keeps(1000, 64)
-    assert tight.keeps(1001, 64)
-    assert tight.keeps(1000, 65)
-    assert saved(tmp_path, resident=None).rows_resident is None
-
-
 def test_numbers_that_are_no_rows_are_refused(tmp_path):
     with pytest.raises(gm.InvalidInput, match="numbers 0 to 999"):
         saved(tmp_path).read(np.array([1000]))

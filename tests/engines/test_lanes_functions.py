@@ -66,13 +66,3 @@ def test_extreme_arguments_stay_harmless(dtype):
     assert np.all(np.abs(_apply(functions.sin, x)) <= 1 + 1e-6)
     assert np.array_equal(_apply(functions.tanh, x)[2:4], [1, -1])
     assert np.all(np.isfinite(_apply(functions.logistic, x)))
-
-
-def test_numpy_names_mean_the_same_on_vectors():
-    def scalar(t):
-        return (
-            np.exp(-np.sqrt(t * t + 1.0)) * np.sin(t) + np.log(t * t + 2.0) * np.tanh(t) - 0.5 * np.cos(t) / (1 + t * t)
-        )
-
-    x = _points(-3, 3, "float64", 1600)
-    assert np.allclose(_apply(njit(scalar), x), scalar(x), rtol=1e-13, atol=1e-13)

@@ -1,7 +1,6 @@
 """A user's own model, written once in JAX, runs in `lanes` and agrees with `scan`."""
 
 import gc
-import math
 import os
 import sys
 import weakref
@@ -15,7 +14,6 @@ import pytest
 
 import gyromc as gm
 from gyromc import evaluation
-from gyromc.engines.lanes.program import user_slope
 from gyromc.engines.lanes.users import VectorFunction, written
 from gyromc.engines.lanes.vectors import called, load, store
 from gyromc.engines.unrolled import Unsupported
@@ -87,44 +85,6 @@ ALIKE = ("logaddexp", "log cosh", "double well", "silu")  # their operations are
 def test_gradients_of_common_functions_survive_too(name):
     x = np.linspace(-3, 3, 16).astype(np.float32)
     assert np.allclose(on_sixteen(SCALARS[name], 1, x), jax.vmap(SCALARS[name])(x), atol=2e-6)
-
-
-@numba.njit
-def rate(t):
-    return np.exp(t / 3)
-
-
-@numba.njit
-def poisson_slope(t, y):
-    return rate(t) - y
-
-
-class InNumba(Poisson):
-    """The same model with its slope for `lanes` given by hand."""
-
-    numba_slope = poisson_slope
-
-
-def test_a_slope_can_be_a_numba_function():
-    x, y = np.random.default_rng(0).standard_normal((2, 16)).astype(np.float32)
-    out = on_sixteen(*user_slope(InNumba(np.ones((4, 2)), np.zeros(4))), x, y)
-    assert np.allclose(out, np.exp(x / 3) - y, atol=2e-6)
-
-
-@numba.njit
-def with_a_branch(t):
-    return t if t > 0 else -t
-
-
-@numba.njit
-def with_another_library(t):
-    return math.erf(t)
-
-
-@pytest.mark.parametrize(("function", "named"), [(with_a_branch, "a branch"), (with_another_library, "cannot trace")])
-def test_what_a_numba_function_may_not_have_is_named(function, named):
-    with pytest.raises(Unsupported, match=rf"a Numba function with .*{named}.*write it without branches"):
-        written(function, 1, "float32")
 
 
 def _resident() -> float:

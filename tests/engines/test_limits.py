@@ -86,9 +86,9 @@ def test_a_second_process_loads_the_loop_over_mapped_rows(tmp_path):
         assert done.stdout.strip() == expected
 
 
-NOTHING = lanes.LoopParts("nothing", "LANES", "known_slope", "no_increments")
-MAPPED = lanes.LoopParts("mapped_batch", "p.row_width", "known_slope", "add_increments")
-USERS = lanes.LoopParts("scalar", "LANES", "users_slope", "no_increments")
+NOTHING = ("nothing", "LANES", "known_slope", "no_increments")
+MAPPED = ("mapped_batch", "p.row_width", "known_slope", "add_increments")
+USERS = ("scalar", "LANES", "users_slope", "no_increments")
 
 
 @pytest.mark.parametrize("parts", [NOTHING, MAPPED, USERS])
@@ -244,20 +244,6 @@ def test_memory_that_a_job_may_have(name, tmp_path):
         (tmp_path / folder / "memory.stat").write_text(f"anon 7\n{files[2]} {numbers[2]}\n")
     assert machine._free_in_group(tmp_path / "cgroup", tmp_path) == free
     assert machine._free_in_group(tmp_path / "absent", tmp_path) == sys.maxsize
-
-
-def test_the_time_of_a_long_run_is_said_beforehand(monkeypatch, capsys):
-    class Started(Exception):
-        pass
-
-    def start(*arguments):
-        raise Started
-
-    monkeypatch.setattr("gyromc.engines.loop._Loop", start)
-    for progress, said in ((None, "gyromc: this takes at least 27.8 h: 1e+09 steps a second"), (False, "")):
-        with pytest.raises(Started):
-            gm.run(plan_of(gm.oracles.Exact(), num_steps=25 * 10**12), "lanes", progress=progress)
-        assert capsys.readouterr().err.startswith(said)
 
 
 @pytest.mark.parametrize("kind", ["Gaussian", "not Gaussian", "with momentum"])

@@ -1,18 +1,12 @@
-"""Engine `lanes` over mapped files: the chains of the same rows in memory, whatever the files' types and the pages given back."""
-
-import mmap
+"""Engine `lanes` over mapped files: the chains of the same rows in memory, whatever the files' types."""
 
 import numpy as np
 import pytest
 
 import gyromc as gm
 from gyromc.data import Mapped, Sequenced
-from gyromc.engines import lanes
-from gyromc.engines.lanes import program
-from gyromc.engines.lanes.gradients import Part, fits_in_place
 from gyromc.targets.regressions import BY_FAMILY
 from gyromc.targets.streamed import StreamedRegression
-from support.values import chunks_of
 
 RNG = np.random.default_rng(1)
 N, D = 3000, 5
@@ -63,50 +57,14 @@ def test_control_variates_are_those_in_memory_up_to_rounding(family, oracle, tmp
     assert np.abs(plain - wanted).max() > 1e-4  # so that another oracle would be seen
 
 
-def test_pages_given_back_after_every_step_change_nothing(tmp_path, monkeypatch):
-    wanted, given = averages(mapped(tmp_path, "logistic", resident=None), gm.oracles.Minibatch(21)), []
-    monkeypatch.setattr("gyromc.data.mapped.KEEP", 1e9)
-    monkeypatch.setattr(Mapped, "release", lambda self, own=Mapped.release: (given.append(1), own(self)))
-    target = mapped(tmp_path, "logistic", resident=2**21)
-    given.clear()
-    with chunks_of(10):
-        assert np.array_equal(averages(target, gm.oracles.Minibatch(21)), wanted)
-    assert len(given) == 40
-
-
-def test_a_plan_that_reads_many_rows_keeps_the_pages(tmp_path):
-    target = mapped(tmp_path, "logistic", resident=2**21)
-    plan = gm.Plan(
-        target=target, dynamics=gm.dynamics.overdamped(D), oracle=gm.oracles.Minibatch(21), step_size=1e-4, num_steps=400,
-        observables={"x": gm.observables.linear(np.eye(D)[0])}, num_chains=5,
-    )  # fmt: skip
-    state = lanes.initial_state(plan)
-    assert lanes.Session(plan, state, 1e8, None, 0).until_release is None
-    assert lanes.Session(plan.replace(num_steps=2), state, 1e8, None, 0).until_release == 1
-
-
-@pytest.mark.parametrize(
-    "oracle", [gm.oracles.Minibatch(70), gm.oracles.ControlVariate(70, order=2)], ids=lambda o: o.name
-)
-def test_rows_that_are_copied_and_rows_in_place_give_the_same_bits(oracle, tmp_path, monkeypatch):
-    target = mapped(tmp_path, "logistic")
-    plan = gm.Plan(
-        target=target, dynamics=gm.dynamics.overdamped(D), oracle=oracle, step_size=1e-4, num_steps=40, num_chains=5,
-        observables={"x": gm.observables.linear(np.eye(D)[0])},
-    )  # fmt: skip
-    assert program.compile_program(plan, 1e8, None).part == Part.IN_PLACE_BATCH
-    found = averages(target, oracle)
-    monkeypatch.setattr("gyromc.engines.lanes.gradients.fits_in_place", lambda source, width: False)
-    assert program.compile_program(plan, 1e8, None).part == Part.MAPPED_BATCH
-    assert np.array_equal(averages(target, oracle), found)
-
-
-def test_rows_are_read_in_place_where_the_last_page_holds_what_follows_them(tmp_path):
-    page = mmap.PAGESIZE // 4  # numbers; the header of a file has 32
-    for left, fits in ((16, True), (15, True), (14, False), (0, False)):
-        np.save(tmp_path / "X.npy", np.zeros((page - 32 - left, 1), np.float32))
-        np.save(tmp_path / "y.npy", np.zeros(page - 32 - left, np.float32))
-        assert fits_in_place(Mapped(tmp_path / "X.npy", tmp_path / "y.npy"), 16) is fits, left
+def test_a_file_that_ends_with_its_last_row_is_read_to_its_end(tmp_path):
+    rows, oracle = X[: 1024 - 32], gm.oracles.Minibatch(9)  # its numbers and the header fill whole pages
+    RESPONSES["few"] = RESPONSES["logistic"][: 1024 - 32]
+    np.save(tmp_path / "X.npy", rows)
+    np.save(tmp_path / "y.npy", np.asarray(RESPONSES["few"], np.float32))
+    target = StreamedRegression(Mapped(tmp_path / "X.npy", tmp_path / "y.npy"), "logistic", 2.0)
+    memory = gm.targets.LogisticRegression(rows, RESPONSES["few"].astype(float), 2.0)
+    assert np.array_equal(averages(target, oracle), averages(memory, oracle))
 
 
 @pytest.mark.slow
@@ -132,5 +90,5 @@ def test_what_it_cannot_run_is_said(tmp_path):
     target = mapped(tmp_path, "logistic")
     with pytest.raises(gm.InvalidInput, match="not all of them"):
         averages(target, gm.oracles.Exact())
-    with pytest.raises(gm.InvalidInput, match="at most 512 distinct ones"):
+    with pytest.raises(gm.InvalidInput, match="at most 512 distinct rows"):
         averages(target, gm.oracles.Minibatch(600, replace=False))

@@ -12,7 +12,7 @@ from gyromc.engines import pallas, scan, unrolled
 from gyromc.engines.pallas import kernel
 from gyromc.engines.pallas import threads as philox
 from gyromc.engines.pallas.recipe import make_recipe
-from gyromc.engines.pallas.threads import Layout, Lowering, choose_lowering
+from gyromc.engines.pallas.threads import Layout
 from gyromc.paper.catalogue import CATALOGUE
 from support import exact
 from support.kernels import ON_GPU, advanced, block, reference_step, same
@@ -287,12 +287,23 @@ def test_numbers_do_not_depend_on_blocks_or_chunks():
     plan = small()
     whole = advanced(plan)
     assert same(whole, advanced(plan, chunks=[1, 12, 0, 7]))
-    layout = pallas.default_layout(plan, 1)
-    if ON_GPU:
-        layout = Layout(128, 4, lowering=Lowering.MOSAIC) if choose_lowering() is Lowering.MOSAIC else Layout(64, 2)
-    other = advanced(plan, layout=layout)
+    other = advanced(plan, layout=Layout(64, 2) if ON_GPU else pallas.default_layout(plan, 1))
     assert np.allclose(whole.z, other.z, atol=2e-6)
     assert np.allclose(whole.sums, other.sums, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("capability", "reason"),
+    [("7.5", "it needs compute capability 8.0, and the GPU has 7.5"), ("8.6", None), ("12.1", None)],
+)
+def test_an_old_gpu_is_refused_with_the_reason(monkeypatch, capability, reason):
+    class Device:
+        compute_capability = capability
+
+    monkeypatch.setattr(jax, "devices", lambda *_: [Device()])
+    assert philox.why_no_triton() == reason
+    monkeypatch.setattr(philox.importlib.util, "find_spec", lambda name: None)
+    assert philox.why_no_triton() == f"JAX {jax.__version__} has no Triton lowering of Pallas"
 
 
 @pytest.mark.slow

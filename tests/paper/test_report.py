@@ -13,10 +13,9 @@ from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
 from gyromc.app.cli import app
-from gyromc.app.paper import _verdicts as verdict_table
+from gyromc.app.plans import _verdicts as verdict_table
 from gyromc.errors import InvalidInput
 from gyromc.paper import catalogue, reproduce
-from gyromc.paper.analysis import headlines
 from gyromc.paper.report import COLUMNS, judged, markdown, render, took, write_report
 from gyromc.show.pages import lay_out
 from support.browsing import assert_well_formed, needs_chromium, open_page
@@ -259,7 +258,7 @@ def test_the_sensitivity_of_claim_i_is_stored_and_shown(live):
     assert results["times"]["pieces"] == {"computed": live.computed, "reused": live.reused}
     assert f"<dt>Took</dt><dd>{took(results['times'])}</dd>" in live.report.read_text()
     assert f", {took(results['times'])}.\n" in markdown(results)
-    text, (paper, other) = live.report.read_text(), headlines(results["experiments"]["logistic-nld"])
+    text, (paper, other) = live.report.read_text(), results["experiments"]["logistic-nld"]["sensitivity"]["groups"]
     assert text.count("<h3>Sensitivity of claim (i)</h3>") == 2
     assert f"in {paper['every']} of 272 variants at every η, in {paper['below']} at the smallest" in text
     for h in (paper, other):

@@ -7,7 +7,6 @@ from typer.testing import CliRunner
 import gyromc as gm
 from gyromc.app.cli import app
 from gyromc.paper import CATALOGUE
-from gyromc.paper.analysis import headlines
 from gyromc.paper.catalogue import PROFILES, variants
 from gyromc.paper.claims import rmse_ratio
 
@@ -42,7 +41,6 @@ def test_only_the_paper_profile_has_the_study():
     study = PROFILES["paper"].sensitivity
     for experiment in CATALOGUE.values():
         assert study.step_sizes(experiment) == experiment.step_sizes
-    assert headlines({}) == []
 
 
 @pytest.mark.parametrize(("arguments", "studied"), [([], True), (["--no-sensitivity"], False)])

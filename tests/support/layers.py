@@ -35,7 +35,7 @@ LAYERS = [
     Part("machine", "free memory, and whether something fits into it; threads; JAX's compilation cache, on by default"),
     Part("processes", "several processes that compute one run: start, count, agreement, gathered arrays"),
     Part("precision", "functions and arrays that JAX reads in both precisions"),
-    Part("evaluation", "evaluating a function over many rows in chunks; which entries of a vector it reads"),
+    Part("evaluation", "evaluating a function over many rows in chunks"),
     Part("data", "rows of data on disk: CSV, mapped files, Parquet, batches; passes over them"),
     Part("operators", "linear maps that keep their structure instead of a matrix"),
     Part("rotations", "rotations Q that are best in a stated sense", "T4"),

@@ -148,7 +148,7 @@ def test_a_missing_file_is_named_and_can_be_elsewhere(saved, tmp_path):
         gm.InvalidInput, match=r"`data` names /nowhere, which the stored plan does not read. It reads .*X\.npy"
     ):
         gm.load(tmp_path / "run.gyromc", data={"/nowhere": now})
-    moved = over(Mapped(now, tmp_path / "y.npy", resident=None))
+    moved = over(Mapped(now, tmp_path / "y.npy"))
     assert digest(gm.run(moved, "lanes", progress=False, checkpoint=tmp_path / "c", every=40)) == digest(saved)
 
 
@@ -226,5 +226,4 @@ def test_another_file_under_the_same_name_is_not_read(tmp_path):
     (tmp_path / "other.npy").replace(tmp_path / "X.npy")
     assert digest(gm.run(plan, "lanes", progress=False)) == expected
     (tmp_path / "X.npy").unlink()
-    plan.target.source._X.mapped = None
     assert digest(gm.run(plan, "lanes", progress=False)) == expected

@@ -5,8 +5,7 @@ import pytest
 
 from gyromc.errors import InvalidInput
 from gyromc.tables.datatable import read_table
-from gyromc.tables.recognition import complete_rows, recognise
-from gyromc.tables.response import Wishes
+from gyromc.tables.recognition import Wishes, complete_rows, recognise
 
 
 def table_of(tmp_path, name="data.csv", **columns):
@@ -156,7 +155,7 @@ REFUSED = {
     "fractions": (dict(x=FINE, y=[*range(23), 0.5]), {"model": "poisson"}, "needs counts.* is 0.5"),
     "too-many-classes": (dict(x=list(numbers(60)), y=list(range(60))), {"model": "logistic"}, "60 different values; at most"),
     "unknown-model": (dict(x=FINE, y=FINE), {"model": "forest"}, "Unknown family 'forest': there are linear, student"),
-    "unknown-positive": (dict(x=FINE, y=["u", "v"] * 12), {"positive": "w"}, "'w' is no class.*'u', 'v'"),
+    "unknown-positive": (dict(x=FINE, y=["u", "v"] * 12), {"positive": "w"}, "'w' is no class.*'u', 'v' are"),
     "positive-of-three": (dict(x=FINE, y=["u", "v", "w"] * 8), {"positive": "w"}, "for two classes; 'y' has 3"),
     "positive-number": (dict(x=FINE, y=FINE), {"positive": "1"}, "names a class, but a linear regression has none"),
     "unknown-categorical": (dict(x=FINE, y=FINE), {"categorical": ("z",)}, "no column 'z' .--categorical"),

@@ -16,10 +16,8 @@ from pyarrow import parquet
 
 from gyromc.errors import InvalidInput
 from gyromc.tables.datatable import read_table
-from gyromc.tables.preparation import giveaway_check as check
-from gyromc.tables.preparation import giveaways
-from gyromc.tables.recognition import complete_rows, recognise
-from gyromc.tables.response import Wishes
+from gyromc.tables.preparation import giveaway_check
+from gyromc.tables.recognition import Wishes, complete_rows, recognise
 
 ROWS = 12
 LETTERS = [chr(97 + i) for i in range(ROWS)]
@@ -45,8 +43,8 @@ def read(path, **options):
     table, _ = complete_rows(read_table(path, keep=(target,)), target, wishes.impute)
     encoding = recognise(table, target, wishes)
     assert np.all(np.isfinite(encoding.rows_of(table, fitted=False).X))
-    found = giveaways(table, encoding, encoding.response.encode(table), encoding.rows_of(table, fitted=False).X)
-    return f"{encoding.response.model}: {encoding.rows()} {check(found, target)['sentence']}"
+    found = giveaway_check(table, encoding, encoding.response.encode(table), encoding.rows_of(table, fitted=False).X)
+    return f"{encoding.response.model}: {encoding.rows()} {found['sentence']}"
 
 
 # content of a CSV file: what is said of it

@@ -2,7 +2,6 @@
 
 import jax
 import jax.numpy as jnp
-import numba
 import numpy as np
 import pytest
 
@@ -22,16 +21,6 @@ def wells(t):
 
 def cosine(t):
     return 1.2 * jnp.cos(t)
-
-
-@numba.njit
-def cosine_slope(t):
-    return -1.2 * np.sin(t)
-
-
-@numba.njit
-def branching(t):
-    return 1.0 if t > 0 else -1.0
 
 
 def make(target, **changes):
@@ -59,9 +48,9 @@ def test_gradient_is_the_derivative_of_the_potential():
 
 
 def test_a_users_cosine_is_the_built_in_one():
-    """Written for Numba: the same random numbers give the same averages, to rounding."""
+    """The same random numbers give the same averages, to rounding."""
     built_in = gm.run(make(gm.targets.CosinePerturbed(3, 1.2)), "lanes").averages["h"]
-    run = gm.run(make(gm.targets.Separable(cosine, np.eye(3), slope=cosine_slope)))
+    run = gm.run(make(gm.targets.Separable(cosine, np.eye(3))))
     assert run.engine == "lanes"
     assert np.allclose(run.averages["h"], built_in, atol=2e-6)
 
@@ -126,11 +115,7 @@ def tilted_wells():
     )
 
 
-def test_a_branch_is_named_and_the_jax_form_serves_instead():
-    with pytest.raises(
-        gm.InvalidInput, match="a Numba function with a branch that vectors do not have: write it without"
-    ):
-        gm.run(make(gm.targets.Separable(jnp.abs, np.ones(3), slope=branching)), "lanes")
+def test_an_operation_without_a_translation_is_named_and_scan_serves_instead():
     erf = gm.targets.Separable(lambda t: t * jax.lax.erf(t), precision=np.ones(3))
     run = gm.run(make(erf))
     assert run.engine == "scan"
@@ -148,12 +133,10 @@ def test_pallas_unrolls_it(monkeypatch):
 
 
 WRONG = {
-    "compiled by Numba": {"potential": wells, "precision": [1.0], "slope": lambda t: t},
     "square matrix or a vector": {"potential": wells, "precision": []},
     "symmetric": {"potential": wells, "precision": [[1.0, 0.5], [0.0, 1.0]]},
     "`weights` must have 2 entries": {"potential": wells, "precision": [1.0, 1.0], "weights": [1.0]},
     "one number to one number": {"potential": lambda t: jnp.stack([t, t]), "precision": [1.0]},
-    "`slope` must be the derivative": {"potential": wells, "precision": [1.0], "slope": cosine_slope},
     "function of one number: got float": {"potential": 1.0, "precision": [1.0]},
 }
 

@@ -1,7 +1,4 @@
-"""The command line, `gyromc predict | run | fit | …`. Data go to standard output, everything else to standard error.
-
-The modules imported here add their commands to `app`. Nothing heavy is imported until a command needs it.
-"""
+"""The command line, `gyromc predict | run | fit | …`. Data go to standard output, everything else to standard error."""
 
 import gc
 import importlib
@@ -15,17 +12,15 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from gyromc.app import fit, paper, plans  # noqa: F401  # they add their commands
+from gyromc.app import fit, plans  # noqa: F401  # they add their commands
 from gyromc.app.output import app, prepare_streams
 from gyromc.show.interruption import interruptible
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 """A folder of the checkout that this file belongs to; the package has none."""
 PORT = 8642
-PATIENCE = 1.5
-"""Seconds that Ctrl-C may wait for the end of a step."""
-AGAIN = 0.1
-"""Seconds after which a signal is sent again that came where Python drops exceptions."""
+PATIENCE = 1.5  # seconds that Ctrl-C may wait for the end of a step
+AGAIN = 0.1  # seconds after which a signal is sent again that came where Python drops exceptions
 
 
 def _version(wanted: bool) -> None:
@@ -44,38 +39,31 @@ def _options(
 
 
 # All arguments, `--help` too, go to the commands in the checkout.
-@app.command(
-    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False, "help_option_names": []}
-)
+FORWARDED = {"ignore_unknown_options": True, "allow_interspersed_args": False, "help_option_names": []}
+
+
+@app.command(context_settings=FORWARDED)
 def bench(arguments: Annotated[list[str] | None, typer.Argument(metavar="[speed|accuracy] …")] = None) -> None:
     """Measure engines and accuracy, compared with other packages; in a checkout of the source only."""
     from gyromc.checks import require
 
-    require(
-        (BENCHMARKS / "bench_commands.py").is_file(),
-        "`gyromc bench` measures a checkout of the source and is not in the installed package. Clone gyromc and run "
-        "`make bench`.",
-    )
+    missing = "`gyromc bench` measures a checkout of the source and is not in the installed package."
+    require((BENCHMARKS / "bench_commands.py").is_file(), f"{missing} Clone gyromc and run `make bench`.")
     if str(BENCHMARKS) not in sys.path:
         sys.path.insert(0, str(BENCHMARKS))
     commands = typer.main.get_command(importlib.import_module("bench_commands").app)
     raise typer.Exit(commands.main(arguments or [], prog_name="gyromc bench", standalone_mode=False) or 0)
 
 
-@app.command(
-    epilog="Examples: gyromc explore; gyromc explore --port 0 --no-browser; gyromc explore --out site/explorer"
-)
+@app.command(epilog="Examples: gyromc explore --port 0 --no-browser; gyromc explore --out site/explorer")
 def explore(
     port: Annotated[int, typer.Option(help="Where to listen on 127.0.0.1; 0 takes any free port.")] = PORT,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in the browser.")] = True,
-    out: Annotated[
-        Path | None, typer.Option(help="Write the page to DIR/index.html instead; it needs no server.", metavar="DIR")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Write DIR/index.html instead: no server.", metavar="DIR")] = None,
 ) -> None:
     """Serve a page that shows what rotation, schemes and step sizes do on two-dimensional targets. Ctrl-C ends it."""
     from gyromc.explore.server import PageServer, copy_in_one_file
     from gyromc.show.files import require_writable, write_atomically
-    from gyromc.show.interruption import interruptible
     from gyromc.show.progress import say
 
     if out is not None:
@@ -91,22 +79,9 @@ def explore(
 
             webbrowser.open(server.url)
         with interruptible("the server ends") as stop:
-            # Seconds after which Ctrl-C is looked at.
-            server.timeout = 0.2
+            server.timeout = 0.2  # seconds after which Ctrl-C is looked at
             while not stop:
                 server.handle_request()
-
-
-def _flags_without_a_type() -> None:
-    """Let help show `--version`, not `--version <bool>`: Typer 0.29 names the type of flags, earlier ones do not."""
-    from typer.core import TyperOption
-
-    shown = getattr(TyperOption, "display_type_rich", None)
-    if shown is not None:
-        setattr(TyperOption, "display_type_rich", lambda self, ctx: None if self.is_flag else shown(self, ctx))  # noqa: B010
-
-
-_flags_without_a_type()
 
 
 def main() -> None:
@@ -158,13 +133,11 @@ def command_line() -> None:
         _say_error(str(error))
     except MemoryError as error:
         _say_error(f"out of memory{f' ({error})' if str(error) else ''}. Take fewer chains, parameters or rows.")
-    except Exception as error:
-        reason = _no_device()
-        if reason is None:
+    except RuntimeError as error:
+        if "backend" not in str(error):
             raise
-        _say_error(
-            f"JAX has no device to compute on, with JAX_PLATFORMS={reason}: {str(error) or 'it cannot be started'}"
-        )
+        wanted = os.environ.get("JAX_PLATFORMS", "nothing")
+        _say_error(f"JAX has no device to compute on, with JAX_PLATFORMS={wanted}: {error}")
 
 
 def _say_error(text: str) -> NoReturn:
@@ -172,20 +145,6 @@ def _say_error(text: str) -> NoReturn:
 
     print(f"{_who()}error: {printable(text)}", file=sys.stderr)
     raise SystemExit(2) from None
-
-
-def _no_device() -> str | None:
-    """What JAX_PLATFORMS asks for, where JAX cannot have it; None where that is not what is wrong."""
-    wanted = os.environ.get("JAX_PLATFORMS", "")
-    if not wanted or "jax" not in sys.modules:
-        return None
-    import jax
-
-    try:
-        jax.devices()
-    except Exception:  # RuntimeError the first time, AssertionError after that
-        return wanted
-    return None
 
 
 def _who() -> str:
@@ -200,14 +159,11 @@ def _who() -> str:
 def _show_warning(message, category, filename, lineno, file=None, line=None) -> None:
     """Print a warning of gyromc as a message, without the line of code that gave it; others as Python does."""
     from gyromc.errors import GyromcWarning
+    from gyromc.show.numbers import printable
 
-    if issubclass(category, GyromcWarning):
-        from gyromc.show.numbers import printable
-
-        text = f"{_who()}warning: {printable(str(message))}\n"
-    else:
-        text = warnings.formatwarning(message, category, filename, lineno, line)
-    (file or sys.stderr).write(text)
+    text = f"{_who()}warning: {printable(str(message))}\n"
+    own = issubclass(category, GyromcWarning)
+    (file or sys.stderr).write(text if own else warnings.formatwarning(message, category, filename, lineno, line))
 
 
 def _ignore_interrupts(dropped) -> None:
@@ -229,7 +185,3 @@ def _end_on(name: str) -> None:
     known, first = getattr(signal, name, None), threading.current_thread() is threading.main_thread()
     if known is not None and first and signal.getsignal(known) is signal.SIG_DFL:
         signal.signal(known, end)
-
-
-if __name__ == "__main__":
-    main()

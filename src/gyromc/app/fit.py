@@ -20,17 +20,6 @@ gyromc fit heart.csv --target disease --categorical thal --predict new.csv --sav
 gyromc fit trial.csv --formula "y ~ age * C(arm) + bs(dose, 4) + (1 | clinic)" --explain
 
 gyromc fit claims.parquet --target claims --family poisson --exposure years --drop id --impute --json"""
-ROWS_EXAMPLES = """Examples:
-
-gyromc apply model.gyromc new.csv > predictions.csv
-
-gyromc apply model.gyromc new.xlsx --out predictions.csv"""
-
-COMPARE_EXAMPLE = """Example:
-
-gyromc compare line.gyromc curve.gyromc
-
-The models are saved by `gyromc fit … --save`, from the same rows and the same target; `y ~ 1` is a model too."""
 
 
 class _Fit(TyperCommand):
@@ -81,8 +70,9 @@ def fit(json: bool, **options: Any) -> None:
     request = Request(**options)
     large = is_large(request)
     if request.explain and not large:
-        from gyromc.tables.explain import explained, explanation_tables
+        from gyromc.tables.findings import explained
         from gyromc.tables.preparation import prepare
+        from gyromc.tables.report import explanation_tables
 
         found = explained(prepare(request), request.prior_scale)
         answer(json, found, *explanation_tables(found))
@@ -97,15 +87,14 @@ def fit(json: bool, **options: Any) -> None:
         say("interrupted: nothing was written, and what was there before is as it was.")
         raise typer.Exit(130) from None
     except MemoryError:
-        raise InvalidInput(
-            f"{request.data} does not fit into memory. Select columns with `--columns`, or take fewer rows."
-        ) from None
+        remedy = "Select columns with `--columns`, or take fewer rows."
+        raise InvalidInput(f"{request.data} does not fit into memory. {remedy}") from None
     shown = large_tables(results) if large else tables(results)
     page = directory / ("sample_report.html" if large else "report.html")
     answer(json, {"out": str(directory), **results}, *shown, path=page)
 
 
-@app.command(epilog=COMPARE_EXAMPLE)
+@app.command(epilog="Example: gyromc compare line.gyromc curve.gyromc. `y ~ 1` is a model too.")
 def compare(
     models: Annotated[list[str], typer.Argument(metavar="MODEL…", help="Models saved by `gyromc fit … --save`.")],
     json: Json = False,
@@ -128,26 +117,23 @@ def examples(json: Json = False) -> None:
     from gyromc.datasets import EXAMPLES
     from gyromc.show.tables import Table
 
-    columns, content = ["example", "rows", "what it is", "licence"], {}
-    for name, one in EXAMPLES.items():
-        command = f"gyromc fit example:{name} {one.options}"
-        content[name] = {"command": command, **dataclasses.asdict(one), "path": str(one.path)}
+    columns = ["example", "rows", "what it is", "licence"]
+    command = {name: f"gyromc fit example:{name} {one.options}" for name, one in EXAMPLES.items()}
+    of = lambda name, one: {"command": command[name], **dataclasses.asdict(one), "path": str(one.path)}
+    content = {name: of(name, one) for name, one in EXAMPLES.items()}
     rows = [[name, f"{one.rows:,}", one.about, one.licence] for name, one in EXAMPLES.items()]
     shown = Table(columns, rows, left=["example", *columns[2:]], style="simple")
-    commands = "\n".join(one["command"] for one in content.values())
     sources = "\n".join(f"{name}: {one.source}." for name, one in EXAMPLES.items())
-    answer(json, content, shown, f"{commands}\n\nSources\n{sources}")
+    answer(json, content, shown, "\n".join(command.values()), f"\nSources\n{sources}")
 
 
 # Its name before 0.3.
 @app.command("predict-rows", hidden=True)
-@app.command("apply", epilog=ROWS_EXAMPLES)
+@app.command("apply", epilog="Example: gyromc apply model.gyromc new.xlsx --out predictions.csv")
 def apply_model(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A model saved by `gyromc fit … --save`.")],
     data: Annotated[str, typer.Argument(metavar="DATA", help="New rows: a CSV (also .gz), Excel or Parquet file.")],
-    out: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Write the predictions there, not to standard output.")
-    ] = None,
+    out: Annotated[str | None, typer.Option(metavar="FILE", help="Write there, not to standard output.")] = None,
     encoding: Annotated[str, typer.Option(help="The encoding of a CSV file's text.")] = "utf-8",
     decimal: Annotated[str, typer.Option(help="The decimal sign in a CSV file: . or ,")] = ".",
     sheet: Annotated[str | None, typer.Option(metavar="NAME", help="The sheet of an Excel file.")] = None,
@@ -165,10 +151,8 @@ def apply_model(
 
     require_output(out, "--out", model, data)
     found = load(model)
-    require(
-        isinstance(found, FittedModel),
-        f"{model} holds a {type(found).__name__}, which predicts from arrays: use `gyromc.load` in Python.",
-    )
+    arrays = f"{model} holds a {type(found).__name__}, which predicts from arrays: use `gyromc.load` in Python."
+    require(isinstance(found, FittedModel), arrays)
     table = found.table(data, encoding=encoding, decimal=decimal, sheet=sheet)
     for note in [*table.notes, *found.encoding.notes(table)]:
         say(note)

@@ -18,7 +18,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
-"""The option that every command has."""
 
 
 def answer(json: bool, content: Any, *tables: Any, path: Path | None = None) -> None:
@@ -35,24 +34,21 @@ def print_json(value: Any) -> None:
     """Print plain values as JSON: on one line into a pipe or a file, indented on a terminal."""
     from gyromc.show.files import json_text
 
-    text = json_text(value, indent=2 if sys.stdout.isatty() else None)
+    indent = 2 if sys.stdout.isatty() else None
+    text = json_text(value, indent=indent)
     unicode = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().startswith("utf")
-    print(text if unicode else json.dumps(json.loads(text), indent=2 if sys.stdout.isatty() else None))
+    print(text if unicode else json.dumps(json.loads(text), indent=indent))
 
 
 def prepare_streams() -> None:
-    """Make standard output and error take any text; raise `InvalidInput` before any work where output is closed.
-
-    A letter that the locale's encoding lacks is spelled in ASCII.
-    """
+    """Make standard output and error take any text; raise `InvalidInput` before any work where output is closed."""
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # for the whole process
     if sys.stdout is None:
         from gyromc.errors import InvalidInput
 
-        raise InvalidInput(
-            "Standard output is closed: there is nowhere to print to. Redirect it, for example to /dev/null."
-        )
+        closed = "Standard output is closed: there is nowhere to print to."
+        raise InvalidInput(f"{closed} Redirect it, for example to /dev/null.")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=_spelled.__name__)

@@ -6,10 +6,8 @@ takes. Every source can be read from beginning to end, block after block, while 
 `Parquet` and `Batches` are first written to a mapped file, once, by `random_access`.
 """
 
-from gyromc.data.batches import Batches, Sequenced
-from gyromc.data.mapped import Mapped, random_access, store
-from gyromc.data.parquet import Parquet
-from gyromc.data.source import RowSource, over_blocks, prefetched
+from gyromc.data.files import Mapped, Parquet, random_access, store
+from gyromc.data.source import Batches, RowSource, Sequenced, over_blocks, prefetched
 
 __all__ = [
     "Batches",

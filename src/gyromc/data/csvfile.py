@@ -10,9 +10,8 @@ import gzip
 import io
 import itertools
 import zlib
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -32,8 +31,7 @@ class CsvFile:
 
     A byte-order mark overrides `encoding`. `names` of columns are empty where the header has none; `separator` is a word.
     `option` is how the user can name another encoding, for messages. With `index`, a header that is one name shorter than the
-    first row gets an empty name in front, as R writes tables with row names. A file that begins like gzip is decompressed. Use it
-    in a `with` statement: the file is closed at its end, also after an error.
+    first row gets an empty name in front, as R writes tables with row names. A file that begins like gzip is decompressed.
     """
 
     def __init__(
@@ -44,11 +42,16 @@ class CsvFile:
         option: str | None = None,
         index: bool = False,
     ):
-        self.source, self.name, self.option = source, str(name if name is not None else source), option
-        self._source: Generator[str, None, None] | None = None
-        with self._unpacking(), self._open() as file:
-            start = file.read(4)
-        marked = [known for mark, known in BYTE_ORDER_MARKS.items() if start.startswith(mark)]
+        self.name, self.option = str(name if name is not None else source), option
+        self._content = source if isinstance(source, bytes) else source.read_bytes()
+        if self._content.startswith(GZIP):
+            try:
+                self._content = gzip.decompress(self._content)
+            except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+                raise InvalidInput(
+                    f"{self.name} begins like a gzip file but cannot be decompressed: {error}. Is it complete?"
+                ) from None
+        marked = [known for mark, known in BYTE_ORDER_MARKS.items() if self._content.startswith(mark)]
         self.encoding = marked[0] if marked else encoding
         try:
             # Python's codecs also turn text into text (rot13) and bytes into bytes (zip).
@@ -56,41 +59,22 @@ class CsvFile:
                 raise LookupError
         except (LookupError, TypeError, ValueError):
             raise InvalidInput(f"Unknown encoding {self.encoding!r}: try utf-8, latin-1 or cp1252.") from None
-        with contextlib.closing(self._lines()) as lines:
-            header = next(lines, "")
+        header = next(self._lines(), "")
         require(header, f"{self.name} holds no lines.")
         require(header.strip(), f"The first line of {self.name} is empty: it must name the columns.")
         unquoted = "".join(header.split('"')[::2])
         self._sign = max(SEPARATORS, key=unquoted.count)
         self.separator = SEPARATORS[self._sign]
-        self._begin()
-        try:
-            self.names = tuple(name.strip() for name in next(self._cells()))
-            if index:
-                width = len(next(self._cells(), []))
-                self.names = ("", *self.names) if width == len(self.names) + 1 > 2 else self.names
-                self._begin()
-                next(self._cells())
-        except BaseException:
-            self.close()
-            raise
+        self.names = self._begin()
+        if index:
+            width = len(next(self._cells(), []))
+            self.names = ("", *self.names) if width == len(self.names) + 1 > 2 else self.names
+            self._begin()
 
-    def _begin(self) -> None:
-        """Start to read at the first line."""
-        self.close()
-        self._source = self._lines()
-        self._reader = csv.reader(self._source, delimiter=self._sign, strict=True, skipinitialspace=True)
-
-    def close(self) -> None:
-        """Close the file."""
-        if self._source is not None:
-            self._source.close()
-
-    def __enter__(self) -> "CsvFile":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
+    def _begin(self) -> tuple[str, ...]:
+        """Start to read at the first line, and return its cells."""
+        self._reader = csv.reader(self._lines(), delimiter=self._sign, strict=True, skipinitialspace=True)
+        return tuple(name.strip() for name in next(self._cells()))
 
     def rows(self) -> Iterator[tuple[int, list[str]]]:
         """Yield each row once: the line at which it ends, and a cell for each column. Blank rows are left out."""
@@ -121,45 +105,26 @@ class CsvFile:
                 'before is not closed, or stands inside a value: write it twice ("").'
             ) from None
 
-    def _open(self) -> Any:
-        if isinstance(self.source, bytes):
-            file = io.BytesIO(self.source)
-            return gzip.open(file) if self.source.startswith(GZIP) else file
-        with self.source.open("rb") as file:
-            packed = file.read(2) == GZIP
-        return gzip.open(self.source) if packed else self.source.open("rb")
-
-    def _lines(self) -> Generator[str, None, None]:
+    def _lines(self) -> Iterator[str]:
         try:
-            with self._unpacking(), io.TextIOWrapper(self._open(), encoding=self.encoding, newline="") as file:
-                for line in file:
-                    if "\0" in line:
-                        raise InvalidInput(f"{self.name} is not text: it holds zero bytes. Save it as CSV (UTF-8).")
-                    yield line
+            for line in io.TextIOWrapper(io.BytesIO(self._content), encoding=self.encoding, newline=""):
+                if "\0" in line:
+                    raise InvalidInput(f"{self.name} is not text: it holds zero bytes. Save it as CSV (UTF-8).")
+                yield line
         except UnicodeDecodeError:
             raise InvalidInput(self._undecodable()) from None
 
-    @contextlib.contextmanager
-    def _unpacking(self) -> Iterator[None]:
-        try:
-            yield
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise InvalidInput(
-                f"{self.name} begins like a gzip file but cannot be decompressed: {error}. Is it complete?"
-            ) from None
-
     def _undecodable(self) -> str:
         """The line and the byte that the encoding does not know."""
-        with self._open() as file:
-            for number, line in enumerate(file, 1):
-                try:
-                    line.decode(self.encoding)
-                except UnicodeDecodeError as error:
-                    other = f", or name its encoding: `{self.option} latin-1` (western European) or another"
-                    return (
-                        f"{self.name}, line {number}: byte 0x{line[error.start]:02x} is not {self.encoding}. Save the file as "
-                        f"UTF-8{other if self.option else ''}."
-                    )
+        for number, line in enumerate(io.BytesIO(self._content), 1):
+            try:
+                line.decode(self.encoding)
+            except UnicodeDecodeError as error:
+                other = f", or name its encoding: `{self.option} latin-1` (western European) or another"
+                return (
+                    f"{self.name}, line {number}: byte 0x{line[error.start]:02x} is not {self.encoding}. Save the file as "
+                    f"UTF-8{other if self.option else ''}."
+                )
         return f"{self.name} is not {self.encoding}. Save the file as UTF-8."
 
 
@@ -168,20 +133,20 @@ def read_numbers(source: Path | bytes, name: str | None = None) -> tuple[tuple[s
 
     Messages quote a file only if it is a table of numbers: two columns or more, and a number in the first row.
     """
-    with CsvFile(source, name=name) as file:
-        none = (
-            f"{file.name} is not a table of numbers: its first line must name two columns or more, and the lines below must hold "
-            "a number for each. (Nothing of it is shown here, since it may be any file.)"
-        )
-        require(len(file.names) > 1, none)
-        chunks = file.chunks(range(len(file.names)))
-        first = next(chunks, [])
-        require(first, f"{file.name} has a header line but no rows.")
-        require(any(map(is_number, first[0][1])), none)
-        require_distinct(file.names, file.name)
-        for place, column in enumerate(file.names, 1):
-            require(column, f"Column {place} of {file.name} has no name. Name it in the first line.")
-        return file.names, np.concatenate([_numbers(file, chunk) for chunk in itertools.chain([first], chunks)])
+    file = CsvFile(source, name=name)
+    none = (
+        f"{file.name} is not a table of numbers: its first line must name two columns or more, and the lines below must hold "
+        "a number for each. (Nothing of it is shown here, since it may be any file.)"
+    )
+    require(len(file.names) > 1, none)
+    chunks = file.chunks(range(len(file.names)))
+    first = next(chunks, [])
+    require(first, f"{file.name} has a header line but no rows.")
+    require(any(map(is_number, first[0][1])), none)
+    require_distinct(file.names, file.name)
+    for place, column in enumerate(file.names, 1):
+        require(column, f"Column {place} of {file.name} has no name. Name it in the first line.")
+    return file.names, np.concatenate([_numbers(file, chunk) for chunk in itertools.chain([first], chunks)])
 
 
 def _numbers(file: CsvFile, chunk: list[tuple[int, list[str]]]) -> np.ndarray:

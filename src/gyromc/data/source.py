@@ -1,12 +1,11 @@
-"""Sources of rows (x, y): their interface, passes over all their blocks, and their files as a few numbers.
+"""Sources of rows (x, y): their interface, passes over all their blocks, sources of Python objects, and fingerprints of files.
 
-`over_blocks` computes a function of every block. A thread reads blocks ahead while others compute, so that reading and computing
-overlap; results come in the order of the rows, so that sums do not depend on the number of threads.
+In a pass a thread reads blocks ahead while others compute; results come in the order of the rows, so that sums do not depend on
+the number of threads.
 
-A `FilePrint` (path, size, shape, type and a fingerprint) is stored with a plan in place of the rows, and compared with the file
-when the plan is read. The fingerprint is the SHA-256 of 64 blocks of 4096 bytes, the first and the last and 62 equally spaced
-between them: a file of up to 256 KiB is covered as a whole. Of a larger file another header, another number of rows, rows in
-another order and numbers computed anew are noticed; a few rows that were changed in place between two blocks are not.
+A `FilePrint` is stored with a plan in place of the rows, and compared with the file when the plan is read. Its SHA-256 covers 64
+blocks of 4096 bytes, equally spaced, the first and the last among them: a file of up to 256 KiB as a whole. Of a larger file
+another header, number or order of rows and numbers computed anew are noticed; a few rows that were changed in place may not be.
 """
 
 import abc
@@ -15,28 +14,25 @@ import concurrent.futures
 import dataclasses
 import hashlib
 import os
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, ClassVar, TypeVar
 
 import numpy as np
 
-from gyromc.checks import require
+from gyromc.checks import cause, require, shown, whole
 from gyromc.errors import InvalidInput
 from gyromc.machine import num_threads
 
 T = TypeVar("T")
 BLOCK_NUMBERS = 2**20
 """Numbers of x in a block: some megabytes, quick to compute with and slow enough to hide a thread's start."""
-AHEAD = 2
-"""Blocks that are read before they are asked for."""
 MOST_THREADS = 8
 """More do not read faster from one disk."""
 PRINT_BYTES, PRINT_BLOCKS = 2**12, 64
 """The size and the number of the blocks of a file that its fingerprint covers."""
 _END = object()
-Block = tuple[np.ndarray, np.ndarray]
-"""Some rows: x as a matrix, y as a vector."""
+Block = tuple[np.ndarray, np.ndarray]  # x as a matrix, y as a vector
 
 
 class RowSource(abc.ABC):
@@ -106,7 +102,7 @@ def block_rows(columns: int) -> int:
     return max(1, BLOCK_NUMBERS // columns)
 
 
-def prefetched(items: Iterable[T], ahead: int = AHEAD) -> Iterator[T]:
+def prefetched(items: Iterable[T], ahead: int = 2) -> Iterator[T]:
     """The same items, made by a thread that is up to `ahead` of them in front of the reader; its errors are raised here.
 
     ```python
@@ -155,16 +151,14 @@ class FilePrint:
     # The same file elsewhere holds the same rows.
     NOT_COMPARED: ClassVar[tuple[str, ...]] = ("path",)
 
-    def require_there(self) -> None:
-        """Raise `InvalidInput` where there is no file at the path."""
+    def require_same(self, read: "Callable[[], FilePrint]") -> None:
+        """Raise `InvalidInput` where the file is missing, or with what differs where it is another one now."""
         require(
             Path(self.path).is_file(),
             f"There is no file {self.path}, whose rows the stored plan reads. Put it back, or say where it is now: "
             f'`gyromc.load(path, data={{"{self.path}": "…"}})`.',
         )
-
-    def require_same(self, now: "FilePrint") -> None:
-        """Raise `InvalidInput` with what differs where the file is another one now."""
+        now = read()
         names = [field.name for field in dataclasses.fields(self) if field.name not in self.NOT_COMPARED]
         pairs = {name: (getattr(self, name), getattr(now, name)) for name in names}
         changed = [f"{name} {before} → {after}" for name, (before, after) in pairs.items() if before != after]
@@ -188,3 +182,115 @@ def file_print(file: IO[bytes], path: str | Path, shape: tuple[int, ...], dtype:
             raise InvalidInput(f"{path} ended at byte {place + len(block):,} of {size:,}: it was changed. Start again.")
         found.update(block)
     return FilePrint(os.path.abspath(path), size, tuple(shape), dtype, found.hexdigest())
+
+
+class Sequenced(RowSource):
+    """A sequence whose items are records, such as a Grain data source or a PyTorch dataset: `len(records)`, `records[i]`.
+
+    **Arguments:**
+
+    - `records`: the sequence.
+    - `pair`: a function from a record to (x, y); left out: a record is such a pair.
+    - `name`: for messages.
+
+    ```python
+    import numpy as np
+    import gyromc as gm
+    source = gm.data.Sequenced([{"x": [1.0, 2.0], "y": 1}, {"x": [0.0, 3.0], "y": 0}], pair=lambda r: (r["x"], r["y"]))
+    assert source.num_rows == 2 and source.read(np.array([1, 1]))[0].tolist() == [[0.0, 3.0], [0.0, 3.0]]
+    ```
+    """
+
+    reads_rows = True
+
+    def __init__(
+        self, records: Sequence[Any], pair: Callable[[Any], tuple[Any, Any]] | None = None, name: str = "the records"
+    ):
+        self.records, self.pair, self.name = records, pair or (lambda record: record), name
+        require(
+            hasattr(records, "__len__") and hasattr(records, "__getitem__"),
+            f"`records` must be a sequence, with `len(records)` and `records[i]`: got {shown(records)}.",
+        )
+        self.num_rows = len(records)
+        require(self.num_rows > 0, f"{name} are empty: one at least is needed.")
+        self.num_columns = self._rows(range(1), None)[0].shape[1]
+
+    def blocks(self, size):
+        for first in range(0, self.num_rows, size):
+            yield self._rows(range(first, min(first + size, self.num_rows)), self.num_columns)
+
+    def read(self, index):
+        index = np.asarray(index)
+        X, y = self._rows([int(i) for i in index.ravel()], self.num_columns)
+        return X.reshape(*index.shape, -1), y.reshape(index.shape)
+
+    def _rows(self, numbers: Iterable[int], columns: int | None):
+        try:
+            pairs = [self.pair(self.records[i]) for i in numbers]
+            X, y = np.asarray([np.asarray(x) for x, _ in pairs]), np.asarray([np.asarray(y) for _, y in pairs])
+        except (TypeError, ValueError, LookupError) as error:
+            raise InvalidInput(f"A record of {self.name} cannot be read as a pair (x, y): {cause(error)}.") from error
+        return as_block(X, y, self.name, next(iter(numbers)), columns)
+
+
+class Batches(RowSource):
+    """Anything that yields batches (X, y) and can be iterated again, such as a PyTorch DataLoader; rows come in its order.
+
+    A pass reads each row as often as the iterable yields it: it must yield all N rows once, in any order, in every iteration.
+    What comes as a batch is not taken for a random mini-batch, since nothing is known of how the iterable chooses it: chains read
+    rows that are drawn uniformly from a copy on disk, which `random_access` makes.
+
+    **Arguments:**
+
+    - `batches`: the iterable, or a function without arguments that returns an iterator.
+    - `num_rows`: N, declared; an iteration that has another number raises an error.
+    - `name`: for messages.
+
+    ```python
+    import numpy as np
+    import gyromc as gm
+    source = gm.data.Batches([(np.ones((2, 3)), [0, 1]), (np.zeros((1, 3)), [1])], num_rows=3)
+    assert source.num_columns == 3 and len(list(source.blocks(10))) == 2
+    ```
+    """
+
+    def __init__(self, batches: Iterable | Callable[[], Iterable], num_rows: int, name: str = "the batches"):
+        require(
+            callable(batches) or isinstance(batches, Iterable),
+            f"`batches` must yield pairs (X, y), or be a function that returns what does: got {shown(batches)}.",
+        )
+        again = batches if callable(batches) else lambda: iter(batches)
+        self.name, self.num_rows = name, whole(num_rows, "num_rows", least=1)
+        require(
+            callable(batches) or iter(batches) is not batches,
+            f"{name} can be iterated once only. Pass what makes the iterator, such as the DataLoader itself or a function.",
+        )
+        self._again: Callable[[], Iterable] = again
+        made = again()
+        require(
+            isinstance(made, Iterable), f"`batches` must return what yields pairs (X, y): it returned {shown(made)}."
+        )
+        first = next(iter(made), None)
+        require(first is not None, f"{name} yield nothing.")
+        X, _ = self._pair(first, 0, None)
+        self.num_columns = X.shape[1]
+
+    def blocks(self, size):
+        first = 0
+        for item in self._again():
+            X, y = self._pair(item, first, self.num_columns)
+            for i in range(0, len(X), size):
+                yield X[i : i + size], y[i : i + size]
+            first += len(X)
+            require(
+                first <= self.num_rows,
+                f"{self.name} yield more than the {self.num_rows:,} rows declared as `num_rows`.",
+            )
+        require(first == self.num_rows, f"{self.name} yield {first:,} rows, and `num_rows` declares {self.num_rows:,}.")
+
+    def _pair(self, item: Any, first: int, columns: int | None):
+        require(
+            isinstance(item, tuple | list) and len(item) == 2,
+            f"{self.name} must yield pairs (X, y): got {type(item).__name__} at row {first}.",
+        )
+        return as_block(item[0], item[1], self.name, first, columns)

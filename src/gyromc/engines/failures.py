@@ -1,8 +1,4 @@
-"""Chains that failed: which, when and why, and what to do about it.
-
-Input: a plan and the state of its chains. Output: `Failure`s, the text of the error or warning about them, and the chains that
-stand where the density is zero.
-"""
+"""Chains that failed: which, when and why, and what to do about it."""
 
 from collections.abc import Mapping
 
@@ -47,7 +43,7 @@ class DensityCheck:
         rows, target = state.z[:, : self.plan.dim], self.plan.flat_target
         size = self.plan.dim + sum(np.size(leaf) for leaf in jax.tree.leaves(target))
         try:
-            U = over_rows(_potential, rows, target, chunk=min(len(rows), max(1, MOST_READ // size)))
+            U = over_rows(type(target).potential, rows, target, chunk=min(len(rows), max(1, MOST_READ // size)))
         except Exception:  # a user's target that has a gradient only
             self.known = True
             return
@@ -60,10 +56,6 @@ class DensityCheck:
         for chain, step in self.outside.items():
             failed_at[chain] = step if failed_at[chain] < 0 else min(step, failed_at[chain])
         return failed_at
-
-
-def _potential(target, theta):
-    return target.potential(theta)
 
 
 def failures_of(plan: Plan, state: EngineState, outside: Mapping[int, int]) -> tuple[Failure, ...]:

@@ -8,12 +8,9 @@ products with zero and one are dropped.
 A tile is a JAX array in `pallas`; in `lanes`, which passes its own `operation`, it is a vector of the code that is written.
 """
 
-import contextlib
-import contextvars
 import functools
 import math
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -218,31 +215,15 @@ class _Interpreter:
         return order(add.accumulate(order(array), axis=eqn.params["axis"], dtype=object))
 
 
-_REPLACED: contextvars.ContextVar[Mapping[str, Callable]] = contextvars.ContextVar(
-    "replaced", default=MappingProxyType({})
-)
-
-
-@contextlib.contextmanager
-def replacing(functions: Mapping[str, Callable]):
-    """While this context lasts, the named operations are these functions of tiles, with the operation's own parameters."""
-    token = _REPLACED.set(functions)
-    try:
-        yield
-    finally:
-        _REPLACED.reset(token)
-
-
 def _operation(eqn) -> Callable:
     """The primitive as a function of tiles; numbers among its arguments are converted to tiles."""
     if eqn.primitive.name in _OPERATORS:
         return _OPERATORS[eqn.primitive.name]
-    function = _REPLACED.get().get(eqn.primitive.name, eqn.primitive.bind)
 
     def operate(*args):
         shape = next((x.shape for x in args if not _constant(x)), ())
         tiles = [jnp.full(shape, x, v.aval.dtype) if _constant(x) else x for x, v in zip(args, eqn.invars, strict=True)]
-        return function(*tiles, **eqn.params)
+        return eqn.primitive.bind(*tiles, **eqn.params)
 
     return operate
 

@@ -88,7 +88,7 @@ class BayesianEstimator(BaseEstimator):
         last = fits[-1]
         self.posterior_, self.reason_, self.warnings_ = last.posterior, last.reason, list(last.warnings)
         self.n_iter_ = 1 if last.account is None else last.account.gradients // last.account.chains
-        for name in ("", "sd_", "std_error_", "bias_"):
+        for name in ("", "sd_", "std_error_"):
             values = np.array([[getattr(c, name[:-1] or "mean") for c in found.coefficients] for found in fits])
             table = values.reshape(*shape, -1)
             intercept = table[..., 0] if self.fit_intercept else np.zeros(shape)[()]  # one output: a number
@@ -181,7 +181,7 @@ class BayesianLinearRegression(RegressorMixin, BayesianEstimator):
     - `random_state`: a seed, a generator or None.
 
     **Attributes:** `coef_`, `intercept_` (posterior means), `coef_sd_`, `intercept_sd_` (posterior standard deviations),
-    `coef_std_error_`, `coef_bias_` (Monte Carlo errors, and how large the discretisation bias is), `noise_scale_` (mean of σ),
+    `coef_std_error_` (Monte Carlo errors), `noise_scale_` (mean of σ),
     `posterior_` (draws), `reason_` (the sampler and why), `warnings_` (what could not be known), `n_iter_`, `n_features_in_`.
 
     ```python
@@ -246,7 +246,7 @@ class BayesianLogisticRegression(ClassifierMixin, BayesianEstimator):
     - `class_weight`: `"balanced"`, or a weight by class: rows count as if there were so many more of them. That changes the
       posterior: probabilities are then those of a population with other shares.
 
-    **Attributes:** `classes_`; `coef_`, `coef_sd_`, `coef_std_error_`, `coef_bias_`: one row, or one per class where there are
+    **Attributes:** `classes_`; `coef_`, `coef_sd_`, `coef_std_error_`: one row, or one per class where there are
     more than two (rows that sum to zero); `intercept_`, `intercept_sd_`; `posterior_`, `reason_`, `n_iter_`, `n_features_in_`.
 
     ```python

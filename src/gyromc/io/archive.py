@@ -2,9 +2,8 @@
 
 Stored are plain values, arrays, members of enumerations, and frozen dataclasses or Equinox modules of a table of known classes,
 or what their method `to_archive` returns (`from_archive` makes them again). Reading runs no code of the data: it makes classes of
-the table only, and checks every field against its annotation (type, shape, kind of number) before it is set. The file is a zip
-archive of `header.json` (kind, versions, SHA-256 of every other member), `content.json` and arrays as .npy, not compressed. A
-damaged, foreign or newer file is refused.
+the table only, and checks every field against its annotation before it is set. The file is a zip archive of `header.json` (kind,
+versions, SHA-256 of every other member), `content.json` and arrays as .npy. A damaged, foreign or newer file is refused.
 """
 
 import contextlib
@@ -35,7 +34,7 @@ from gyromc.machine import require_memory
 from gyromc.show.files import json_text, write_atomically
 
 VERSION = 1
-"""The version of the format; files of later versions are refused."""
+"""Files of later versions of the format are refused."""
 FORMAT = "gyromc"
 NUMBERS = "fiub"
 """The kinds of arrays that are stored: floats, whole numbers with and without a sign, truth values."""
@@ -59,18 +58,7 @@ def known_classes(*given: type, below: Iterable[type] = ()) -> dict[str, type]:
 
 @dataclasses.dataclass(frozen=True)
 class Codec:
-    """The way between values and plain data: the classes it knows by name, and how it names functions (`References`), if at all.
-
-    ```python
-    import dataclasses
-    from gyromc.io.archive import Codec
-    @dataclasses.dataclass(frozen=True)
-    class Point:
-        place: tuple[int, ...]
-    codec = Codec({"Point": Point})
-    assert codec.unpack(codec.pack(Point((1, 2)))) == Point((1, 2))
-    ```
-    """
+    """The way between values and plain data: the classes it knows by name, and how it names functions (`References`)."""
 
     classes: Mapping[str, type]
     functions: Any = None

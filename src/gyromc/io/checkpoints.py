@@ -26,16 +26,7 @@ from gyromc.checks import read_path, require, shown, whole
 from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.flat import shaped
 from gyromc.io.archive import Codec, check_fields, read_archive, write_archive
-from gyromc.io.runs import (
-    CLASSES,
-    check_run,
-    described,
-    differences,
-    prepared,
-    remember,
-    versions,
-    warn_of_versions,
-)
+from gyromc.io.runs import CLASSES, check_run, described, differences, prepared, remember, versions, warn_of_versions
 from gyromc.plan import Plan
 from gyromc.results import Run, RunOptions
 from gyromc.show.files import locked, require_writable, sync_folder
@@ -43,20 +34,12 @@ from gyromc.show.interruption import Interruption
 from gyromc.show.progress import say
 
 KIND = "checkpoint"
-NAME = re.compile(r"step-(\d{15})\.gyromc")
-LEFT = re.compile(r"\.step-.*\.gyromc\.")
-"""The names of unfinished files."""
+CODEC = Codec(CLASSES)
 UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
 
-CODEC = Codec(CLASSES)
-
-
 class DrawsFile:
-    """The draws of one run in a file that only grows, so that a checkpoint writes the new draws alone.
-
-    A checkpoint has the number of draws that belong to it, from the first on, and their SHA-256; what follows is of no meaning.
-    """
+    """The draws of one run in a file that only grows; each checkpoint has the number of those before it, and their SHA-256."""
 
     def __init__(self, path: Path, plan: Plan):
         self.path, self.shape, self.dtype = path, (plan.num_chains, plan.dim), np.dtype(plan.dtype)
@@ -92,13 +75,11 @@ class DrawsFile:
     def read(self, count: int, checksum: str) -> np.ndarray | None:
         """So many draws, draws × chains × d; `InvalidInput` where they are missing or damaged."""
         require(not count or self.path.is_file(), f"There is no file {self.path}.")
-        good = count == 0 or 0 < count * self.row <= self.path.stat().st_size
-        data = np.fromfile(self.path, np.uint8, count * self.row) if good and count else np.zeros(0, np.uint8)
+        size = min(count * self.row, self.path.stat().st_size) if count else 0
+        data = np.fromfile(self.path, np.uint8, size) if size else np.zeros(0, np.uint8)
         self.count, self.sum = count, hashlib.sha256(data)
-        require(
-            good and self.sum.hexdigest() == checksum,
-            f"{self.path} is damaged: it lacks the draws of the checkpoint, or holds others.",
-        )
+        damage = f"{self.path} is damaged: it lacks the draws of the checkpoint, or holds others."
+        require(size == count * self.row and self.sum.hexdigest() == checksum, damage)
         return data.view(self.dtype).reshape(count, *self.shape) if count else None
 
 
@@ -135,9 +116,8 @@ class Checkpoints:
             )
         if free is None:
             say(f"{self.directory} has no locks: see to it that no other run saves there at the same time")
-        for path in self.directory.iterdir():
-            if LEFT.match(path.name):
-                path.unlink(missing_ok=True)
+        for unfinished in self.directory.glob(".step-*.gyromc.*"):
+            unfinished.unlink(missing_ok=True)
 
     def __exit__(self, *raised: Any) -> None:
         self._held.close()
@@ -164,7 +144,7 @@ class Checkpoints:
             except (InvalidInput, OSError) as error:
                 reasons[path] = str(error)
                 continue
-            # Damaged ones are renamed, so that they are not read again.
+            # They are not read again.
             for damaged, reason in reasons.items():
                 aside = damaged.with_suffix(".damaged")
                 with contextlib.suppress(OSError):
@@ -244,7 +224,7 @@ class Checkpoints:
         return found, content
 
     def _files(self) -> list[Path]:
-        return sorted(path for path in self.directory.iterdir() if NAME.fullmatch(path.name))
+        return sorted(self.directory.glob(f"step-{'[0-9]' * 15}.gyromc"))
 
     def _run(self, content: dict[str, Any]) -> Run:
         """A checkpoint as a partial run, its plan with what was computed for it; its draws: draws × chains × d, or None."""

@@ -47,10 +47,7 @@ def reference(function: Any) -> str:
 
 
 def find_function(name: str, allow_import: bool, given: Mapping[str, Any], remedy: str) -> Any:
-    """The function of a name `module:qualname`: one of those given, or imported where that is allowed.
-
-    `remedy` says how to allow it. `InvalidInput` where it is not allowed, or there is no such function.
-    """
+    """The function of a name `module:qualname`: one of those given, or imported where that is allowed; `remedy` says how."""
     if name in given:
         return given[name]
     module, colon, path = name.partition(":")

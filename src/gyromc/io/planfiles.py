@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 
 from gyromc import coordinates, data, dynamics, observables, oracles, schemes, targets
-from gyromc.checks import flag, read_path, require, shown
+from gyromc.checks import flag, numbers, read_path, require, shown
 from gyromc.data.csvfile import read_numbers
 from gyromc.errors import InvalidInput
 from gyromc.io.functions import find_function
 from gyromc.oracles import ControlVariate
 from gyromc.plan import Plan
-from gyromc.schemes.balanced import Balanced
+from gyromc.schemes import Balanced
 from gyromc.show.numbers import did_you_mean
 from gyromc.targets import families
 
@@ -134,7 +134,7 @@ class _Reader:
             if set(given) == {"npy"}:
                 return self.stored(given["npy"])
             found = {key: self.value(entry, (*path, key)) for key, entry in given.items()}
-            return {key: np.asarray(x, float) if _numeric(x) else x for key, x in found.items()}
+            return {key: numbers(x, key) if isinstance(x, int | float | list) else x for key, x in found.items()}
         if name in ("X_file", "y_file"):
             return self.file(given)
         if name == "groups" and isinstance(given, list):
@@ -229,12 +229,6 @@ def _keyed(message: str, path: tuple) -> InvalidInput:
     return InvalidInput(message if known else f"key `{'.'.join(map(str, path))}`: {message}")
 
 
-def _numeric(value: Any) -> bool:
-    if isinstance(value, list):
-        return all(map(_numeric, value))
-    return isinstance(value, int | float)
-
-
 def text_of(plan: Plan, source: Path, destination: Path) -> str:
     """A plan with dense dynamics, tuned from the file `source`, as the TOML text of a file `destination`."""
     given = tomllib.loads(source.read_text(encoding="utf-8-sig"))
@@ -242,7 +236,7 @@ def text_of(plan: Plan, source: Path, destination: Path) -> str:
     if "csv" in target:
         data = (source.parent / str(target["csv"])).resolve()
         target["csv"] = os.path.relpath(data, destination.resolve().parent)
-    numbers = ("num_steps", "num_chains", "burn_in", "seed", "dtype", "martingale")
+    kept = ("num_steps", "num_chains", "burn_in", "seed", "dtype", "martingale")
     scheme: dict[str, Any] = {"kind": plan.scheme.name}
     if isinstance(plan.scheme, Balanced):
         assert plan.scheme.second_moment is not None
@@ -254,7 +248,7 @@ def text_of(plan: Plan, source: Path, destination: Path) -> str:
         oracle = {"kind": "control_variate", **numbers_of, "center": np.asarray(plan.oracle.center, float)}
     table = {
         "step_size": plan.eta,
-        **{name: getattr(plan, name) for name in numbers},
+        **{name: getattr(plan, name) for name in kept},
         "start": np.asarray(plan.start, float),
         "target": target,
         "dynamics": {"kind": "general", "D": plan.dynamics.D, "Q": Q if np.any(Q) else 0},

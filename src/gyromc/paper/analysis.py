@@ -1,5 +1,4 @@
-"""The findings of one experiment: errors and their predictions, the claims of the paper's §6 with their verdicts; and how
-claim (i) depends on what the paper leaves open (the data, the test row and the start).
+"""The findings of one experiment: errors, their predictions, claims, and how claim (i) depends on what the paper leaves open.
 
 Input: the averages of one experiment and of its variants, its forecast and, for logistic regression, an independent reference
 (importance sampling around the mode, no Markov chain). Output: plain dictionaries, the experiment's part of results.json.
@@ -35,23 +34,16 @@ def predictive_reference(
 
 
 def forecast(e: Experiment, etas: Sequence[float], predicted: Predicted) -> dict[str, Any]:
-    """The predictions by role: V, how it was found, the verdicts on assumptions, and `cells`, one by observable per step size.
+    """The predictions by role: V, how it was found, the verdicts on assumptions, and `cells`, one for each step size.
 
     Where the errors are not exact, the prediction at the smallest η is converted to the others.
     """
     found = {}
     for role in e.roles:
         last = predicted[e.name, role, etas[-1]]
-        rows = [
-            {
-                h: {key: (row if e.problem.gaussian else _scaled(row, etas[-1], eta))[key] for key in ERRORS}
-                for h, row in (predicted[e.name, role, eta] if e.problem.gaussian else last)["observables"].items()
-            }
-            for eta in etas
-        ]
-        primary = last["observables"][e.problem.primary]
-        constants = {"variance": primary["variance"], "method": primary["method"], "verdicts": last["verdicts"]}
-        found[role] = {**constants, "cells": rows}
+        rows = [predicted[e.name, role, eta] if e.problem.gaussian else _scaled(last, etas[-1], eta) for eta in etas]
+        constants = {key: last[key] for key in ("variance", "method", "verdicts")}
+        found[role] = {**constants, "cells": [{key: row[key] for key in ERRORS} for row in rows]}
     return found
 
 
@@ -82,13 +74,10 @@ class Measured:
     reference: Expectation | None
 
     @property
-    def primary(self) -> str:
-        return self.experiment.problem.primary
-
-    @property
     def chosen(self) -> int:
         """The position of the observable of the paper's panels among all."""
-        return list(self.experiment.problem.pieces["observables"]).index(self.primary)
+        problem = self.experiment.problem
+        return list(problem.pieces["observables"]).index(problem.primary)
 
     def averages(self, role: str, eta: float) -> np.ndarray:
         """One average per chain; NaN for a chain that failed."""
@@ -99,7 +88,7 @@ class Measured:
         """μ(h): in closed form where there is one, else from importance sampling."""
         if self.reference is not None:
             return float(self.reference.mean[self.chosen])
-        return self.forecast["nonreversible"]["cells"][-1][self.primary]["expectation"]
+        return self.forecast["nonreversible"]["cells"][-1]["expectation"]
 
     @functools.cached_property
     def errors(self) -> dict[str, list[np.ndarray]]:
@@ -145,7 +134,7 @@ def _cell(data: Measured, role: str, k: int) -> dict[str, Any]:
     errors = data.errors[role][k]
     alive = errors[np.isfinite(errors)]
     value, se = rmse(alive)
-    predicted, V = data.forecast[role]["cells"][k][data.primary], data.forecast[role]["variance"]
+    predicted, V = data.forecast[role]["cells"][k], data.forecast[role]["variance"]
     exact = predicted["rmse"] if problem.gaussian else None
     cell = {
         "step_size": eta,
@@ -245,11 +234,7 @@ def _claims(data: Measured, found: Mapping[str, Any]) -> list[claims.Claim]:
 
 
 def sensitivity(
-    e: Experiment,
-    profile: Profile,
-    outcome: Outcome,
-    truth: float,
-    reference: Callable[[PaperProblem], Expectation],
+    e: Experiment, profile: Profile, outcome: Outcome, truth: float, reference: Callable[[PaperProblem], Expectation]
 ) -> dict[str, Any]:
     """The choices, and for each way of judging claim (i) in how many cases (data set, test row, start) it holds.
 
@@ -264,7 +249,7 @@ def sensitivity(
     def errors(v: Experiment, role: str, eta: float, about: str) -> np.ndarray:
         """One row per chain; of exact predictions a single one."""
         if problem.gaussian:
-            return np.array([[outcome.predicted[v.name, role, eta]["observables"][problem.primary]["rmse"]]])
+            return np.array([[outcome.predicted[v.name, role, eta]["rmse"]]])
         here, last = (outcome.pieces[v.name, role, at].averages for at in (eta, etas[-1]))
         if problem.family == "nonquadratic":
             return here - truth
@@ -297,8 +282,3 @@ def sensitivity(
         "num_chains": None if problem.gaussian else profile.chains(e),
         "groups": [group(about) for about in abouts],
     }
-
-
-def headlines(found: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """In how many variants claim (i) holds, by each reference, the paper's first; nothing without such a study."""
-    return found.get("sensitivity", {"groups": []})["groups"]

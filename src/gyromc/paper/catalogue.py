@@ -209,7 +209,6 @@ class Experiment:
     step_sizes: tuple[float, ...]
     start: float = 0.0
     seed: int = 0
-    dtype: str = "float32"
 
     @property
     def title(self) -> str:
@@ -236,7 +235,7 @@ class Experiment:
             "dynamics": self.dynamics.get(role, self.dynamics["reversible"]),
             "start": None if self.start == 0 else np.full(self.problem.pieces["target"].dim, self.start),
             "seed": self.noise_seed(step_size),
-            "dtype": self.dtype,
+            "dtype": "float32",
             "step_size": step_size,
             "num_chains": num_chains,
         }
@@ -249,22 +248,20 @@ class Experiment:
     @property
     def choices(self) -> Mapping[str, object]:
         """Every choice that the paper does not state."""
-        own = {"start": self.start, "momentum_start": 0.0, "seed": self.seed, "dtype": self.dtype}
+        own = {"start": self.start, "momentum_start": 0.0, "seed": self.seed, "dtype": "float32"}
         return {**dataclasses.asdict(self.problem), **own}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Profile:
-    """Chains R and the step sizes kept, by family: how many from the largest, or their positions; None keeps all.
-
-    `sensitivity` is the profile of the variants over which claim (i) is judged again; None leaves them out.
-    """
+    """Chains R and the step sizes kept, by family: how many from the largest, or their positions; None keeps all."""
 
     name: str
     num_chains: Mapping[str, int]
     num_step_sizes: Mapping[str, int | tuple[int, ...] | None]
     reference_draws: int
     digits: int
+    # Of the variants over which claim (i) is judged again.
     sensitivity: "Profile | None" = None
 
     def step_sizes(self, experiment: Experiment) -> tuple[float, ...]:
@@ -275,7 +272,6 @@ class Profile:
         return self.num_chains[experiment.problem.family]
 
     def chain_steps(self, experiment: Experiment) -> int:
-        """The steps over all chains, dynamics and step sizes."""
         steps = sum(paper_steps(eta) for eta in self.step_sizes(experiment))
         return len(experiment.roles) * self.chains(experiment) * steps
 

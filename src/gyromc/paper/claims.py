@@ -18,8 +18,6 @@ from scipy import special
 Interval = tuple[float, float]
 Errors = Mapping[str, Sequence[np.ndarray]]
 """By dynamics: one array over chains for each step size; NaN for a chain that failed."""
-Cells = Mapping[tuple[str, float], float]
-"""By (dynamics, step size)."""
 
 
 def rmse(errors: np.ndarray) -> tuple[float, float]:
@@ -127,10 +125,7 @@ class Item:
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-    """A statement about one experiment, the number that decides it and the verdict.
-
-    `source` is `paper` for the paper's own claims, `beyond` for others.
-    """
+    """A statement about one experiment (`source`: `paper`, or `beyond` it), the number that decides it and the verdict."""
 
     key: str
     statement: str
@@ -282,7 +277,7 @@ def normal_errors(found: Mapping[str, Mapping[str, Any]]) -> Claim:
     return _claim("normality", "paper", judged, by=first["by"], test=known if first["scale_known"] else estimated)
 
 
-def exact(z_scores: Cells, ratios: Cells) -> Claim:
+def exact(z_scores: Mapping[tuple[str, float], float], ratios: Mapping[tuple[str, float], float]) -> Claim:
     """The RMSE equals its exact prediction in every cell, within `MAX_Z` standard errors; `ratios` to the prediction."""
     judged = []
     for (role, eta), z in z_scores.items():

@@ -36,9 +36,8 @@ ERRORS = ("expectation", "rmse", "rmse_method", "bias", "bias_method", "std")
 Index = tuple[str, str, float]
 """(experiment, dynamics, η)."""
 Predicted = Mapping[Index, dict[str, Any]]
-"""Predictions as plain values."""
 Job = tuple[str, WorkerTask]
-"""The key under which the result of a task is stored, and the task."""
+"""A task, and before it the key under which its result is stored."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -89,17 +88,12 @@ def fingerprint(plan: Plan, engine: str) -> str:
 
 def piece_jobs(todo: Sequence[Cell], engine: str = "auto") -> dict[Index, Job]:
     """The cells as jobs; those with equal plans have the same key."""
-    chosen: dict[object, str] = {}
     found = {}
     for cell in todo:
-        plan, e = cell.plan, cell.experiment
-        # The choice depends neither on the step size nor on the numbers in the data.
-        like = (e.sampler, cell.role, e.problem.family, plan.num_chains)
-        if like not in chosen:
-            chosen[like] = engines.choose(plan, engine)[0]
-        name = chosen[like]
-        expected = 0.2 + seconds(e, plan.gradients, name)
-        found[cell.place] = fingerprint(plan, name), WorkerTask(str(cell), compute, (SentPlan(plan), name), expected)
+        name, _ = engines.choose(cell.plan, engine)
+        expected = 0.2 + seconds(cell.experiment, cell.plan.gradients, name)
+        task = WorkerTask(str(cell), compute, (SentPlan(cell.plan), name), expected)
+        found[cell.place] = fingerprint(cell.plan, name), task
     return found
 
 
@@ -128,12 +122,12 @@ def prediction_jobs(todo: Sequence[Cell], digits: int) -> dict[Index, Job]:
 def predict(sent: SentPlan, digits: int) -> dict[str, Any]:
     """Predict for one plan; return what the report uses as plain values."""
     made = gyromc.predict(sent.plan, digits=digits).to_dict()
-    rows = {h: {key: row[key] for key in ("variance", "method", *ERRORS)} for h, row in made["observables"].items()}
-    return {"observables": rows, "verdicts": made["verdicts"]}
+    (row,) = made["observables"].values()
+    return {**{key: row[key] for key in ("variance", "method", *ERRORS)}, "verdicts": made["verdicts"]}
 
 
 class Cache:
-    """Results in a directory, one file each; the directory is made, or refused when it cannot be written."""
+    """Results in a directory, one file each."""
 
     def __init__(self, directory: Path):
         self.directory = Path(directory)
@@ -168,10 +162,6 @@ class Cache:
         write_archive(self.path(key), key, value, CODEC, own_folder=True)
 
 
-class Interrupted(KeyboardInterrupt):
-    """Ctrl-C; the message names how many pieces are finished, and where they are stored."""
-
-
 def obtain(
     jobs: Iterable[Job], cache: Cache, workers: int = 1, shown: Progress | None = None, fresh: bool = False
 ) -> tuple[dict[str, Any], set[str]]:
@@ -189,13 +179,12 @@ def obtain(
                 cache.store(missing[number], value)
                 values[missing[number]] = value
     except KeyboardInterrupt:
-        raise Interrupted(f"{len(values)} of {len(tasks)} pieces are kept in {cache.directory}") from None
+        raise KeyboardInterrupt(f"{len(values)} of {len(tasks)} pieces are kept in {cache.directory}") from None
     return values, set(missing)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Outcome:
-    """Pieces and predictions by (experiment, dynamics, η), and how many pieces were computed and reused."""
+class Outcome(NamedTuple):
+    """Pieces and predictions, and how many pieces were computed and reused."""
 
     pieces: Mapping[Index, Piece]
     predicted: Predicted

@@ -1,6 +1,5 @@
 """The figures of one experiment: RMSE against η, a normal Q-Q plot, and one that the paper does not have.
 
-Input: one experiment's part of results.json. Output: Matplotlib figures with alternative texts and the numbers in them.
 Colours are distinguishable for colour-blind readers; each dynamics has its own marker and line style, for greyscale print.
 """
 
@@ -96,11 +95,8 @@ def _rmse_panel(name: str, found: dict[str, Any]) -> Panel:
     lines += " Filled: about the paper's own reference; open: about the independent one." if own else ""
     lines += " Solid: exact for finite η." if first["z"] is not None else ""
     caption = f"RMSE of {first['num_chains']} chains with 95 % intervals. {lines}"
-    return Panel(name, "rmse", figure, alt, caption, RMSE_COLUMNS, rows)
-
-
-RMSE_COLUMNS = ("dynamics", "step_size", "num_steps", "num_chains", "rmse", "low", "high", "bias", "std", "predicted_rmse",
-                "asymptotic_rmse", "z", "rmse_independent_reference")  # fmt: skip
+    columns = "dynamics step_size num_steps num_chains rmse low high bias std predicted_rmse asymptotic_rmse z"
+    return Panel(name, "rmse", figure, alt, caption, (*columns.split(), "rmse_independent_reference"), rows)
 
 
 def _legend(ax) -> None:

@@ -1,7 +1,6 @@
-"""report.html: one self-contained page with the paper's claims, the measurements and the predictions.
+"""report.html: one self-contained page with the paper's claims, the measurements and the predictions; and its figures.
 
-Input: the content of results.json. Output: figures (SVG, PNG, PDF, CSV) and the page. Every number comes from the results, so
-`gyromc report DIR` rebuilds everything without sampling.
+Every number comes from results.json, so `gyromc report DIR` rebuilds everything without sampling.
 """
 
 import re
@@ -15,7 +14,6 @@ from gyromc.datasets import HEART
 from gyromc.extras import require_extra
 from gyromc.machine import num_threads
 from gyromc.paper import claims
-from gyromc.paper.analysis import headlines
 from gyromc.paper.catalogue import ROLE_NAMES
 from gyromc.paper.workers import WorkerTask, computed
 from gyromc.show.files import ResultsFile, csv_text, require_writable, write_atomically
@@ -88,14 +86,9 @@ def drawn(name: str, found: dict[str, Any], formats: tuple[str, ...]) -> tuple[l
     for panel in panels(name, found):
         picture = Picture.of(panel.kind, panel.figure, panel.alt, panel.caption)
         pictures.append(picture)
-        for kind in formats:
-            if kind == "csv":
-                content = csv_text(panel.columns, panel.rows)
-            elif kind == "svg":
-                content = picture.svg
-            else:
-                content = image(panel.figure, kind, **SAVED[kind])
-            files[f"{name}-{panel.kind}.{kind}"] = content
+        content = {"csv": csv_text(panel.columns, panel.rows), "svg": picture.svg}
+        content |= {kind: image(panel.figure, kind, **SAVED[kind]) for kind in formats if kind in SAVED}
+        files |= {f"{name}-{panel.kind}.{kind}": content[kind] for kind in formats}
     return pictures, files
 
 
@@ -114,7 +107,6 @@ def render(results: Mapping[str, Any], pictures: Mapping[str, list[Picture]]) ->
         columns=COLUMNS,
         verdicts={name: {c["key"]: c for c in found["claims"]} for name, found in experiments.items()},
         judged=judged,
-        headlines={name: headlines(found) for name, found in experiments.items()},
         counts=counts,
         exact=_exact(experiments),
         signs=SIGNS,
@@ -191,7 +183,7 @@ def markdown(results: Mapping[str, Any]) -> str:
     rows = [
         f"| {name} | {h['about']} | {h['cases']} | {h['every']} | {h['below']} | {h['clearly_below']} | {h['clearly_above']} |"
         for name, found in results["experiments"].items()
-        for h in headlines(found)
+        for h in found.get("sensitivity", {"groups": ()})["groups"]
     ]
     head = "| experiment | judged by | cases | ratio < 1 at every η | at the smallest η | clearly | clearly > 1 |"
     said = "Claim (i) over other data, test rows and starts, against the reversible baseline:"

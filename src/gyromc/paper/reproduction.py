@@ -1,8 +1,4 @@
-"""Reproduces the paper's experiments: predict, run, compare, report.
-
-Input: names and a profile. Output: results.json, figures and report.html in a directory. Finished pieces are not
-computed twice.
-"""
+"""Reproduces the paper's experiments: predict, run, compare, report. Finished pieces are not computed twice."""
 
 import dataclasses
 import datetime
@@ -102,8 +98,6 @@ def reproduce(
 def _findings(
     experiments: Sequence[Experiment], profile: Profile, outcome: Outcome, shown: Progress, seed: int
 ) -> dict[str, Any]:
-    """Analyse each experiment; return the findings by name."""
-
     @functools.cache
     def reference(draws: int, problem: HeartDisease) -> Expectation:
         return predictive_reference(problem.pieces["target"], problem.split.X_test, draws, seed)

@@ -1,8 +1,6 @@
-"""Computes tasks in this process, or in several on this machine.
+"""Computes tasks in this process, or in several on this machine; yields their results one by one as they are finished.
 
-Input: `WorkerTask`s, each a function of a module with its arguments. Output: their results, one by one as they are finished; the
-caller stores them. An error in a task is raised with the task's name, Ctrl-C raises `KeyboardInterrupt`; either ends the other
-tasks.
+An error in a task is raised with the task's name, Ctrl-C raises `KeyboardInterrupt`; either ends the other tasks.
 """
 
 import contextlib
@@ -32,16 +30,9 @@ SHORT = 30.0
 SHARED = ("GYROMC_THREADS", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NPROC")  # NPROC is XLA's
 
 
-class TaskError(RuntimeError):
-    """A task failed in a worker; the message names the task and has the traceback."""
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class WorkerTask:
-    """`function(*arguments)`, to be computed anywhere in about so many `seconds`; `name` is for errors and progress.
-
-    The function is one of a module, so that a worker can import it; function, arguments and result are pickled.
-    """
+    """`function(*arguments)`, to be computed in about so many `seconds`; the function is one of a module, and all is pickled."""
 
     name: str
     function: Callable[..., Any]
@@ -174,4 +165,4 @@ def _sent(task: WorkerTask) -> Any:
         raise
     except BaseException as error:
         said = f"{type(error).__name__}: {str(error) or type(error).__name__}"
-        raise TaskError(f"{task.name}: {said}\n\nIn the worker:\n{traceback.format_exc()}") from None
+        raise RuntimeError(f"{task.name}: {said}\n\nIn the worker:\n{traceback.format_exc()}") from None

@@ -1,12 +1,8 @@
-"""Files written whole or not at all: single files, folders of results, CSV text, and JSON with a versioned schema.
-
-All text is UTF-8. A reader never sees half a file, and a run that is stopped leaves what was there before.
-"""
+"""Files written whole or not at all: single files, folders of results, CSV text, and JSON with a versioned schema."""
 
 import contextlib
 import csv
 import dataclasses
-import glob
 import hashlib
 import io
 import json
@@ -14,7 +10,6 @@ import os
 import secrets
 import shutil
 import stat
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -25,22 +20,18 @@ from gyromc.show.interruption import unhurried
 from gyromc.show.numbers import is_number
 
 UNFINISHED = ".unfinished-"
-NEW = 60
-"""Seconds in which a folder of another process is left alone, locked or not."""
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def write_atomically(path: Path, content: str | bytes | Callable[[IO[bytes]], object]) -> None:
-    """Write a file whole or not at all; missing folders are made.
+    """Write a file whole or not at all; `content` may be a function that writes to an open binary file.
 
-    A symbolic link stays, and the file that it names is written. The file gets the permissions of the one that it replaces, or
-    those of the umask. `content` may be a function that writes to an open binary file.
+    Missing folders are made, a symbolic link stays, and the permissions are those of the replaced file or of the umask.
     """
     place, temporary = Path(os.path.realpath(read_path(path))), None
     try:
-        require(
-            place.is_file() or not place.exists(), f"Cannot write {path}: a device, a pipe or a directory is there."
-        )
+        kind = f"Cannot write {path}: a device, a pipe or a directory is there."
+        require(place.is_file() or not place.exists(), kind)
         place.parent.mkdir(parents=True, exist_ok=True)
         unfinished = place.with_name(f".{place.name}.{secrets.token_hex(4)}")
         with open(unfinished, "xb") as file:
@@ -59,31 +50,23 @@ def write_atomically(path: Path, content: str | bytes | Callable[[IO[bytes]], ob
             with unhurried():
                 temporary.unlink(missing_ok=True)
         if isinstance(error, OSError):
-            raise InvalidInput(
-                f"Cannot write {path}: {error.strerror or error}. Free some space, or write to another directory."
-            ) from error
+            remedy = "Free some space, or write to another directory."
+            raise InvalidInput(f"Cannot write {path}: {error.strerror or error}. {remedy}") from error
         raise
 
 
 def require_output(path: str | Path | None, option: str, *inputs: str | Path | None) -> None:
-    """Raise `InvalidInput` where no file can be written to the path, or where that would overwrite one of the inputs.
-
-    Nothing is checked where the path is None.
-    """
+    """Raise `InvalidInput` where no file can be written to the path, or where that would overwrite one of the inputs."""
     if path is None:
         return
-    path = Path(path)
-    require(not path.is_dir(), f"`{option}` takes a file: {path} is a directory.")
+    path, takes = Path(path), f"`{option}` takes a file: {path} is a"
+    require(not path.is_dir(), f"{takes} directory.")
     require(path.parent.is_dir(), f"`{option} {path}`: there is no directory {path.parent}. Make it first.")
-    require(
-        path.is_file() or not path.exists(), f"`{option}` takes a file: {path} is a device or a pipe. Name another one."
-    )
+    require(path.is_file() or not path.exists(), f"{takes} device or a pipe. Name another one.")
     for given in inputs:
-        if given is not None and path.exists() and os.path.exists(given):
-            require(
-                not os.path.samefile(path, given),
-                f"`{option} {path}` would overwrite {given}, which is read. Name another file.",
-            )
+        both = given is not None and path.exists() and os.path.exists(given)
+        same = f"`{option} {path}` would overwrite {given}, which is read. Name another file."
+        require(not both or not os.path.samefile(path, given), same)
 
 
 def _refuse_files(directory: Path) -> None:
@@ -105,9 +88,7 @@ def require_writable(directory: Path) -> None:
 def results_folder(path: str | Path, own: Collection[str], *inputs: str | None) -> Iterator[Path]:
     """Yield an empty folder whose files move to `path` when the block ends; it is removed when the block raises.
 
-    An earlier folder may hold files of the names `own` and nothing else; those are replaced. It is never renamed, so that it may
-    be a mount point, a symbolic link or the current directory. Folders that killed processes left there are removed. None of the
-    `inputs`, files that are read, may be one of those that are replaced.
+    An earlier folder may hold files of the names `own`, which are replaced. It is not renamed: it may be a mount point or a link.
     """
     path = Path(os.path.realpath(path))
     _refuse_files(path)
@@ -118,41 +99,36 @@ def results_folder(path: str | Path, own: Collection[str], *inputs: str | None) 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         place, prefix = (path, UNFINISHED) if path.exists() else (path.parent, f".{path.name}{UNFINISHED}")
-        _remove_abandoned(place, prefix)
-        others = sorted(name for name in os.listdir(place) if name not in own) if place == path else []
-        others = [name for name in others if not name.startswith(UNFINISHED)]
+        others = [name for name in os.listdir(path) if name not in own] if place == path else []
+        others = sorted(name for name in others if not name.startswith(UNFINISHED))
         require(not others, f"{path} holds other files ({', '.join(others[:3])}): pass another directory with `--out`.")
         folder = place / f"{prefix}{secrets.token_hex(4)}"
         folder.mkdir()
     except OSError as error:
         raise InvalidInput(f"Cannot write to {path}: {error.strerror or error}. Pass `--out` elsewhere.") from None
-    with locked(folder):
-        try:
-            yield folder
-            # All files move, or none; those of an earlier run that are not made anew go.
-            with unhurried():
-                if not path.exists():
-                    folder.rename(path)
-                    return
-                new = sorted(os.listdir(folder))
-                for name in new:
-                    os.replace(folder / name, path / name)
-                for name in set(own) - set(new):
-                    (path / name).unlink(missing_ok=True)
-                folder.rmdir()
-        except BaseException:
-            # Nothing half-written stays, however slow the disk is.
-            with unhurried():
-                shutil.rmtree(folder, ignore_errors=True)
-            raise
+    try:
+        yield folder
+        # All files move, or none; those of an earlier run that are not made anew go.
+        with unhurried():
+            if not path.exists():
+                folder.rename(path)
+                return
+            new = sorted(os.listdir(folder))
+            for name in new:
+                os.replace(folder / name, path / name)
+            for name in set(own) - set(new):
+                (path / name).unlink(missing_ok=True)
+            folder.rmdir()
+    except BaseException:
+        # Nothing half-written stays, however slow the disk is.
+        with unhurried():
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[bool | None]:
-    """Hold a lock on a folder, which ends with the process; False where another process holds it, None without locks.
-
-    Windows has none for folders, and some file systems of clusters (Lustre without `flock`, old NFS) have none at all.
-    """
+    """Hold a lock on a folder, which ends with the process; False where another process holds it, None without locks."""
     handle, free = None, None
     try:
         import fcntl
@@ -163,7 +139,7 @@ def locked(folder: Path) -> Iterator[bool | None]:
     except BlockingIOError:
         free = False
     except (ImportError, OSError):
-        pass
+        pass  # Windows, and some file systems of clusters
     try:
         yield free
     finally:
@@ -181,21 +157,8 @@ def sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
-def _remove_abandoned(place: Path, prefix: str) -> None:
-    """Remove unfinished folders whose process has ended; a new one may not be locked yet."""
-    for folder in place.glob(f"{glob.escape(prefix)}*"):
-        with contextlib.suppress(OSError):
-            if folder.is_dir() and not folder.is_symlink() and time.time() - folder.stat().st_mtime > NEW:
-                with locked(folder) as free:
-                    if free:
-                        shutil.rmtree(folder, ignore_errors=True)
-
-
 def csv_text(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """Return CSV with one header line: nine significant digits of a float, an empty cell for None.
-
-    A text that a spreadsheet would run as a formula gets an apostrophe in front.
-    """
+    """Return CSV with one header line: nine digits of a float, nothing for None; a formula of a spreadsheet is made a text."""
 
     def cell(x: Any) -> Any:
         if isinstance(x, str):
@@ -203,16 +166,12 @@ def csv_text(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
         return "" if x is None else f"{x:.9g}" if isinstance(x, float) else x
 
     buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerows([list(map(cell, row)) for row in (columns, *rows)])
+    csv.writer(buffer, lineterminator="\n").writerows([list(map(cell, row)) for row in (columns, *rows)])
     return buffer.getvalue()
 
 
 def private_folder(name: str, base: str | None = None) -> Path | str:
-    """A folder for files that are code, made if needed; or why there is none that only this user can write, as a sentence.
-
-    It lies in `base`, or in the user's folder for caches. Nobody else may write to it, or put another in its place.
-    """
+    """A folder for files that are code, made if needed; or why there is none that only this user can write, as a sentence."""
     base = base or os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     folder = Path(os.path.abspath(os.path.expanduser(base)), name)
     try:
@@ -264,10 +223,9 @@ class ResultsFile:
             raise InvalidInput(f"{path} cannot be read ({error}). Run `{command}` again.") from error
         found = (content.get("schema"), content.get("schema_version")) if isinstance(content, dict) else (None, None)
         if found != (self.schema, self.version):
-            raise InvalidInput(
-                f"{path} has schema {found[0]!r} version {found[1]!r}; this gyromc reads {self.schema!r} version "
-                f"{self.version}. Use the gyromc that wrote it, or run `{command}` again."
-            )
+            wanted = f"this gyromc reads {self.schema!r} version {self.version}. Use the gyromc that wrote it"
+            has = f"{path} has schema {found[0]!r} version {found[1]!r}"
+            raise InvalidInput(f"{has}; {wanted}, or run `{command}` again.")
         same = content.get("sha256") == _digest(content)
         require(same, f"{path} was changed after it was written: its checksum differs. Run `{command}` again.")
         return content
@@ -280,10 +238,9 @@ class ResultsFile:
         except (InvalidInput, OSError, ImportError, Warning):
             raise
         except Exception as error:
-            raise InvalidInput(
-                f"{Path(directory) / self.name} does not hold what this gyromc writes there ({cause(error)}). Run "
-                f"`{self.command.format(directory=directory)}` again."
-            ) from error
+            content = f"does not hold what this gyromc writes there ({cause(error)})"
+            again = f"Run `{self.command.format(directory=directory)}` again."
+            raise InvalidInput(f"{Path(directory) / self.name} {content}. {again}") from error
 
 
 def _digest(content: Mapping[str, Any]) -> str:

@@ -1,9 +1,7 @@
-"""Ctrl-C and SIGTERM at a safe moment: the first is remembered, a second one acts at once.
-
-Raised at once, the first `KeyboardInterrupt` could strike where Python drops exceptions, such as a garbage collector's callback.
-"""
+"""Ctrl-C and SIGTERM at a safe moment: the first is remembered, a second one acts at once."""
 
 import contextlib
+import dataclasses
 import signal
 import sys
 import threading
@@ -26,12 +24,12 @@ class Stopped(SystemExit, KeyboardInterrupt):
     """A `KeyboardInterrupt` that ends a program with status 130 and without a traceback, which would show a compiler's code."""
 
 
+@dataclasses.dataclass(eq=False)
 class Interruption:
     """Whether Ctrl-C was pressed, or another signal came; `number` is that of the other one."""
 
-    def __init__(self):
-        self.pressed = False
-        self.number: int | None = None
+    pressed: bool = False
+    number: int | None = None
 
     def __bool__(self) -> bool:
         return self.pressed
@@ -48,9 +46,8 @@ def interruptible(
 ) -> Iterator[Interruption]:
     """Remember Ctrl-C while the block runs, in this block and in those around it; print `message` at the first press.
 
-    With `patience`, `KeyboardInterrupt` is raised where the block still runs after so many seconds, and not in an `unhurried`
-    block. A process that ignores SIGINT (started in the background or by nohup) goes on ignoring it. Outside the main thread
-    nothing is remembered, since Python delivers signals to the main thread alone.
+    After `patience` seconds `KeyboardInterrupt` is raised, but not in an `unhurried` block. A process that ignores SIGINT goes on
+    ignoring it. Outside the main thread, to which Python delivers signals, nothing is remembered.
     """
     previous = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or previous in (signal.SIG_IGN, None):
@@ -72,10 +69,7 @@ def interruptible(
 
 @contextlib.contextmanager
 def unhurried() -> Iterator[None]:
-    """While the block runs, the patience of the blocks around it ends nothing: results are saved, however long that takes.
-
-    A second Ctrl-C of the user acts at once here too.
-    """
+    """While the block runs, the patience of the blocks around it ends nothing: results are saved, however long that takes."""
     global _unhurried
     _unhurried += 1
     try:
@@ -86,10 +80,7 @@ def unhurried() -> Iterator[None]:
 
 @contextlib.contextmanager
 def delayed() -> Iterator[Interruption]:
-    """Remember SIGTERM and SIGHUP while the block runs, and deliver them when it has ended; a second one is delivered at once.
-
-    Signals that the process ignores stay ignored. Outside the main thread nothing is remembered.
-    """
+    """Remember SIGTERM and SIGHUP while the block runs, and deliver them when it has ended; a second one is delivered at once."""
     found, before = Interruption(), {}
 
     def restore() -> None:
@@ -117,10 +108,7 @@ def delayed() -> Iterator[Interruption]:
 
 
 class _Press:
-    """What happens at Ctrl-C in one block: it is remembered here and in the blocks around this one.
-
-    It is called in the main thread, so that what it reads is what the main thread has done by then.
-    """
+    """What happens at Ctrl-C in one block: it is remembered here and in the blocks around this one."""
 
     def __init__(self, message: str, patience: float | None, previous: Any):
         self.message, self.patience, self.previous = message, patience, previous

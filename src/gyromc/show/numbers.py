@@ -5,8 +5,8 @@ import math
 import re
 from collections.abc import Callable, Sequence
 
+# letters that control a terminal or the direction of writing; not the end of a line, nor the tabulator
 CONTROLS = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069]")
-"""Letters that control a terminal or the direction of writing; not the end of a line, nor the tabulator."""
 
 
 def plain(value) -> float | int | None:
@@ -35,13 +35,7 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def readable(value: float | None, digits: int = 3) -> str:
-    """Return a number as `number` does, but sizes that people say in full without an exponent: "78,880".
-
-    ```python
-    from gyromc.show.numbers import readable
-    assert [readable(x, 4) for x in (78881.2, 9999.9, 0.000123, -4.2)] == ["78,880", "10,000", "0.000123", "−4.2"]
-    ```
-    """
+    """Return a number as `number` does, but sizes that people say in full without an exponent: 78881.2 as "78,880"."""
     text = number(value, digits)
     if value is None or not math.isfinite(value) or abs(value) >= 1e12 or (abs(value) < 1000 and "e+" not in text):
         return text
@@ -62,13 +56,7 @@ def signed(value: float | None, digits: int = 2) -> str:
 
 
 def plus_minus(value: float | None, error: float | None) -> str:
-    """Return a value with its standard error: two digits of the error, and the same number of decimals of the value.
-
-    ```python
-    from gyromc.show.numbers import plus_minus
-    assert plus_minus(1.23456, 0.0381) == "1.235 ± 0.038"
-    ```
-    """
+    """Return a value with its standard error, and decimals for two digits of the error: "1.235 ± 0.038"."""
     if value is None or error is None or not error > 0:
         return number(value)
     decimals = max(0, 1 - math.floor(math.log10(error)))
@@ -84,9 +72,7 @@ def duration(seconds: float) -> str:
     """Return seconds as seconds, minutes or hours."""
     if seconds < 90:
         return f"{seconds:.0f} s"
-    if seconds < 5400:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def listed(texts: Sequence[str], most: int = 6) -> str:

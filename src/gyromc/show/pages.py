@@ -1,7 +1,4 @@
-"""Pages and their pictures, in one style for every report, from Jinja templates and Matplotlib figures.
-
-A page that extends `page.html.j2` is readable in light and dark, on a phone and on paper, and fetches nothing.
-"""
+"""Pages and their pictures, in one style for every report, from Jinja templates and Matplotlib figures."""
 
 import base64
 import dataclasses
@@ -19,14 +16,12 @@ from gyromc.extras import needs
 from gyromc.show.numbers import bounds, duration, number, plus_minus, signed
 
 FIGURE_STYLE: dict[Any, Any] = {
-    "font.family": "DejaVu Sans",
     "font.size": 9,
     "axes.titlesize": 9,
     "axes.titlelocation": "left",
     "axes.labelsize": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "axes.linewidth": 0.8,
     "axes.grid": True,
     "grid.color": "#B8B8B8",
     "grid.linewidth": 0.4,
@@ -38,8 +33,6 @@ FIGURE_STYLE: dict[Any, Any] = {
     "xtick.labelsize": 8,
     "ytick.labelsize": 8,
     "svg.hashsalt": "gyromc",
-    "svg.fonttype": "path",
-    "pdf.fonttype": 3,
 }
 """Matplotlib's settings for every figure."""
 
@@ -49,30 +42,16 @@ def environment(package: str):
     with needs("report", "A page of results"):
         import jinja2
 
-    loaders = [jinja2.PackageLoader(name, "templates") for name in (package, "gyromc.show")]
-    found = jinja2.Environment(
-        loader=jinja2.ChoiceLoader(loaders),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    found.filters |= {
-        "num": number,
-        "ci": bounds,
-        "pm": plus_minus,
-        "signed": signed,
-        "duration": duration,
-        "share": lambda x: f"{100 * x:.0f} %",
-    }
+    loader = jinja2.ChoiceLoader([jinja2.PackageLoader(name, "templates") for name in (package, "gyromc.show")])
+    options = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True, "undefined": jinja2.StrictUndefined}
+    found = jinja2.Environment(loader=loader, **options)
+    found.filters |= {"num": number, "ci": bounds, "pm": plus_minus, "signed": signed, "duration": duration}
+    found.filters["share"] = lambda x: f"{100 * x:.0f} %"
     return found
 
 
 def lay_out(figure) -> None:
-    """Move the axes of a Matplotlib figure so that no text overlaps or is cut off.
-
-    It is done once, for all formats: a figure with a layout engine of its own is laid out and drawn twice for each.
-    """
+    """Move the axes of a Matplotlib figure so that no text overlaps or is cut off."""
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     ConstrainedLayoutEngine().execute(figure)

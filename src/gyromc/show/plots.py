@@ -1,8 +1,4 @@
-"""Figures of posteriors and predictions, from arrays, as Matplotlib's `Figure`.
-
-Input: weighted draws by chain, with means and intervals; or predictions with their standard deviations. Output: a figure without
-a window, which notebooks show and `figure.savefig(path)` writes.
-"""
+"""Figures of posteriors and predictions, from arrays, as Matplotlib's `Figure`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -37,29 +33,27 @@ class NotebookFigure(Figure):
 def posterior_plot(
     kind: str, names: Sequence[str], values: np.ndarray, weights: np.ndarray, ends: np.ndarray, means: np.ndarray
 ) -> Figure:
-    """Draw observables by the weighted draws: densities, a forest of intervals, traces, or ranks of chains.
-
-    - `values`: chains × draws × observables; `weights`: chains × draws; `ends`: observables × 2; `means`: observables.
-    """
+    """Draw observables by the weighted draws: densities, a forest of intervals, traces, or ranks of chains."""
+    if kind == "forest":
+        return interval_plot(names, means, ends)
     with figure_style():
-        if kind == "forest":
-            figure = interval_plot(names, means, ends)
-        else:
-            columns = min(3, len(names))
-            rows = -(-len(names) // columns)
-            figure = NotebookFigure(figsize=(3.2 * columns, 2.2 * rows))
-            axes = figure.subplots(rows, columns, squeeze=False).ravel()
-            for place, (ax, name) in enumerate(zip(axes, names, strict=False)):
-                column = values[..., place]
-                if kind == "density":
-                    _density(ax, column, weights, ends[place], means[place])
-                elif kind == "trace":
-                    _trace(ax, column)
-                else:
-                    _ranks(ax, column)
-                ax.set_title(name, loc="left")
-            for ax in axes[len(names) :]:
-                ax.set_visible(False)
+        columns = min(3, len(names))
+        rows = -(-len(names) // columns)
+        figure = NotebookFigure(figsize=(3.2 * columns, 2.2 * rows))
+        axes = figure.subplots(rows, columns, squeeze=False).ravel()
+        for place, (ax, name) in enumerate(zip(axes, names, strict=False)):
+            column = values[..., place]
+            if kind == "density":
+                _density(ax, column, weights, ends[place], means[place])
+            elif kind == "trace":
+                for chain, colour in zip(column, COLOURS, strict=False):
+                    ax.plot(chain, color=colour, linewidth=0.7, alpha=0.85)
+                ax.set_xlabel("draw")
+            else:
+                _ranks(ax, column)
+            ax.set_title(name, loc="left")
+        for ax in axes[len(names) :]:
+            ax.set_visible(False)
         lay_out(figure)
     return figure
 
@@ -107,12 +101,6 @@ def _density(ax: Axes, values: np.ndarray, weights: np.ndarray, ends: np.ndarray
     ax.axvline(mean, color=ORANGE, linewidth=1.2)
     ax.set_yticks([])
     ax.set_ylim(bottom=0)
-
-
-def _trace(ax: Axes, values: np.ndarray) -> None:
-    for chain, colour in zip(values, COLOURS, strict=False):
-        ax.plot(chain, color=colour, linewidth=0.7, alpha=0.85)
-    ax.set_xlabel("draw")
 
 
 def _ranks(ax: Axes, values: np.ndarray) -> None:

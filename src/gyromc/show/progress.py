@@ -3,19 +3,15 @@
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from gyromc.show.numbers import printable
 
 
 class Progress:
-    """Reports what is done now (`describe`) and how much work was done since the last call (`advance`).
+    """Reports what is done now (`describe`) and how much work was done since the last call (`advance`)."""
 
-    A bare `Progress()` shows nothing; `progress` makes one that does.
-    """
-
-    def __init__(
-        self, describe: Callable[[str], object] | None = None, advance: Callable[[float], object] | None = None
-    ):
+    def __init__(self, describe: Callable[[str], Any] | None = None, advance: Callable[[float], Any] | None = None):
         self.visible = describe is not None
         self.describe = describe or (lambda text: None)
         self.advance = advance or (lambda amount: None)
@@ -25,10 +21,7 @@ class Progress:
 def progress(
     total: float | None = None, wanted: bool | None = None, description: str = "", done: float = 0
 ) -> Iterator[Progress]:
-    """Show progress over `total` units of work while the block runs; where None, steps and time instead of a bar.
-
-    `wanted=None` shows it only where standard error is a terminal; `done` units are already finished.
-    """
+    """Show progress over `total` units of work while the block runs; where None, steps and time instead of a bar."""
     # checks import NumPy, which the command line's help does without
     from gyromc.checks import require, shown
 

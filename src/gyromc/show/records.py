@@ -1,8 +1,4 @@
-"""Results with one row per name, read by row or by column: `result["x"].mean` and `result.mean["x"]` are the same number.
-
-`Records` is a mapping of names to rows; a `Column` is the mapping of names to one attribute of the rows. `Forwarded` is an
-attribute of a part of a row.
-"""
+"""Results with one row per name, read by row or by column: `result["x"].mean` and `result.mean["x"]` are the same number."""
 
 import functools
 import operator
@@ -27,23 +23,19 @@ class UnknownName(InvalidInput, KeyError):
 
 def plain_attributes(row: object, *names: str) -> dict[str, Any]:
     """Some attributes of a row by name, for JSON: NaN and infinities become None, pairs lists, enumerations text."""
-    return {name: _plain(getattr(row, name)) for name in names}
 
+    def of(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return [plain(x) for x in value]
+        if isinstance(value, bool | np.bool_):
+            return bool(value)
+        return str(value) if isinstance(value, str) else plain(value)
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return [plain(x) for x in value]
-    if isinstance(value, bool | np.bool_):
-        return bool(value)
-    return str(value) if isinstance(value, str) else plain(value)
+    return {name: of(getattr(row, name)) for name in names}
 
 
 class Records(Mapping[str, Row]):
-    """A mapping of names to rows.
-
-    A subclass provides `rows`, as a field or as a property, and lists the attributes of its rows as `Column`s. `_entry` and
-    `_result` are the words for one row and for the whole in messages. Two results are equal only if they are the same object.
-    """
+    """A mapping of names to `rows`, whose attributes a subclass lists as `Column`s; `_entry` and `_result` are for messages."""
 
     rows: Mapping[str, Row]
     _entry: ClassVar[str] = "observable"

@@ -1,8 +1,4 @@
-"""Tables for a terminal, for a notebook and as plain text, from one description.
-
-A result lists its tables and lines of text once (`shown`); the base class `Shown` prints them wherever the result appears. Cells,
-titles and notes are plain text: brackets in a name are brackets, never Rich markup.
-"""
+"""Tables for a terminal, for a notebook and as plain text, from one description."""
 
 import dataclasses
 import html
@@ -23,8 +19,7 @@ Cell = str | tuple[str, str]
 class Table:
     """Rows under a header, with a title above and notes below.
 
-    - `left`: the columns aligned to the left, the others to the right; the first column when left out.
-    - `style`: `"grid"`, or `"simple"` with one line under the header and headings broken at spaces, for wide tables.
+    `left`: the columns aligned to the left, the first when left out; `style`: "simple" has one line, and breaks headings.
     """
 
     columns: Sequence[str]
@@ -40,16 +35,15 @@ class Table:
         from rich.table import Table as RichTable
 
         table = RichTable(title=_text(self.title) if self.title else None, title_justify="left", caption_justify="left")
-        table.title_style = "bold"
-        if self.style == "simple":
+        table.title_style, simple = "bold", self.style == "simple"
+        if simple:
             table.box, table.pad_edge, table.collapse_padding = box.SIMPLE_HEAD, False, True
         left = self.columns[:1] if self.left is None else self.left
         for name in self.columns:
             if name in left:
                 table.add_column(_text(name), overflow="fold")
             else:
-                heading = name.replace(" ", "\n") if self.style == "simple" else name
-                table.add_column(_text(heading), justify="right", no_wrap=self.style == "simple")
+                table.add_column(_text(name.replace(" ", "\n") if simple else name), justify="right", no_wrap=simple)
         for row in self.rows:
             table.add_row(*(_text(cell) if isinstance(cell, str) else _text(*cell) for cell in row))
         table.caption = _text("\n".join(self.notes)) if self.notes else None
@@ -58,12 +52,10 @@ class Table:
     def html(self, id: str = "", caption: str = "") -> str:
         """Return the table as HTML, for a notebook or a page; a row of one cell alone begins a group of rows."""
         left = self.columns[:1] if self.left is None else self.left
-        classes = [
-            "wrap" if i and name in left else "text" if name in left else "" for i, name in enumerate(self.columns)
-        ]
-        head = "".join(
-            _element("th", name, kind, 'scope="col"') for name, kind in zip(self.columns, classes, strict=True)
-        )
+        kind = lambda i, name: "" if name not in left else "wrap" if i else "text"
+        classes = [kind(i, name) for i, name in enumerate(self.columns)]
+        heads = zip(self.columns, classes, strict=True)
+        head = "".join(_element("th", name, kind, 'scope="col"') for name, kind in heads)
         body = "<tbody>"
         for row in self.rows:
             texts = [cell if isinstance(cell, str) else cell[0] for cell in row]

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from gyromc.coordinates.maps import Coordinates, pulled
+from gyromc.coordinates import Coordinates, pulled
 from gyromc.errors import InvalidInput
 from gyromc.evaluation import compiled, doubled
 from gyromc.solve.metric import DenseMetric, LowRankMetric, Metric, fitted_metric

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from gyromc.checks import coverage, flag, one_of, positive, whole
-from gyromc.coordinates.learned import funnel_shaped, learn
-from gyromc.coordinates.maps import Coordinates, check_coordinates
+from gyromc.coordinates import Coordinates, check_coordinates, funnel_shaped, learn
 from gyromc.errors import GyromcWarning
 from gyromc.fields.functions import FieldGroup, FieldSettings, choose_fields
 from gyromc.machine import one_blas_thread

@@ -1,13 +1,9 @@
-"""Whether the model fits, in sentences: what each check found, what to try, and the command that does so.
-
-Input: the fit to all rows, the rows, and the coverage found on held-out rows. Output: the part `adequacy` of fit.json: checks, a
-headline, LOO, WAIC, R², deviance and the numbers of figures.
-"""
+"""Whether the model fits, in sentences: what each check found, what to try, and the command that does so."""
 
 import dataclasses
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -35,8 +31,7 @@ def _backticked(name: str) -> str:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Setting:
-    """What the sentences name: columns, what was asked for, the places of rows, whether all responses are positive, the excess
-    kurtosis of the residuals, whether these are skewed, and the check that found a column left out that explains much."""
+    """What sentences name: columns, options, places of rows, how residuals are spread; the check of a column left out."""
 
     encoding: Encoding
     table: DataTable
@@ -52,18 +47,8 @@ class Setting:
         return self.kurtosis > HEAVY_TAILS and not self.skewed
 
     @property
-    def model(self) -> str:
-        return self.encoding.response.model
-
-    @property
-    def wider(self) -> str | None:
-        """The family to take where responses vary more than this one allows; of numbers only where the tails are heavy."""
-        found = FAMILIES[self.model]
-        return found.wider if self.heavy or found.response is not ResponseKind.NUMBERS else None
-
-    @property
-    def target(self) -> str:
-        return self.encoding.response.name
+    def family(self) -> Any:
+        return FAMILIES[self.encoding.response.model]
 
     def places(self, rows: Sequence[int]) -> str:
         """The places in the file of some rows: "lines 17, 20 and 3 more"."""
@@ -74,9 +59,11 @@ class Setting:
         """The command line with some options changed."""
         return dataclasses.replace(self.request, **changes).command
 
-    def wide(self, text: str, remedy: str = "Use a family with a free variance.") -> "Advice | None":
-        """The advice to take the wider family; None where there is none."""
-        return None if self.wider is None else Advice(text, remedy, self.command(family=self.wider))
+    def wide(self, text: str, remedy: str = "Use a family with a free variance.") -> "Advice":
+        """The advice to take the wider family where there is one; of numbers only where the tails are heavy."""
+        if not (self.heavy or self.family.response is not ResponseKind.NUMBERS) or self.family.wider is None:
+            return Advice(text)
+        return Advice(text, remedy, self.command(family=self.family.wider))
 
     def robust(self, text: str) -> "Advice":
         return Advice(text, "Compare with robust standard deviations.", self.command(robust=True))
@@ -95,26 +82,21 @@ class Setting:
         design, more = self.encoding.formula, f" + {extra}" if extra else ""
         if design is not None:
             left, _, right = (part.strip() for part in design.text.partition("~"))
-            plain = set(self.encoding.sources.values())
-            for name in (n for n in plain if change(n) != _backticked(n)):
+            for name in {n for n in self.encoding.sources.values() if change(n) != _backticked(n)}:
                 right = re.sub(rf"(?<![\w.`(,]){re.escape(_backticked(name))}(?![\w.`(])", change(name), right)
             changed = f"{target(left)} ~ {right}{more}"
             return self.command(formula=changed) if changed != design.text else None
-        features = [(feature.name, isinstance(feature, CategoricalColumn)) for feature in self.encoding.features]
-        if len(features) > MOST_TERMS:
+        if len(self.encoding.features) > MOST_TERMS:
             return None
-        terms = [_backticked(name) if categorical else change(name) for name, categorical in features]
-        changed = f"{target(_backticked(self.target))} ~ {' + '.join(terms)}{more}"
+        numeric = lambda one: not isinstance(one, CategoricalColumn)
+        terms = [change(one.name) if numeric(one) else _backticked(one.name) for one in self.encoding.features]
+        changed = f"{target(_backticked(self.encoding.response.name))} ~ {' + '.join(terms)}{more}"
         # A formula says itself which columns it uses.
         return self.command(formula=changed, target=None, columns=[], drop=[])
 
 
-@dataclasses.dataclass(frozen=True)
-class Advice:
-    """A check in words: what was found; what to try; and a command that does so, or None.
-
-    `lasting`: whether it holds for a deviation too small to matter.
-    """
+class Advice(NamedTuple):
+    """What was found, what to try, a command that does so; `lasting`: also for a deviation too small to matter."""
 
     sentence: str
     remedy: str = ""
@@ -130,11 +112,11 @@ def headline(checks: Sequence[dict[str, Any]]) -> str:
         first = wrong[0]["sentence"]
         names = f" Failed checks: {', '.join(check['name'] for check in wrong)}." if len(wrong) > 1 else ""
         return f"The model does not fit: {first}{names}"
-    if any(check["name"] == Aspect.WEIGHTS.value for check in checks):
-        return f"The model was not checked: {next(c['sentence'] for c in checks if c['name'] == Aspect.WEIGHTS.value)}"
-    if look:
-        return f"No problem found, in {counted(len(checks), 'check')}; look at {', '.join(look)}."
-    return f"No problem found, in {counted(len(checks), 'check')}."
+    unchecked = [check["sentence"] for check in checks if check["name"] == Aspect.WEIGHTS.value]
+    if unchecked:
+        return f"The model was not checked: {unchecked[0]}"
+    others = f"; look at {', '.join(look)}." if look else "."
+    return f"No problem found, in {counted(len(checks), 'check')}{others}"
 
 
 def _chance(check: ModelCheck) -> str:
@@ -162,33 +144,33 @@ def _separation(check: ModelCheck, setting: Setting) -> Advice:
     split = "marks rows with counts of zero only" if not setting.encoding.response.classes else "splits the classes"
     if not columns:
         return Advice(f"no weighted sum of columns {split}.")
-    names = f"{', '.join(columns)}{f' and {more} more' if more else ''}"
     text = (
-        f"a weighted sum of {names} {split} perfectly in {100 * check.statistic:.0f} % of the rows: these coefficients "
-        "are as large as the prior allows, and the data do not determine their size."
+        f"a weighted sum of {', '.join(columns)}{f' and {more} more' if more else ''} {split} perfectly in "
+        f"{100 * check.statistic:.0f} % of the rows: the data do not determine how large these coefficients are, the prior does."
     )
     return Advice(text, "Compare with another prior.", setting.command(prior_scale=1))
 
 
 def _dispersion(check: ModelCheck, setting: Setting) -> Advice:
-    ratio, law = check.statistic, FAMILIES[setting.model].words.law
+    ratio, law, target = check.statistic, setting.family.words.law, setting.encoding.response.name
     text = f"Pearson's χ² per degree of freedom is {number(ratio)}; 1 is expected{_chance(check)}"
     if check.verdict is ModelVerdict.FINE:
         return Advice(f"{text}.")
     if ratio < 1:
-        return _too_even(f"{text}: {setting.target} varies less than {law} does, and intervals are too wide.", setting)
-    text = f"{text}: {setting.target} varies more than {law} does, and intervals are too narrow."
+        return _too_even(f"{text}: {target} varies less than {law} does, and intervals are too wide.", setting)
+    text = f"{text}: {target} varies more than {law} does, and intervals are too narrow."
     if setting.left_out is not None:
         name, share = setting.left_out.details["name"], _share(setting.left_out)
         remedy = f"Add {name}, which the model leaves out and which would explain {share}."
         return Advice(text, remedy, setting.formula(_backticked(name)))
-    if check.details["zeros"] and setting.model == "poisson":
+    if check.details["zeros"] and setting.encoding.response.model == "poisson":
         return Advice(text, "Zeros are too many: give them a share of their own.", setting.command(family=ZEROS))
-    return setting.wide(text) or Advice(text, "A relevant column may be missing, or rows may belong to groups.")
+    advice = setting.wide(text)
+    return advice if advice.remedy else Advice(text, "A column may be missing, or rows may belong to groups.")
 
 
 def _too_even(text: str, setting: Setting) -> Advice:
-    if "trials" in FAMILIES[setting.model].known:
+    if "trials" in setting.family.known:
         return Advice(text, "Are the trials of a row alike, or are its successes limited in another way?")
     remedy = "Use a family for even counts; of successes among trials, pass the number of these with `--trials`."
     return Advice(text, remedy, setting.command(family=EVEN))
@@ -205,10 +187,8 @@ def _dependence(check: ModelCheck, setting: Setting) -> Advice:
     if kind == "column":
         text = f"{name}, which the model leaves out, would explain {share}{_chance(check)}."
         return Advice(text, f"Add {name}.", setting.formula(quoted), lasting=True)
-    text = (
-        f"rows of one {name} are alike: it would explain {share}, and intervals are too narrow{_chance(check)}.{small}"
-    )
-    if FAMILIES[setting.model].vector:
+    text = f"rows of one {name} are alike: it would explain {share}; intervals are too narrow{_chance(check)}.{small}"
+    if setting.family.vector:
         return Advice(text, f"Add {name}.", setting.formula(f"C({quoted})"), lasting=True)
     command = setting.formula(f"(1 | {quoted})")
     return Advice(text, f"Give each {name} its own intercept: (1 | {quoted}).", command, lasting=True)
@@ -229,8 +209,7 @@ def _link(check: ModelCheck, setting: Setting) -> Advice:
 
 def _proportional(check: ModelCheck, setting: Setting) -> Advice:
     text = f"{check.details['column']} does not change the odds of all higher classes alike{_chance(check)}."
-    command = setting.command(family="softmax", order=None)
-    return Advice(text, "Give every class its own coefficients.", command)
+    return Advice(text, "Give every class its own coefficients.", setting.command(family="softmax", order=None))
 
 
 def _curvature(check: ModelCheck, setting: Setting) -> Advice:
@@ -252,9 +231,10 @@ def _curvature(check: ModelCheck, setting: Setting) -> Advice:
 
 
 def _spread(check: ModelCheck, setting: Setting) -> Advice:
-    where = f"where predictions of {setting.target} are {check.details['where']} as where they vary least"
+    response = setting.encoding.response
+    where = f"where predictions of {response.name} are {check.details['where']} as where they vary least"
     text = f"residuals vary {number(check.statistic, 2)} times as much {where}{_chance(check)}."
-    if setting.positive and check.details["where"] == "high" and setting.model == "linear":
+    if setting.positive and check.details["where"] == "high" and response.model == "linear":
         return Advice(text, "Use a family whose variance grows with the mean.", setting.command(family="gamma"))
     return setting.robust(text)
 
@@ -276,17 +256,17 @@ def _calibration(check: ModelCheck, setting: Setting) -> Advice:
         return Advice(f"{text}{_chance(check)}.", MISSING)
     direction = check.details["direction"]
     text = f"{DIRECTIONS[direction]}{_chance(check)}."
-    counts = FAMILIES[setting.model].response is ResponseKind.COUNTS
+    counts = setting.family.response is ResponseKind.COUNTS
     if direction == "wide" and counts:
         return _too_even(text, setting)
-    if counts and setting.wider is not None:
-        return setting.wide(text) or Advice(text)
-    if setting.model != "linear":
+    if counts and setting.family.wider is not None:
+        return setting.wide(text)
+    if setting.encoding.response.model != "linear":
         return Advice(text, "Compare with other families.", setting.command(family="auto"))
     skewed = direction == "skewed" or setting.skewed
     if skewed and setting.positive:
         command = setting.formula(target=lambda name: f"log({name})") or setting.command(family="gamma")
-        return Advice(text, f"Take the logarithm of {setting.target}.", command)
+        return Advice(text, f"Take the logarithm of {setting.encoding.response.name}.", command)
     if setting.heavy and not skewed:
         return Advice(text, "Use a family with heavy tails.", setting.command(family="student-t"))
     if setting.kurtosis < -HEAVY_TAILS / 2:
@@ -297,10 +277,7 @@ def _calibration(check: ModelCheck, setting: Setting) -> Advice:
 def _coverage(check: ModelCheck, setting: Setting) -> Advice:
     level, rows = 100 * check.details["level"], check.details["rows"]
     text = f"{level:.0f} % predictive intervals contain {100 * check.statistic:.0f} % of {rows} held-out rows{_chance(check)}."
-    if not check.large:
-        return Advice(text, lasting=True)
-    remedy = "Use a family with wider intervals."
-    return setting.wide(text, remedy) or Advice(text, remedy)
+    return setting.wide(text, "Use a family with wider intervals.") if check.large else Advice(text, lasting=True)
 
 
 def _outliers(check: ModelCheck, setting: Setting) -> Advice:
@@ -309,10 +286,10 @@ def _outliers(check: ModelCheck, setting: Setting) -> Advice:
         return Advice(f"none; the most extreme row is {setting.places([check.details['row']])}{_chance(check)}.")
     text = f"{counted(len(rows), 'row')} {'is' if len(rows) == 1 else 'are'} too extreme: {setting.places(rows)}."
     if check.details["many"]:
-        text, remedy = f"{text} With so many, doubt the family, not the rows.", "Use a family with heavier tails."
-        return setting.wide(text, remedy) or Advice(text, remedy)
+        return setting.wide(f"{text} With so many, doubt the family, not the rows.", "Use a family with heavier tails.")
     them = ("this row", "it") if len(rows) == 1 else ("these rows", "them")
-    return setting.wide(text, f"Check {them[0]}; then allow for {them[1]}.") or Advice(text, f"Check {them[0]}.")
+    advice = setting.wide(text, f"Check {them[0]}; then allow for {them[1]}.")
+    return advice if advice.remedy else Advice(text, f"Check {them[0]}.")
 
 
 def _interactions(check: ModelCheck, setting: Setting) -> Advice:
@@ -384,17 +361,11 @@ def _written(check: ModelCheck, setting: Setting) -> dict[str, Any]:
     if not fine and not check.large and not advice.lasting:
         advice = Advice(advice.sentence + SMALL)
     rows = check.details["rows"] if check.aspect in (Aspect.OUTLIERS, Aspect.INFLUENCE) else []
-    return {
-        "name": check.aspect.value,
-        "verdict": check.verdict.value,
-        "statistic": plain(check.statistic),
-        "p": plain(check.p),
-        "p_adjusted": plain(check.adjusted),
-        "sentence": advice.sentence,
-        "remedy": "" if fine else advice.remedy,
-        "command": None if fine else advice.command,
-        "lines": list(dict.fromkeys(setting.table.lines[rows].tolist()))[:ROWS_NAMED] if rows else [],
-    }
+    lines = list(dict.fromkeys(setting.table.lines[rows].tolist()))[:ROWS_NAMED] if rows else []
+    numbers = {"statistic": plain(check.statistic), "p": plain(check.p), "p_adjusted": plain(check.adjusted)}
+    try_it = {"remedy": "" if fine else advice.remedy, "command": None if fine else advice.command}
+    about = {"name": check.aspect.value, "verdict": check.verdict.value, **numbers}
+    return {**about, "sentence": advice.sentence, **try_it, "lines": lines}
 
 
 def adequacy(fit: Fit, prepared: Prepared, held_out: dict[str, Any] | None, request: Request) -> dict[str, Any]:
@@ -406,18 +377,10 @@ def adequacy(fit: Fit, prepared: Prepared, held_out: dict[str, Any] | None, requ
         further.append(ModelCheck(Aspect.COVERAGE, covered["share"], covered["p"], covered["large"], details=covered))
     # The first column of dates puts the rows into their order.
     days = [f"{date.name}_days" for date in encoding.dates if f"{date.name}_days" in prepared.table.columns]
-    found = assess(
-        fit.posterior,
-        rows.X,
-        y,
-        names=encoding.names,
-        sources=list(encoding.sources.values()),
-        further=further,
-        beside=rows.beside(),
-        weights=rows.weights,
-        order=as_numbers(prepared.table.columns[days[0]])[0] if days else None,
-        unused=prepared.unused,
-    )
+    order = as_numbers(prepared.table.columns[days[0]])[0] if days else None
+    given = {"names": encoding.names, "sources": list(encoding.sources.values()), "beside": rows.beside()}
+    given |= {"weights": rows.weights, "order": order, "unused": prepared.unused}
+    found = assess(fit.posterior, rows.X, y, further=further, **given)
     z = found.outputs[0].values
     kurtosis = float(np.mean((z - z.mean()) ** 4) / max(float(z.var()) ** 2, 1e-300)) - 3
     low, middle, high = np.quantile(z, [0.1, 0.5, 0.9])
@@ -428,6 +391,7 @@ def adequacy(fit: Fit, prepared: Prepared, held_out: dict[str, Any] | None, requ
     left_out = next(filter(of_columns, clear), None)
     setting = Setting(encoding, prepared.table.take(found.rows), request, positive, kurtosis, bool(skewed), left_out)
     checks = [_written(check, setting) for check in ordered(found)]
+    points = {"rows": found.rows.tolist(), "observed": y[found.rows].tolist(), "elpd": found.loo.elpd_rows.tolist()}
     return {
         "verdict": found.judgement.value,
         "headline": headline(checks),
@@ -436,11 +400,7 @@ def adequacy(fit: Fit, prepared: Prepared, held_out: dict[str, Any] | None, requ
         "of_rows": found.num_rows,
         "draws": found.law.num_draws,
         **_quoted(found),
-        "pointwise": {
-            "rows": found.rows.tolist(),
-            "observed": y[found.rows].tolist(),
-            "elpd": found.loo.elpd_rows.tolist(),
-        },
+        "pointwise": points,
         "figures": figure_numbers(found),
     }
 
@@ -453,15 +413,10 @@ def _quoted(found: Adequacy) -> dict[str, Any]:
     if found.law.mean.ndim <= 2 and total > 0:
         left_out = np.sum(np.exp(loo.log_weights) * found.law.mean, axis=0)
         loo_r_squared = plain(1 - float(np.sum((y - left_out) ** 2)) / total)
+    of = lambda values, *names: {name: getattr(values, name) for name in names}
     return {
-        "loo": {
-            "elpd": loo.elpd,
-            "std_error": loo.std_error,
-            "p_loo": loo.p_loo,
-            "looic": loo.looic,
-            "rows_above_0.7": int(loo.influential.size),
-        },
-        "waic": {"elpd": waic.elpd, "std_error": waic.std_error, "p_waic": waic.p_waic, "waic": waic.waic},
+        "loo": {**of(loo, "elpd", "std_error", "p_loo", "looic"), "rows_above_0.7": int(loo.influential.size)},
+        "waic": of(waic, "elpd", "std_error", "p_waic", "waic"),
         "loo_r_squared": loo_r_squared,
         "r_squared": {"mean": float(found.r_squared.mean()), "interval_95": [float(low), float(high)]},
         "deviance": {"mean": float(found.deviance.mean()), "sd": float(found.deviance.std(ddof=1))},

@@ -1,12 +1,10 @@
 """A CSV, Excel or Parquet file or a data frame as a `DataTable` that knows the place of each row in the file.
 
-Input: a path, a data frame or a mapping of columns. Output: columns as pandas Series of texts or typed values: missing values as
-NaN, numbers plain, with functions that read one column as numbers, texts or dates. A file that cannot be read as it stands is
-refused, with place and remedy. Formulas of an Excel file are not computed: the values that Excel stored are read.
+A file that cannot be read as it stands is refused, with place and remedy. Formulas of an Excel file are not computed: the values
+that Excel stored are read.
 """
 
 import dataclasses
-import datetime
 import difflib
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -21,7 +19,7 @@ from gyromc.data.csvfile import CsvFile, require_distinct
 from gyromc.datasets import located
 from gyromc.errors import InvalidInput
 from gyromc.extras import needs
-from gyromc.show.numbers import is_number, listed
+from gyromc.show.numbers import counted, is_number, listed
 
 MISSING = frozenset({"", "na", "n/a", "#n/a", "nan", "null", "?"})
 """Texts that stand for a missing value, in any case; everything else is a value."""
@@ -110,18 +108,12 @@ def require_scale(values: np.ndarray, what: str) -> None:
     low, high = float(values.min()), float(values.max())
     size, spread = max(abs(low), abs(high)), high / 2 - low / 2
     # whole numbers beyond 2⁵³ may differ in digits that float64 does not hold
-    require(
-        low < high or size >= 2**53, f"{what} is {low:.15g} in every row: nothing can be learnt from it. Leave it out."
-    )
-    require(
-        spread > LEAST_CHANGE * size,
-        f"{what} runs from {low:.15g} to {high:.15g}: it changes only after its first nine digits. Subtract {low:.15g} first.",
-    )
-    require(
-        spread > LEAST_SPREAD and size < MOST_SIZE,
-        f"{what} runs from {low:.3g} to {high:.3g}: too {'small' if size < 1 else 'large'} to compute with. Express it in other "
-        "units.",
-    )
+    constant = f"{what} is {low:.15g} in every row: nothing can be learnt from it. Leave it out."
+    require(low < high or size >= 2**53, constant)
+    digits = f"it changes only after its first nine digits. Subtract {low:.15g} first."
+    require(spread > LEAST_CHANGE * size, f"{what} runs from {low:.15g} to {high:.15g}: {digits}")
+    far = f"too {'small' if size < 1 else 'large'} to compute with. Express it in other units."
+    require(spread > LEAST_SPREAD and size < MOST_SIZE, f"{what} runs from {low:.3g} to {high:.3g}: {far}")
 
 
 MAX_COLUMNS = 1000
@@ -137,7 +129,7 @@ MARKS = {
 class DataTable:
     """Columns as pandas Series, texts stripped of blanks, missing values as NaN; and the place of each row in its file.
 
-    `lines` counts from 1: lines of a CSV file or rows of a Parquet file, as `unit` says. `notes` says how the file was read.
+    `lines` counts lines of a CSV file or rows of another from 1, as `unit` says; `notes` says how the file was read.
     """
 
     path: str
@@ -162,6 +154,14 @@ class DataTable:
         columns = {name: column.iloc[rows].reset_index(drop=True) for name, column in self.columns.items()}
         return dataclasses.replace(self, columns=columns, lines=self.lines[rows])
 
+    def refuse(self, wrong: np.ndarray, text: str, remedy: str, values: Any = None) -> None:
+        """Raise where some rows are wrong, with the place and the value of the first, and their number."""
+        if np.any(wrong):
+            first = "" if values is None else values[wrong].iloc[0] if hasattr(values, "iloc") else values[wrong][0]
+            value = f" {first:g}" if isinstance(first, float) else f" {first!r}" if values is not None else ""
+            rows = counted(int(np.sum(wrong)), "row")
+            raise InvalidInput(f"{self.path}, {self.place(wrong)}: {text}{value} there ({rows} like that). {remedy}")
+
     def require_column(self, name: str, role: str) -> None:
         """Raise unless there is a column of that name; the message names the nearest."""
         _require_names([name], self.names, self.path, role)
@@ -179,18 +179,14 @@ def read_table(
     decimal: str = ".",
     sheet: str | None = None,
 ) -> DataTable:
-    """Read a CSV file (also compressed by gzip), an Excel or a Parquet file; its first bytes say which. Or take a data frame.
+    """Read a CSV file (also compressed by gzip), an Excel or a Parquet file, as its first bytes say; or take a data frame.
 
-    - `columns`: read only these and `keep`; all when left out. One text may hold several names, separated by commas.
-    - `keep`: columns to read in any case, such as the target; `role`: what messages call them, one word or one for each.
-    - `choose`: a function from the names of the columns to those wanted, instead of all.
-    - `decimal`: `","` where numbers are written 3,14; `sheet`: of an Excel file.
+    `columns`, and `keep` in any case, are read; or those that `choose` picks. `role` is what messages call the columns of `keep`.
     """
-    select = functools.partial(_select, columns=columns, drop=drop, keep=keep, role=role, choose=choose)
+    roles = role if isinstance(role, Mapping) else dict.fromkeys(keep, role)
+    select = functools.partial(_select, columns=columns, drop=drop, keep=keep, roles=roles, choose=choose)
     if not isinstance(path, str | Path):
-        frame = _frame(path)
-        names = [str(name) for name in frame.columns]
-        return table_of(frame, [names[i] for i in select(names, path="the data")])
+        return _read_frame(path, select)
     path = located(path)
     select = functools.partial(select, path=str(path))
     require(decimal in (".", ","), f"The decimal sign must be '.' or ',': got {decimal!r}.")
@@ -215,13 +211,19 @@ def read_table(
     return _read_csv(path, select, {*keep, *columns, *drop}, encoding, decimal)
 
 
-def table_of(data: Any, columns: Sequence[str], name: str = "the data") -> DataTable:
-    """Return the named columns of a data frame or of a mapping from names to values, as if they had been read from a file."""
-    frame = _frame(data)
-    _require_names(columns, [str(known) for known in frame.columns], name, "needed by the model")
-    found = {column: _column(frame[column].reset_index(drop=True), column, name) for column in columns}
-    require(len(frame), f"{name} has no rows.".capitalize())
-    return DataTable(name, "row", found, np.arange(1, len(frame) + 1))
+def _read_frame(data: Any, select: Callable[..., list[int]]) -> DataTable:
+    """A pandas data frame, a mapping of columns, or a frame of another library with `to_pandas`."""
+    pandas = pandas_module()
+    try:
+        frame = data.to_pandas() if hasattr(data, "to_pandas") else data
+        frame = frame if isinstance(frame, pandas.DataFrame) else pandas.DataFrame(dict(frame))
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"Rows must be a file, a data frame or a mapping of columns: {error}") from None
+    names = [str(name) for name in frame.columns]
+    chosen = [names[i] for i in select(names, path="the data")]
+    found = {name: _column(frame[name].reset_index(drop=True), name, "the data") for name in chosen}
+    require(len(frame), "The data has no rows.")
+    return DataTable("the data", "row", found, np.arange(1, len(frame) + 1))
 
 
 def _column(values, column: str, path: str):
@@ -232,26 +234,13 @@ def _column(values, column: str, path: str):
         values = values.astype(values.cat.categories.dtype)
     texts = types.is_bool_dtype(values) or types.is_object_dtype(values)
     nested = lambda value: isinstance(value, list | tuple | dict | set | np.ndarray)
-    require(
-        not types.is_complex_dtype(values) and not (texts and values.map(nested).any()),
-        f"Column {column!r} of {path} holds complex numbers, lists or arrays: one real number or one text per row is needed.",
-    )
+    one = f"Column {column!r} of {path} holds complex numbers, lists or arrays: one number or text per row is needed."
+    require(not types.is_complex_dtype(values) and not (texts and values.map(nested).any()), one)
     if texts:
         values = values.map(str, na_action="ignore")
     if types.is_numeric_dtype(values):
         return values.astype(float)
     return values if types.is_datetime64_any_dtype(values) else clean(values.astype(text_dtype()))
-
-
-def _frame(data: Any) -> Any:
-    """Data as a pandas data frame: one already, a mapping of columns, or a frame of another library with `to_pandas`."""
-    pandas = pandas_module()
-    if isinstance(data, pandas.DataFrame):
-        return data
-    try:
-        return data.to_pandas() if hasattr(data, "to_pandas") else pandas.DataFrame(dict(data))
-    except (TypeError, ValueError) as error:
-        raise InvalidInput(f"Rows must be a file, a data frame or a mapping of columns: {error}") from None
 
 
 def split_names(given: Sequence[str], known: Collection[str]) -> list[str]:
@@ -267,7 +256,7 @@ def _select(
     columns: Sequence[str],
     drop: Sequence[str],
     keep: Sequence[str],
-    role: str | Mapping[str, str],
+    roles: Mapping[str, str],
     choose: Callable[[Sequence[str]], Collection[str]] | None,
 ) -> list[int]:
     """The places of the columns to read among these names; `unnamed` are those that the file does not name."""
@@ -276,32 +265,25 @@ def _select(
     if choose is not None:
         known = set(choose([name for name in names if name not in unnamed]))
     only, out = (set(split_names(given, known)) - {""} for given in (columns, drop))
-    roles = role if isinstance(role, Mapping) else dict.fromkeys(keep, role)
     for name in keep:
         _require_names([name], names, path, roles[name])
+        require(name not in out, f"{name!r} is the {roles[name].removeprefix('--')} and cannot be dropped too.")
     for wanted, option in ((only, "--columns"), (out, "--drop")):
         _require_names(wanted, names, path, option)
-    for name in kept & out:
-        raise InvalidInput(f"{name!r} is the {roles[name].removeprefix('--')} and cannot be dropped too.")
     chosen = kept | (((only & known if choose else only) or known) - out)
     places = [i for i, name in enumerate(names) if name in chosen]
-    require(
-        len(places) <= MAX_COLUMNS + len(kept),
-        f"{path} has {len(places) - len(kept)} columns to predict from; at most {MAX_COLUMNS} are possible. Select some with "
-        "`--columns a,b,c`, or leave some out with `--drop a,b,c`.",
-    )
+    many = f"{path} has {len(places) - len(kept)} columns to predict from; at most {MAX_COLUMNS} are possible."
+    require(len(places) <= MAX_COLUMNS + len(kept), f"{many} Select some with `--columns a,b,c`, or `--drop a,b,c`.")
     for i in places:
-        require(
-            names[i] not in unnamed,
-            f"Column {i + 1} of {path} has no name (an index written by pandas?). Name it, or pass `--drop '{names[i]}'`.",
-        )
+        text = f"Column {i + 1} of {path} has no name (an index written by pandas?). Name it, or pass `--drop '{names[i]}'`."
+        require(names[i] not in unnamed, text)
     return places
 
 
 def _filled(names: Sequence[str]) -> tuple[list[str], frozenset[str]]:
     """Names of columns, with a number for those that have none; and those."""
     filled = [name or f"column {i + 1}" for i, name in enumerate(names)]
-    return filled, frozenset(filled[i] for i, name in enumerate(names) if not name)
+    return filled, frozenset(new for name, new in zip(names, filled, strict=True) if not name)
 
 
 def _require_names(names: Collection[str], known: Sequence[str], path: str, role: str) -> None:
@@ -321,41 +303,33 @@ def _require_names(names: Collection[str], known: Sequence[str], path: str, role
 def _read_csv(
     path: Path, select: Callable[..., list[int]], named: Collection[str], encoding: str, decimal: str
 ) -> DataTable:
-    with CsvFile(path, encoding, option="--encoding", index=True) as file:
-        names, unnamed = _filled(file.names)
-        index = names[0] if names[0] in unnamed and names[0] not in named else None
-        places = [i for i in select(names, unnamed - {index}) if names[i] != index]
-        columns, lines = _texts(file, places if index is None else [0, *places])
-    require(lines.size, f"{path} has a header line but no rows.")
+    pandas, file = pandas_module(), CsvFile(path, encoding, option="--encoding", index=True)
+    names, unnamed = _filled(file.names)
+    index = names[0] if names[0] in unnamed and names[0] not in named else None
+    places = [i for i in select(names, unnamed - {index}) if names[i] != index]
+    parts, ends = [], []
+    for chunk in file.chunks(places if index is None else [0, *places]):
+        lines, rows = zip(*chunk, strict=True)
+        ends += lines
+        parts.append([pandas.Series(column, dtype=text_dtype()) for column in zip(*rows, strict=True)])
+    require(ends, f"{path} has a header line but no rows.")
+    columns = [pandas.concat(column, ignore_index=True) for column in zip(*parts, strict=True)]
     notes = [] if file.separator == "comma" else [f"{path.name} is separated by {file.separator}s."]
     if index is not None:
         numbers = columns.pop(0)
         if not numbers.is_unique:
-            raise InvalidInput(
-                f"Column 1 of {path} has no name, and holds {numbers[numbers.duplicated()].iloc[0]!r} more than once, so that it "
-                "is no index of the rows. Name it in the first line, or pass `--drop 'column 1'`."
-            )
-        notes.append(
-            f"the first column of {path.name} has no name: read as an index of the rows (as R and pandas write it) and left out."
-        )
+            twice = numbers[numbers.duplicated()].iloc[0]
+            remedy = "Name it in the first line, or pass `--drop 'column 1'`."
+            raise InvalidInput(f"Column 1 of {path} has no name, and is no index: {twice!r} is there twice. {remedy}")
+        what = "read as an index of the rows (as R and pandas write it) and left out."
+        notes.append(f"the first column of {path.name} has no name: {what}")
     texts = {names[i]: clean(column) for i, column in zip(places, columns, strict=True)}
     if decimal == ",":  # numbers such as 1.234,5 are 1234.5
         for name, column in texts.items():
             looks = column.str.fullmatch(r"[+-]?(\d{1,3}(\.\d{3})+|\d*),?\d*([eE][+-]?\d+)?").fillna(False)
             points = column.str.replace(".", "", regex=False).str.replace(",", ".", regex=False)
             texts[name] = column.where(~looks.astype(bool), points)
-    return DataTable(str(path), "line", texts, lines, tuple(notes))
-
-
-def _texts(file: CsvFile, places: list[int]):
-    """The columns at these places as pandas Series, and the line at which each row ends."""
-    pandas = pandas_module()
-    parts, lines = [], []
-    for chunk in file.chunks(places):
-        ends, rows = zip(*chunk, strict=True)
-        lines += ends
-        parts.append([pandas.Series(column, dtype=text_dtype()) for column in zip(*rows, strict=True)])
-    return [pandas.concat(column, ignore_index=True) for column in zip(*parts, strict=True)], np.array(lines, int)
+    return DataTable(str(path), "line", texts, np.array(ends, int), tuple(notes))
 
 
 def _read_parquet(path: Path, select: Callable[..., list[int]]) -> DataTable:
@@ -372,17 +346,16 @@ def _read_parquet(path: Path, select: Callable[..., list[int]]) -> DataTable:
     columns = {}
     for name in chosen:
         kind = file.schema_arrow.field(name).type
-        require(
-            not pyarrow.types.is_nested(kind) and "binary" not in str(kind),
-            f"Column {name!r} of {path} holds {kind}: one value per row is needed. Unpack it, or pass `--drop {name}`.",
-        )
+        remedy = f"one value per row is needed. Unpack it, or pass `--drop {name}`."
+        single = not pyarrow.types.is_nested(kind) and "binary" not in str(kind)
+        require(single, f"Column {name!r} of {path} holds {kind}: {remedy}")
         column = file.read(columns=[name]).column(0)
         if pyarrow.types.is_decimal(kind) or pyarrow.types.is_float16(kind):
             column = column.cast(pyarrow.float64())
         elif pyarrow.types.is_boolean(kind):
             column = column.cast(pyarrow.string())
-        series = column.to_pandas()
         # dates without a time and times of the day come as objects
+        series = column.to_pandas()
         columns[name] = series if pyarrow.types.is_temporal(kind) else _column(series, name, str(path))
     return DataTable(str(path), "row", columns, np.arange(1, file.metadata.num_rows + 1))
 
@@ -395,37 +368,27 @@ def _read_excel(path: Path, select: Callable[..., list[int]], sheet: str | None)
     """Read a sheet with names in its first row; blank rows, and columns without a name and a value, are left out."""
     pandas = pandas_module()
     with needs("excel", f"{path} is an Excel file. Save it as CSV (UTF-8); to read it as it is, gyromc"):
-        from openpyxl import load_workbook
+        import openpyxl  # noqa: F401  # for pandas
     with path.open("rb") as file:  # given as an open file, its name does not matter
         try:
-            book = load_workbook(file, read_only=True, data_only=True)
-            pages = {page.title: page for page in book.worksheets}
+            book = pandas.ExcelFile(file, engine="openpyxl")
         except Exception as error:  # zip, XML and key errors, whatever is wrong with the file
-            raise InvalidInput(
-                f"{path} is an Excel workbook or another zip archive, and cannot be read: {error!s:.200}. Save it as CSV (UTF-8)."
-            ) from None
-        require(pages, f"{path} has no sheet with cells.")
-        titles = list(pages)
-        name = titles[0] if sheet is None else sheet
-        require(name in pages, f"{path} has no sheet {sheet!r}. Its sheets: {listed([repr(t) for t in titles], 12)}.")
-        blank = lambda value: isinstance(value, str) and (not value.strip() or value in ERRORS)
-        rows = [[None if blank(value) else value for value in row] for row in pages[name].iter_rows(values_only=True)]
-        book.close()
-    require(rows, f"The sheet {name!r} of {path} is empty.")
-    header = ["" if value is None else str(value).strip() for value in rows[0]]
-    kept = [i for i, text in enumerate(header) if text or any(i < len(row) and row[i] is not None for row in rows[1:])]
-    cells = {number: [row[i] if i < len(row) else None for i in kept] for number, row in enumerate(rows[1:], 2)}
-    cells = {number: row for number, row in cells.items() if any(value is not None for value in row)}
-    require(cells, f"The sheet {name!r} of {path} has a header row but no rows below.")
-    notes = () if len(titles) == 1 else (f"read the sheet {name!r} of {listed([repr(t) for t in titles])}.",)
+            what = f"{path} is an Excel workbook or another zip archive, and cannot be read"
+            raise InvalidInput(f"{what}: {error!s:.200}. Save it as CSV (UTF-8).") from None
+        sheets = [str(name) for name in book.sheet_names]
+        require(sheets, f"{path} has no sheet with cells.")
+        name, titles = sheet or sheets[0], [repr(title) for title in sheets]
+        require(name in sheets, f"{path} has no sheet {sheet!r}. Its sheets: {listed(titles, 12)}.")
+        options = {"header": None, "dtype": object, "keep_default_na": False, "na_values": ["", *ERRORS]}
+        cells = pandas.read_excel(book, name, **options)
+    require(len(cells), f"The sheet {name!r} of {path} is empty.")
+    cells = cells.replace(r"^\s*$", None, regex=True)
+    header = ["" if pandas.isna(value) else str(value).strip() for value in cells.iloc[0]]
+    rows = cells.iloc[1:].dropna(how="all")
+    require(len(rows), f"The sheet {name!r} of {path} has a header row but no rows below.")
+    notes = () if len(titles) == 1 else (f"read the sheet {name!r} of {listed(titles)}.",)
+    kept = [i for i, text in enumerate(header) if text or rows[i].notna().any()]
     names, unnamed = _filled([header[i] for i in kept])
-    columns = {}
-    for i in select(names, unnamed):
-        values = pandas.Series([row[i] for row in cells.values()], dtype=object)
-        kinds = {type(value) for value in values.dropna()}
-        if kinds and kinds <= {int, float}:
-            values = values.astype(float)
-        elif kinds and kinds <= {datetime.datetime, datetime.date}:
-            values = pandas.to_datetime(values)
-        columns[names[i]] = _column(values, names[i], str(path))
-    return DataTable(str(path), "row", columns, np.array(list(cells), int), notes)
+    values = rows.reset_index(drop=True).infer_objects()
+    columns = {names[i]: _column(values[kept[i]], names[i], str(path)) for i in select(names, unnamed)}
+    return DataTable(str(path), "row", columns, rows.index.to_numpy() + 1, notes)

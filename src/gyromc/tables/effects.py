@@ -1,12 +1,7 @@
-"""Effects of the columns of a table, however they enter the model, and of the levels of its groups.
+"""Effects of the columns of a table, however they enter the model, and of the levels of its groups, as values and tables.
 
-Input: a fit and what was prepared for it. Output: plain values for fit.json, and tables.
-
-A column that can be changed alone, a number or levels outside of products and curves, has a ratio, exp of its coefficient or of a
-difference of two, and the change E[y | x'] - E[y | x], averaged over the rows. For any other column the average slope, or the
-average difference to the reference, and adjusted predictions, the average of E[y] with the column set to each value of a grid: a
-changed table is encoded again, so that every term with the column changes. For groups the deviations of every level with their
-intervals, and the share of the variance between levels.
+The effect of a column is the change E[y | x'] - E[y | x], averaged over the rows: a changed table is encoded again, so that every
+term with the column changes. A term of one column also has a ratio, exp of its coefficient or of a difference of two.
 """
 
 import dataclasses
@@ -35,23 +30,23 @@ TAILS = [0.025, 0.975]
 
 def effect_findings(fit: Fit, prepared: Prepared) -> dict[str, Any] | None:
     """Return the part of fit.json on effects; None where there is none to tell beside the coefficients."""
-    encoding, likelihood, X = prepared.encoding, fit.posterior.likelihood, prepared.rows.X
-    response, sources = encoding.response, list(encoding.sources.values())
-    several, alone = len(response.classes) > 2, changeable(fit.names, sources, X)
-    no_ratio = likelihood.words.ratio is None and not likelihood.measured
-    together = [one for one in encoding.features if several or no_ratio or one.name not in alone]
+    encoding, likelihood, response = prepared.encoding, fit.posterior.likelihood, prepared.encoding.response
+    several, measured = len(response.classes) > 2, likelihood.measured
+    single = not several and (measured or likelihood.words.effect.ratio is not None)
+    alone = changeable(encoding) if single else {}
     count = prepared.table.num_rows
     picked = np.unique(np.linspace(0, count - 1, min(count, MOST_ROWS)).astype(int))
-    table, undated = encoding.dated(prepared.table).take(picked), dataclasses.replace(encoding, dates=())
-    study = _Study(fit, undated, table, prepared.rows.take(picked))
-    rows = [] if no_ratio else [row for item in alone.items() for row in study.alone(*item)]
-    rows += [row for feature in together for row in study.average(feature)]
+    study = _Study(fit, dataclasses.replace(encoding, dates=()), encoding.dated(prepared.table).take(picked))
+    rows = [row for one in encoding.features for row in study.effects(one, alone.pop(one.name, []))]
+    # terms of a changed column, such as log(x): a ratio, and no change of their own
+    rows += [] if measured else [row for name, at in alone.items() for row in study.row(f"{name} + 1", None, at)]
     if not rows:
         return None
     what = f"P({response.name} = {response.positive})" if response.positive else f"the expected {response.name}"
-    curved = [one for one in together if isinstance(one, NumericColumn)]
+    known = changeable(encoding) if single else {}
+    curved = [one for one in encoding.features if isinstance(one, NumericColumn) and one.name not in known]
     return {
-        "ratio": likelihood.words.ratio,
+        "ratio": likelihood.words.effect.ratio,
         "target": response.name,
         "what": "the probability of a class" if several else what,
         "rows": rows,
@@ -59,95 +54,63 @@ def effect_findings(fit: Fit, prepared: Prepared) -> dict[str, Any] | None:
     }
 
 
-def changeable(names: Sequence[str], sources: Sequence[str], X: np.ndarray) -> dict[str, list[int]]:
-    """The columns of X of each source that can be changed alone: levels, or one number; not part of a product or a curve."""
+def changeable(encoding: Encoding) -> dict[str, list[int]]:
+    """The columns of X of each term that stands alone: a number, or levels; not part of a product, nor a curve."""
     found: dict[str, list[int]] = {}
-    for j, source in enumerate(sources):
+    for j, source in enumerate(encoding.sources.values()):
         found.setdefault(source, []).append(j)
     products = {part for source in found if ":" in source for part in source.split(":")}
-    plain = lambda s, columns: (len(columns) == 1 and names[columns[0]] == s) or _levels(X[:, columns])
+    levels = {one.name for one in encoding.features if isinstance(one, CategoricalColumn)}
+    plain = lambda source, columns: source in levels or (len(columns) == 1 and encoding.names[columns[0]] == source)
     return {s: columns for s, columns in found.items() if ":" not in s and s not in products and plain(s, columns)}
-
-
-def _levels(X: np.ndarray) -> bool:
-    """Whether columns are indicators of levels: 0 or 1, at most one of them 1 in a row."""
-    return bool(np.all((X == 0) | (X == 1)) and np.all(X.sum(axis=1) <= 1))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Study:
-    """A fit, and some of its rows, over which E[y] is averaged."""
+    """A fit, and some rows of its table, over which E[y] is averaged."""
 
     fit: Fit
     encoding: Encoding
     table: DataTable
-    rows: DesignRows
 
-    def alone(self, source: str, columns: list[int]) -> list[dict[str, Any]]:
-        """The rows of a source that can be changed alone: its ratio and average change, for levels also contrasts."""
-        names, likelihood = self.fit.names, self.fit.posterior.likelihood
-        draws = self.fit.draws.reshape(-1, self.fit.draws.shape[-1])[:, -len(names) :]
-        levels, found = _levels(self.rows.X[:, columns]), []
-        for name, on, off in self._moves(source, columns, levels):
-            # of a mean that is linear in x, the coefficient is the change
-            if likelihood.measured and off is None:
-                continue
-            along = draws[:, on] - (0.0 if off is None else draws[:, off])
-            change = along[:, None] if likelihood.measured else None
-            if change is None and not likelihood.cutpoints:
-                change = self._with(columns, on, levels) - self._with(columns, off, levels)
-            found += self._row(name, change, None if likelihood.measured else along)
-        return found
-
-    def _moves(self, source: str, columns: list[int], levels: bool) -> list[tuple[str, int, int | None]]:
-        """Each change of a source: its name, the column switched on, and the one switched off."""
-        names = self.fit.names
-        if names[columns[0]] == source:
-            return [(f"{source}: 1 against 0" if levels else f"{source} + 1", columns[0], None)]
-        references = {one.name: one.reference for one in self.encoding.features if isinstance(one, CategoricalColumn)}
-        level: dict[int | None, str] = {j: names[j].removeprefix(f"{source}[").removesuffix("]") for j in columns}
-        level[None] = references.get(source, "the reference")
-        contrasts = list(itertools.combinations(columns, 2))[:MOST_CONTRASTS]
-        pairs = [*((None, j) for j in columns), *contrasts]
-        return [(f"{source}: {level[on]} against {level[off]}", on, off) for off, on in pairs]
-
-    def _with(self, columns: list[int], on: int | None, levels: bool) -> np.ndarray:
-        """E[y] with a level switched on, or a number increased by 1; None: with none of them, or as it is."""
-        X = self.rows.X.copy()
-        if levels:
-            X[:, columns] = 0.0
-        if on is not None:
-            X[:, on] += 1.0
-        return self._mean(dataclasses.replace(self.rows, X=X))
-
-    def _set(self, name: str, values: Any) -> np.ndarray:
-        """E[y] with a column of the table changed, and every term with it."""
+    def mean(self, name: str, values: Any) -> np.ndarray:
+        """E[y] with a column of the table changed, averaged over rows: draws × outputs."""
         column = pandas_module().Series(values, index=self.table.columns[name].index)
-        changed = dataclasses.replace(self.table, columns={**self.table.columns, name: column})
-        return self._mean(self.encoding.rows_of(changed))
-
-    def _mean(self, rows: DesignRows) -> np.ndarray:
-        """E[y] averaged over rows, draws × outputs."""
+        rows = self.encoding.rows_of(dataclasses.replace(self.table, columns={**self.table.columns, name: column}))
         found = Predictive.of(self.fit.posterior, rows.X, MOST_DRAWS, **rows.beside()).mean.mean(axis=1)
         return found if found.ndim == 2 else found[:, None]
 
-    def average(self, feature: NumericColumn | CategoricalColumn) -> list[dict[str, Any]]:
-        """The average slope or differences of a column, one row for each class where there are several."""
-        name, count = feature.name, self.table.num_rows
+    def effects(self, feature: NumericColumn | CategoricalColumn, alone: list[int]) -> list[dict[str, Any]]:
+        """The rows of a column: of levels their differences, of a number its ratio and change, or its average slope."""
+        name, count, measured = feature.name, self.table.num_rows, self.fit.posterior.likelihood.measured
         if isinstance(feature, CategoricalColumn):
-            start = self._set(name, [feature.reference] * count)
-            moved = {level: self._set(name, [level] * count) - start for level in feature.shown}
-            texts = {f"{name}: {level} against {feature.reference}": change for level, change in moved.items()}
-            return [row for text, change in texts.items() for row in self._row(text, change)]
+            at = dict(zip(feature.shown, alone, strict=False))
+            pairs = [(feature.reference, level) for level in feature.shown]
+            pairs = [] if alone and measured else pairs  # of a linear mean they are the coefficients
+            pairs += list(itertools.combinations(feature.shown, 2))[:MOST_CONTRASTS] if alone else []
+            means = {level: self.mean(name, [level] * count) for level in dict.fromkeys(itertools.chain(*pairs))}
+            rows = []
+            for off, on in pairs:
+                columns = [at[level] for level in (on, off) if level in at]
+                rows += self.row(f"{name}: {on} against {off}", means[on] - means[off], columns)
+            return rows
         x = feature.values(self.table)
-        step = STEP * max(float(x.std()), 1e-300)
-        return self._row(f"slope of {name}", (self._set(name, x + step) - self._set(name, x - step)) / (2 * step))
+        if not alone:
+            step = STEP * max(float(x.std()), 1e-300)
+            return self.row(f"slope of {name}", (self.mean(name, x + step) - self.mean(name, x - step)) / (2 * step))
+        if measured:
+            return []
+        two = bool(np.all((x == 0) | (x == 1)))
+        change = self.mean(name, 0 * x + 1 if two else x + 1) - self.mean(name, 0 * x if two else x)
+        return self.row(f"{name}: 1 against 0" if two else f"{name} + 1", change, alone)
 
-    def _row(self, name: str, change: np.ndarray | None, along: np.ndarray | None = None) -> list[dict[str, Any]]:
-        """A change of E[y], draws × outputs, as rows of the table; `along`: draws of the logarithm of a ratio."""
+    def row(self, name: str, change: np.ndarray | None, columns: Sequence[int] = ()) -> list[dict[str, Any]]:
+        """A change of E[y], draws × outputs, as rows of the table; the ratio is of a column of X, or of one against another."""
         response, outputs = self.encoding.response, 1 if change is None else change.shape[1]
         row: dict[str, Any] = dict.fromkeys(("ratio", "ratio_interval_95", "change", "change_interval_95"))
-        if along is not None:
+        if columns and not self.fit.posterior.likelihood.measured:
+            draws = self.fit.draws.reshape(-1, self.fit.draws.shape[-1])[:, -len(self.fit.names) :]
+            along = draws[:, columns[0]] - (draws[:, columns[1]] if len(columns) > 1 else 0)
             ends = np.exp(np.quantile(along, TAILS, method="hazen"))
             row |= {"ratio": float(np.exp(np.median(along))), "ratio_interval_95": ends.tolist()}
         found = []
@@ -162,16 +125,14 @@ class _Study:
     def adjusted(self, feature: NumericColumn) -> dict[str, Any]:
         """Adjusted predictions over a grid of a column of numbers, with 95 % bands: the numbers of a figure."""
         response = self.encoding.response
-        first, last = np.quantile(feature.values(self.table), [0.01, 0.99])
-        grid = np.linspace(first, last, GRID)
-        means = np.stack([self._set(feature.name, np.full(self.table.num_rows, x)) for x in grid])
+        grid = np.linspace(*np.quantile(feature.values(self.table), [0.01, 0.99]), GRID)
+        means = np.stack([self.mean(feature.name, np.full(self.table.num_rows, x)) for x in grid])
         low, high = np.quantile(means, TAILS, axis=1)
-        classes = response.classes if means.shape[2] > 1 else (response.positive or "",)
         middle = means.mean(axis=1)
-        lines = [
-            {"class": name, "mean": middle[:, k].tolist(), "low": low[:, k].tolist(), "high": high[:, k].tolist()}
-            for k, name in enumerate(classes)
-        ]
+        classes = response.classes if means.shape[2] > 1 else (response.positive or "",)
+        parts = {"mean": middle, "low": low, "high": high}
+        at = lambda k: {key: values[:, k].tolist() for key, values in parts.items()}
+        lines = [{"class": name, **at(k)} for k, name in enumerate(classes)]
         return {"name": feature.name, "x": grid.tolist(), "lines": lines}
 
 
@@ -181,27 +142,19 @@ LATENT = {LinkFunction.LOGIT: math.pi**2 / 3, LinkFunction.PROBIT: 1.0, LinkFunc
 
 def level_rows(group: GroupDraws, counts: Sequence[int] | None = None) -> list[dict[str, Any]]:
     """Return the posterior of each deviation: level by level, one row for each effect."""
-    draws = group.deviations.reshape(-1, len(group.levels), len(group.columns))
-    low, high = np.quantile(draws, TAILS, axis=0)
-    return [
-        {
-            "level": level,
-            "effect": effect,
-            "rows": None if counts is None else int(counts[i]),
-            "mean": float(group.mean[i, j]),
-            "sd": float(group.sd[i, j]),
-            "interval_95": [float(low[i, j]), float(high[i, j])],
-        }
-        for i, level in enumerate(group.levels)
-        for j, effect in enumerate(group.columns)
-    ]
+    low, high = np.quantile(group.deviations.reshape(-1, len(group.levels), len(group.columns)), TAILS, axis=0)
+    rows = []
+    for (i, level), (j, effect) in itertools.product(enumerate(group.levels), enumerate(group.columns)):
+        about = {"level": level, "effect": effect, "rows": None if counts is None else int(counts[i])}
+        moments = {"mean": float(group.mean[i, j]), "sd": float(group.sd[i, j])}
+        rows.append({**about, **moments, "interval_95": [float(low[i, j]), float(high[i, j])]})
+    return rows
 
 
 def group_findings(fit: Fit, rows: DesignRows, y: np.ndarray) -> list[dict[str, Any]]:
     """Return the part of fit.json on groups: their levels, and the intraclass correlation (ICC) of each.
 
-    The variance of a group at a row is zᵀΣz, averaged over rows; the ICC is its share of the variances of all groups and of the
-    noise, on the scale of the linear predictor.
+    It is a group's share of the variances of all groups, zᵀΣz averaged over rows, and of the noise.
     """
     between = {}
     for term in rows.groups:
@@ -211,24 +164,16 @@ def group_findings(fit: Fit, rows: DesignRows, y: np.ndarray) -> list[dict[str, 
     found = []
     for term in rows.groups:
         share = between[term.name] / total
-        found.append(
-            {
-                "name": term.name,
-                "effects": list(term.columns),
-                "levels": len(term.levels),
-                "share": {"mean": float(share.mean()), "interval_95": np.quantile(share, TAILS).tolist()},
-                "rows": level_rows(fit.groups[term.name], np.bincount(term.index, minlength=len(term.levels)).tolist()),
-            }
-        )
+        counts = np.bincount(term.index, minlength=len(term.levels)).tolist()
+        about = {"name": term.name, "effects": list(term.columns), "levels": len(term.levels)}
+        shares = {"mean": float(share.mean()), "interval_95": np.quantile(share, TAILS).tolist()}
+        found.append({**about, "share": shares, "rows": level_rows(fit.groups[term.name], counts)})
     return found
 
 
 def _noise(fit: Fit, y: np.ndarray) -> Any:
-    """The variance of a response about its mean on the scale of the linear predictor, a number or one for each draw.
-
-    Of classes and of successes it is that of the latent variable; of a law with a logarithmic link the one that a lognormal law
-    with the same coefficient of variation would have (Nakagawa, Johnson and Schielzeth 2017).
-    """
+    """The variance of a response on the scale of the linear predictor: of classes that of the latent variable, of a logarithmic
+    link that of a lognormal law with the same coefficient of variation (Nakagawa, Johnson and Schielzeth 2017)."""
     posterior, mean = fit.posterior, np.mean(y)
     link = posterior.likelihood.link
     shares = posterior.likelihood.response is ResponseKind.NUMBERS and link is LinkFunction.LOGIT
@@ -257,14 +202,8 @@ def level_table(found: Mapping[str, Any]) -> Table:
     order = sorted(levels.values(), key=lambda rows: rows[0]["mean"])
     many = len(order) > MOST_LEVELS
     shown = [*order[: MOST_LEVELS // 2], *order[-MOST_LEVELS // 2 :]] if many else order
-    rows = [
-        [
-            some[0]["level"],
-            str(some[0]["rows"]),
-            *(text for row in some for text in (readable(row["mean"]), bounds(row["interval_95"], text=readable))),
-        ]
-        for some in shown
-    ]
+    cells = lambda row: (readable(row["mean"]), bounds(row["interval_95"], text=readable))
+    rows = [[some[0]["level"], str(some[0]["rows"]), *(text for row in some for text in cells(row))] for some in shown]
     first = f"the {MOST_LEVELS // 2} lowest and highest of {len(order)} levels; all are in groups.csv. " if many else ""
     low, high = (100 * end for end in found["share"]["interval_95"])
     share = (

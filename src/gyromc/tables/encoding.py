@@ -1,9 +1,4 @@
-"""From a `DataTable` to a response y and a matrix X: a column per number, and per category but the reference.
-
-Input: a table, and the kinds of its columns that `recognition` found. Output: an `Encoding`, which makes `DesignRows` of it: X,
-offset, weights, trials, group terms and clusters, which are cut together. With a formula, X has the columns that the formula
-makes of the same numbers and categories.
-"""
+"""From a `DataTable` to a response y and a matrix X: the `Encoding` that `recognition` learns, and the `DesignRows` it makes."""
 
 import collections
 import dataclasses
@@ -38,8 +33,7 @@ class DesignRows:
         return len(self.X)
 
     def take(self, rows: np.ndarray) -> "DesignRows":
-        some = cut({field.name: getattr(self, field.name) for field in dataclasses.fields(self)}, rows)
-        return DesignRows(**some)
+        return DesignRows(**cut({field.name: getattr(self, field.name) for field in dataclasses.fields(self)}, rows))
 
     def beside(self) -> dict[str, Any]:
         """Return what fits and predictions take beside X, by name."""
@@ -49,10 +43,7 @@ class DesignRows:
 
 @dataclasses.dataclass(frozen=True)
 class NumericColumn:
-    """A column of numbers, used unchanged; `fill` replaces a missing value, which is refused where that is None.
-
-    `low` and `high` are the ends of the fitted range.
-    """
+    """A column of numbers, used unchanged, from `low` to `high`; `fill` replaces a missing value, which None refuses."""
 
     kind: str = dataclasses.field(default="numeric", init=False)
     name: str
@@ -73,13 +64,9 @@ class NumericColumn:
         return self.values(table)[:, None]
 
     def values(self, table: DataTable) -> np.ndarray:
-        column = table.columns[self.name]
-        values, bad = as_numbers(column)
-        if bad.any():
-            raise InvalidInput(
-                f"{table.path}, {table.place(bad)}: column {self.name!r} is numeric, but holds {column[bad].iloc[0]!r}. "
-                "Correct it, or leave it empty and pass `--impute`."
-            )
+        values, bad = as_numbers(table.columns[self.name])
+        remedy = "Correct it, or leave it empty and pass `--impute`."
+        table.refuse(bad, f"column {self.name!r} is numeric, but holds", remedy, table.columns[self.name])
         missing = np.isnan(values)
         return np.where(missing, _fill(self, table, missing), values) if missing.any() else values
 
@@ -105,33 +92,23 @@ class CategoricalColumn:
 
     @property
     def treatment(self) -> str:
-        known = f"{counted(len(self.levels), 'level')}: {listed([repr(level) for level in self.levels])}"
+        known = f"{counted(len(self.levels), 'level')}: {listed(list(map(repr, self.levels)))}"
         return f"{known}; reference {self.reference!r}{f'; {self.note}' if self.note else ''}"
 
     def encode(self, table: DataTable) -> np.ndarray:
-        """Return its columns of X; a level that the fitted data do not have is refused."""
-        values = self._texts(table)
-        return np.column_stack([values.eq(level).to_numpy(float) for level in self.shown])
+        values = self.values(table)
+        return np.column_stack([np.asarray(values == level, float) for level in self.shown])
 
     def values(self, table: DataTable) -> Any:
-        """Return its categories as a pandas Categorical, the reference first."""
-        order = [self.reference, *self.shown]
-        return pandas_module().Categorical(self._texts(table), categories=order)
-
-    def _texts(self, table: DataTable) -> Any:
+        """Return its categories as a pandas Categorical, the reference first; a level that was not fitted is refused."""
         values = as_text(table.columns[self.name])
         missing = values.isna().to_numpy()
         if missing.any():
             values = values.fillna(_fill(self, table, missing))
+        known = f"Known: {listed(list(map(repr, self.levels)))}. Correct the value, or remove the row."
         new = ~values.isin(self.levels).to_numpy()
-        if new.any():
-            raise InvalidInput(
-                f"{table.path}, {table.place(new)}: column {self.name!r} has the category {values[new].iloc[0]!r}, which the "
-                f"fitted data do not have ({counted(int(new.sum()), 'row')} like that). Known: "
-                f"{listed([repr(level) for level in self.levels])}. The fit knows nothing about it: correct the value, or remove "
-                "the row."
-            )
-        return values
+        table.refuse(new, f"column {self.name!r} has the category", f"The fitted data do not have it. {known}", values)
+        return pandas_module().Categorical(values, categories=[self.reference, *self.shown])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,8 +130,7 @@ class Response:
         column = table.columns[self.name]
         if not self.classes:
             return as_numbers(column)[0]
-        places = {label: i for i, label in enumerate(self.classes)}
-        return as_text(column).map(places).to_numpy(int)
+        return as_text(column).map({label: i for i, label in enumerate(self.classes)}).to_numpy(int)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,22 +149,16 @@ class GroupFactor:
         """Return the factor with the levels of these rows, in order."""
         found = cls(columns, ())
         levels = tuple(ordered(found.labels(table)))
-        require(
-            len(levels) > 1,
-            f"The grouping column {found.name!r} has one level only, {levels[0]!r}: there are no groups.",
-        )
+        message = f"The grouping column {found.name!r} has one level only, {levels[0]!r}: there are no groups."
+        require(len(levels) > 1, message)
         return cls(columns, levels)
 
     def labels(self, table: DataTable) -> Any:
         """Return the level of each row; a missing one is refused."""
         texts = [as_text(table.columns[name]) for name in self.columns]
         for name, column in zip(self.columns, texts, strict=True):
-            missing = column.isna().to_numpy()
-            if missing.any():
-                raise InvalidInput(
-                    f"{table.path}, {table.place(missing)}: the grouping column {name!r} lacks a value "
-                    f"({counted(int(missing.sum()), 'row')} like that). Fill it in, or remove the row."
-                )
+            remedy = "Fill it in, or remove the row."
+            table.refuse(column.isna().to_numpy(), f"the grouping column {name!r} lacks a value", remedy)
         return functools.reduce(lambda left, right: left + ":" + right, texts)
 
     def index(self, table: DataTable) -> np.ndarray:
@@ -199,11 +169,7 @@ class GroupFactor:
 
 @dataclasses.dataclass(frozen=True)
 class Encoding:
-    """The map from a table to (X, y); `dropped` has the columns left out, each with the reason.
-
-    - `formula`: what a formula makes of the columns; None where each stands for itself. `factors`: of its group terms.
-    - `roles`: the columns of weights, offsets and so on; `dates`: columns replaced by parts of dates.
-    """
+    """The map from a table to (X, y): columns or what a `formula` makes of them, left-out columns, roles, parts of dates."""
 
     features: tuple[NumericColumn | CategoricalColumn, ...]
     response: Response
@@ -250,109 +216,89 @@ class Encoding:
     def rows_of(self, table: DataTable, fitted: bool = True) -> DesignRows:
         """Return all that a fit takes of each row; for new rows, `fitted=False`, no weights and clusters."""
         table = self.dated(table)
-        for name in [
-            *(feature.name for feature in self.features),
-            *(n for factor in self.factors for n in factor.columns),
-        ]:
+        groups = [name for factor in self.factors for name in factor.columns]
+        for name in [*(feature.name for feature in self.features), *groups]:
             table.require_column(name, "needed by the fit")
-        offset, groups = self.roles.total_offset(table), ()
+        offset, terms = self.roles.total_offset(table), ()
         if self.formula is None:
             X = np.column_stack([feature.encode(table) for feature in self.features])
         else:
             frame = self.frame(table) or {"": np.zeros(table.num_rows)}
             X = self.formula.matrix(frame)
-            _require_finite(table, self.formula, X)
+            self._require_finite(table, self.formula, X)
             own = self.formula.offset(frame)
             if own is not None:
-                wrong = ~np.isfinite(own)
-                if wrong.any():
-                    place = table.place(wrong)
-                    raise InvalidInput(f"{table.path}, {place}: the formula's offset is not finite there. Correct it.")
+                table.refuse(~np.isfinite(own), "the formula's offset is not finite", "Correct it.")
                 offset = own if offset is None else offset + own
-            groups = self._groups(table, frame, fitted)
-        rows = DesignRows(X, groups, offset, trials=self.roles.numbers(table, "trials"))
+            terms = self._groups(table, self.formula, frame, fitted)
+        rows = DesignRows(X, terms, offset, trials=self.roles.numbers(table, "trials"))
         if not fitted:
             return rows
         weights, clusters = self.roles.numbers(table, "weights"), self.roles.clusters(table)
         return dataclasses.replace(rows, weights=weights, clusters=clusters, censored=self.roles.censoring(table))
 
-    def _groups(self, table: DataTable, frame: dict[str, Any], fitted: bool) -> tuple[GroupTerm, ...]:
-        assert self.formula is not None
+    def _groups(
+        self, table: DataTable, design: FormulaDesign, frame: dict[str, Any], fitted: bool
+    ) -> tuple[GroupTerm, ...]:
         found: list[GroupTerm] = []
         seen: collections.Counter[str] = collections.Counter()
-        design, matrices = self.formula, self.formula.group_matrices(frame)
-        parts = zip(design.formula.groups, self.factors, matrices, design.group_columns, strict=True)
+        groups, matrices = design.formula.groups, design.group_matrices(frame)
+        parts = zip(groups, self.factors, matrices, design.group_columns, strict=True)
         for group, factor, Z, columns in parts:
-            levels = factor.levels
             if fitted:
-                index = factor.index(table)
+                levels, index = factor.levels, factor.index(table)
             # Each level of new rows is a group of its own where the fitted rows lack it.
             else:
-                places, own = pandas_module().factorize(factor.labels(table))
-                levels, index = tuple(map(str, own)), places.astype(int)
-            blocks = [slice(None)] if group.correlated else [slice(i, i + 1) for i in range(len(columns))]
-            for block in blocks:
+                index, own = pandas_module().factorize(factor.labels(table))
+                levels = tuple(map(str, own))
+            for block in [slice(None)] if group.correlated else [slice(i, i + 1) for i in range(len(columns))]:
                 # The second term of a factor `g` is called `g.1`, as in lme4.
                 name = f"{factor.name}.{seen[factor.name]}" if seen[factor.name] else factor.name
                 seen[factor.name] += 1
-                found.append(GroupTerm(name, columns[block], Z[:, block], index, levels))
+                found.append(GroupTerm(name, columns[block], Z[:, block], index.astype(int), levels))
         return tuple(found)
+
+    def _require_finite(self, table: DataTable, formula: FormulaDesign, X: np.ndarray) -> None:
+        bad = ~np.isfinite(X)
+        if bad.any():
+            row, column = np.argwhere(bad)[0]
+            term = formula.sources[column]
+            used = [name for name in formula.columns if name in term and name in table.columns]
+            shown = listed([f"{name} = {table.columns[name].iloc[row]}" for name in used], 3)
+            where = f"{table.path}, {table.place(np.array([row]))}: `{term}` is {X[row, column]:g} there"
+            every = f"and in {counted(int(bad.any(axis=1).sum()), 'row')} altogether"
+            remedy = "Change the term, as in log1p(x), or remove those rows."
+            raise InvalidInput(f"{where}{f' ({shown})' if used else ''}, {every}. {remedy}")
 
     def notes(self, table: DataTable) -> list[str]:
         """Say what is unusual about new rows: values outside the fitted range, unknown levels of a grouping column."""
         table, found = self.dated(table), []
+        words = lambda count, one, many: f"{counted(count, 'new row')} {one if count == 1 else many}"
         for one in self.features:
             if isinstance(one, NumericColumn) and one.low is not None and one.high is not None:
                 values = one.values(table)
                 outside = int(np.sum((values < one.low) | (values > one.high)))
                 if outside:
-                    found.append(
-                        f"{counted(outside, 'new row')} {'lies' if outside == 1 else 'lie'} outside the fitted range of "
-                        f"{one.name!r} ({one.low:.6g} to {one.high:.6g}): those predictions extrapolate."
-                    )
+                    bounds = f"({one.low:.6g} to {one.high:.6g}): those predictions extrapolate."
+                    found.append(f"{words(outside, 'lies', 'lie')} outside the fitted range of {one.name!r} {bounds}")
         for factor in dict.fromkeys(self.factors):
             unknown = int(np.sum(factor.index(table) < 0))
             if unknown:
-                found.append(
-                    f"{counted(unknown, 'new row')} {'has' if unknown == 1 else 'have'} a level of {factor.name!r} that the "
-                    "fitted rows do not have: predicted for a new level, drawn from the distribution of levels."
-                )
+                drawn = "predicted for a new level, drawn from the distribution of levels."
+                level = f"a level of {factor.name!r} that the fitted rows do not have"
+                found.append(f"{words(unknown, 'has', 'have')} {level}: {drawn}")
         return found
 
     def rows(self) -> list[tuple[str, str, str]]:
         """Return name, kind and treatment of each column of the file."""
         used = [(feature.name, feature.kind, feature.treatment) for feature in self.features]
-        used += [
-            (factor.name, "grouping", f"{counted(len(factor.levels), 'level')}")
-            for factor in dict.fromkeys(self.factors)
-        ]
+        used += [(one.name, "grouping", counted(len(one.levels), "level")) for one in dict.fromkeys(self.factors)]
         used += [(name, role, "no predictor") for role, name in self.roles.given.items()]
         return used + [(name, "dropped", reason) for name, reason in self.dropped]
 
 
-def _require_finite(table: DataTable, formula: FormulaDesign, X: np.ndarray) -> None:
-    bad = ~np.isfinite(X)
-    if not bad.any():
-        return
-    row, column = np.argwhere(bad)[0]
-    mask = np.arange(len(X)) == row
-    term = formula.sources[column]
-    values = [
-        f"{name} = {table.columns[name].iloc[row]}"
-        for name in formula.columns
-        if name in term and name in table.columns
-    ]
-    raise InvalidInput(
-        f"{table.path}, {table.place(mask)}: `{term}` is {X[row, column]:g} there{f' ({listed(values, 3)})' if values else ''}, "
-        f"and in {counted(int(bad.any(axis=1).sum()), 'row')} altogether. Change the term, as in log1p(x), or remove those rows."
-    )
-
-
 def _fill(feature: NumericColumn | CategoricalColumn, table: DataTable, missing: np.ndarray) -> Any:
-    """Return what replaces the missing values; raise where they are refused."""
-    require(
-        feature.fill is not None,
-        f"{table.path}: column {feature.name!r} lacks {counted(int(missing.sum()), 'value')}, the first at "
-        f"{table.place(missing)}. Fill them in, remove those rows, or fit with `--impute`.",
-    )
+    lacks = f"{table.path}: column {feature.name!r} lacks {counted(int(missing.sum()), 'value')}"
+    remedy = "Fill them in, remove those rows, or fit with `--impute`."
+    require(feature.fill is not None, f"{lacks}, the first at {table.place(missing)}. {remedy}")
     return feature.fill

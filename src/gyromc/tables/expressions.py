@@ -1,14 +1,11 @@
-"""Which expressions a formula may hold: a fixed list of functions, arithmetic and columns. Nothing else is ever evaluated.
-
-Input: the text of one factor of a formula, such as `bs(age, 4)`. Output: the columns that it reads, or `InvalidInput`.
-"""
+"""Which expressions a formula may hold: columns, numbers, arithmetic and a fixed list of functions. Nothing else is evaluated."""
 
 import ast
 import functools
 import re
 from collections.abc import Collection, Mapping
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -16,23 +13,12 @@ from gyromc.checks import require
 from gyromc.errors import InvalidInput
 from gyromc.show.numbers import did_you_mean
 
-ELEMENTWISE = {
-    "log": np.log,
-    "log2": np.log2,
-    "log10": np.log10,
-    "log1p": np.log1p,
-    "exp": np.exp,
-    "sqrt": np.sqrt,
-    "abs": np.abs,
-}
-"""Functions of one column or of arithmetic with columns."""
+ELEMENTWISE = {name: getattr(np, name) for name in ("log", "log2", "log10", "log1p", "exp", "sqrt", "abs")}
 BASES = {"poly": ("degree",), "bs": ("df", "degree", "knots"), "ns": ("df", "knots")}
 """Functions that make several columns out of one, and the arguments that follow it."""
 FUNCTIONS = (*ELEMENTWISE, "center", "scale", *BASES, "I", "C", "offset")
 MOST_COLUMNS = 50  # of a basis
 MOST_POWER = 20
-ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow, ast.UAdd, ast.USub)
-COMPARISONS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
 HINTS = {
     "s(": "For a curve write bs(…, 4).",
     "te(": "For a curve write bs(…, 4).",
@@ -55,160 +41,130 @@ def functions() -> Mapping[str, Any]:
     def ns(x, df=None, knots=None, _state: Any = None):
         return cubic_spline(x, df=df, knots=knots, constraints="center", extrapolation="extend", _state=_state)
 
-    def identity(x):
-        return x.astype(float)  # so that a comparison becomes 0 and 1
-
+    identity = lambda x: x.astype(float)  # so that a comparison becomes 0 and 1
     known = {"center": center, "scale": scale, "poly": poly, "bs": bs, "ns": ns, "I": identity}
     return {**ELEMENTWISE, **known, "np": SimpleNamespace(**ELEMENTWISE)}
 
 
 def columns_of(expression: str, known: Collection[str]) -> tuple[str, ...]:
     """Return the columns that an expression reads; raise unless it holds only columns, numbers, arithmetic and `FUNCTIONS`."""
-    text, quoted = unquoted(expression)
-    checker = _Checker(expression, known, quoted)
-    checker.check(_tree(text, expression), outermost=True)
-    require(checker.found, f"`{expression}` in the formula reads no column. Leave it out.")
-    return tuple(dict.fromkeys(checker.found))
+    where = f"`{expression}` in the formula"
+    tree, quoted = _tree(expression)
+    found: dict[str, None] = {}
+    waiting = [tree]
+    while waiting:
+        node = waiting.pop(0)
+        inside: list[ast.expr] = []
+        match node:
+            case ast.Name(id=name):
+                found[_column(quoted.get(name, name), known)] = None
+            case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
+                require(abs(value) < 1e15, f"{where}: {value:g} is too large a number.")
+            case ast.BinOp(left=left, op=ast.Pow(), right=right):
+                power = _number(right)
+                good = power is not None and 0 < abs(power) <= MOST_POWER
+                require(good, f"{where}: a power is a number of at most {MOST_POWER}, such as I(x**2).")
+                inside = [left]
+            case ast.UnaryOp(op=ast.UAdd() | ast.USub(), operand=operand):
+                inside = [operand]
+            case ast.BinOp(left=left, op=ast.Add() | ast.Sub() | ast.Mult() | ast.Div(), right=right):
+                inside = [left, right]
+            case ast.Compare(
+                left=left,
+                ops=[ast.Lt() | ast.LtE() | ast.Gt() | ast.GtE() | ast.Eq() | ast.NotEq()],
+                comparators=[right],
+            ):
+                inside = [left, right]
+            case ast.Call():
+                inside = [_argument(node, where, known, outermost=node is tree)]
+            case _:
+                _refuse(where, ast.unparse(node))
+        waiting = [*inside, *waiting]
+    require(found, f"{where} reads no column. Leave it out.")
+    return tuple(found)
 
 
 def special_call(expression: str) -> tuple[str, str] | None:
     """Return "C" and the column of `C(column)`, "offset" and what is inside `offset(…)`, or None for anything else."""
-    text, quoted = unquoted(expression)
-    tree = _tree(text, expression)
-    name = tree.func.id if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) else ""
-    if not isinstance(tree, ast.Call) or name not in ("C", "offset"):
-        return None
-    only = tree.args[0] if len(tree.args) == 1 and not tree.keywords else None
-    if name == "C" and not isinstance(only, ast.Name):
-        remedy = "write `C(column)`, and choose its reference with `--reference COLUMN=LEVEL`"
-        raise InvalidInput(f"`{expression}` in the formula: {remedy}.")
+    tree, quoted = _tree(expression)
+    match tree:
+        case ast.Call(func=ast.Name(id="C" | "offset" as name), args=args, keywords=keywords):
+            pass
+        case _:
+            return None
+    only = args[0] if len(args) == 1 and not keywords else None
+    where = f"`{expression}` in the formula"
+    remedy = f"{where}: write `C(column)`, and choose its reference with `--reference COLUMN=LEVEL`."
+    require(name != "C" or isinstance(only, ast.Name), remedy)
     if only is None:
-        raise InvalidInput(
-            f"`{expression}` in the formula: `offset` takes one expression, such as offset(log(exposure))."
-        )
+        raise InvalidInput(f"{where}: `offset` takes one expression, such as offset(log(exposure)).")
     inside = ast.unparse(only)
     for placeholder, column in quoted.items():
         inside = inside.replace(placeholder, column if name == "C" else f"`{column}`")
     return name, inside
 
 
-def unquoted(expression: str) -> tuple[str, dict[str, str]]:
-    """Return an expression with a placeholder for each name in backticks, and the names."""
+def _tree(expression: str) -> tuple[ast.expr, dict[str, str]]:
+    """An expression as a tree with a placeholder for each name in backticks, and these names."""
     quoted: dict[str, str] = {}
 
     def place(match: re.Match[str]) -> str:
         quoted[f"quoted_{len(quoted)}_"] = match[1]
         return f"quoted_{len(quoted) - 1}_"
 
-    return re.sub("`([^`]+)`", place, expression), quoted
-
-
-def _tree(text: str, expression: str) -> ast.expr:
+    text = re.sub("`([^`]+)`", place, expression).strip()
     try:
-        return ast.parse(text.strip(), mode="eval").body
+        return ast.parse(text, mode="eval").body, quoted
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise InvalidInput(
-            f"`{expression}` in the formula cannot be read. Put names with blanks or signs in backticks: `my column`."
-        ) from None
+        remedy = "Put names with blanks or signs in backticks: `my column`."
+        raise InvalidInput(f"`{expression}` in the formula cannot be read. {remedy}") from None
 
 
-class _Checker:
-    """Walks over the tree of an expression; `found` are the columns in it."""
+def _column(name: str, known: Collection[str]) -> str:
+    if name not in known:
+        require(name not in FUNCTIONS, f"`{name}` in the formula is a function: write {name}(column).")
+        hint = did_you_mean(name, sorted(known), "Columns:")
+        raise InvalidInput(f"The formula uses {name!r}, which is no column of the data. {hint}")
+    return name
 
-    def __init__(self, text: str, known: Collection[str], quoted: Mapping[str, str]):
-        self.text, self.known, self.quoted = text, known, quoted
-        self.found: list[str] = []
 
-    def check(self, node: ast.expr, outermost: bool = False) -> None:
-        match node:
-            case ast.Name(id=name):
-                self._column(self.quoted.get(name, name))
-            case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
-                require(abs(value) < 1e15, f"`{self.text}` in the formula: {value:g} is too large a number.")
-            case ast.UnaryOp(op=op, operand=inside) if isinstance(op, ARITHMETIC):
-                self.check(inside)
-            case ast.BinOp(left=left, op=op, right=right) if isinstance(op, ARITHMETIC):
-                self.check(left)
-                power = _number(right) if isinstance(op, ast.Pow) else None
-                require(
-                    not isinstance(op, ast.Pow) or (power is not None and 0 < abs(power) <= MOST_POWER),
-                    f"`{self.text}` in the formula: a power is a number of at most {MOST_POWER}, such as I(x**2).",
-                )
-                self.check(right)
-            case ast.Compare(left=left, ops=[op], comparators=[right]) if isinstance(op, COMPARISONS):
-                self.check(left)
-                self.check(right)
-            case ast.Call():
-                self._function(node, outermost)
-            case _:
-                self._refuse(ast.unparse(node))
+def _argument(node: ast.Call, where: str, known: Collection[str], outermost: bool) -> ast.expr:
+    """Check the call of a function; return its first argument."""
+    match node.func:
+        case ast.Attribute(value=ast.Name(id="np"), attr=name) if name in ELEMENTWISE:
+            pass
+        case ast.Name(id=name) if name in FUNCTIONS:
+            require(name not in known, f"The column {name!r} is also a function of the formula. Rename it.")
+        case func:
+            _refuse(where, f"{ast.unparse(func)}(…)")
+    require(name != "C", f"{where}: `C` stands alone: C(column).")
+    require(name != "offset", f"{where}: `offset` stands as a term of its own: offset(log(exposure)).")
+    if name not in BASES:
+        require(len(node.args) == 1 and not node.keywords, f"{where}: `{name}` takes one column or expression.")
+        return node.args[0]
+    require(outermost, f"{where}: `{name}` makes several columns and must be the outermost function.")
+    takes = BASES[name]
+    good = node.args and len(node.args) - 1 <= len(takes) and all(k.arg in takes for k in node.keywords)
+    require(good, f"{where}: `{name}` takes a column, then {', '.join(takes)}.")
+    given = dict(zip(takes, node.args[1:], strict=False)) | {str(k.arg): k.value for k in node.keywords}
+    for key, value in given.items():
+        if key == "knots":
+            good = isinstance(value, ast.List | ast.Tuple) and None not in map(_number, value.elts)
+            wanted = "a list of numbers, such as knots=[10, 20]"
+        else:
+            good = isinstance(value, ast.Constant) and type(value.value) is int and 1 <= value.value <= MOST_COLUMNS
+            wanted = f"a whole number from 1 to {MOST_COLUMNS}"
+        require(good, f"{where}: `{key}` is {wanted}.")
+    require(given, f"{where}: say how many columns, such as {name}({ast.unparse(node.args[0])}, 4).")
+    return node.args[0]
 
-    def _column(self, name: str) -> None:
-        if name not in self.known:
-            if name in FUNCTIONS:
-                raise InvalidInput(f"`{name}` in the formula is a function: write {name}(column).")
-            hint = did_you_mean(name, sorted(self.known), "Columns:")
-            raise InvalidInput(f"The formula uses {name!r}, which is no column of the data. {hint}")
-        self.found.append(name)
 
-    def _function(self, node: ast.Call, outermost: bool) -> None:
-        name = self._name(node.func)
-        if name in BASES:
-            self._basis(name, node, outermost)
-            return
-        if name in ("C", "offset"):
-            where = "alone: C(column)" if name == "C" else "as a term of its own: offset(log(exposure))"
-            raise InvalidInput(f"`{self.text}` in the formula: `{name}` stands {where}.")
-        require(
-            len(node.args) == 1 and not node.keywords,
-            f"`{self.text}` in the formula: `{name}` takes one column or expression.",
-        )
-        self.check(node.args[0])
-
-    def _name(self, func: ast.expr) -> str:
-        """The name of a function of the list; `np.log` is read as `log`."""
-        if isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name) and func.value.id == "np":
-            if func.attr in ELEMENTWISE:
-                return func.attr
-        elif isinstance(func, ast.Name) and func.id in FUNCTIONS:
-            require(
-                func.id not in self.known,
-                f"The data has a column {func.id!r}, which is also a function of the formula. Rename the column.",
-            )
-            return func.id
-        return self._refuse(f"{ast.unparse(func)}(…)")
-
-    def _basis(self, name: str, node: ast.Call, outermost: bool) -> None:
-        require(
-            outermost,
-            f"`{self.text}` in the formula: `{name}` makes several columns and must be the outermost function.",
-        )
-        takes = BASES[name]
-        require(
-            node.args and len(node.args) - 1 <= len(takes) and all(k.arg in takes for k in node.keywords),
-            f"`{self.text}` in the formula: `{name}` takes a column, then {', '.join(takes)}.",
-        )
-        self.check(node.args[0])
-        given = dict(zip(takes, node.args[1:], strict=False)) | {str(k.arg): k.value for k in node.keywords}
-        for key, value in given.items():
-            if key == "knots":
-                good = isinstance(value, ast.List | ast.Tuple) and None not in map(_number, value.elts)
-                takes_it = "a list of numbers, such as knots=[10, 20]"
-            else:
-                good = isinstance(value, ast.Constant) and type(value.value) is int and 1 <= value.value <= MOST_COLUMNS
-                takes_it = f"a whole number from 1 to {MOST_COLUMNS}"
-            require(good, f"`{self.text}` in the formula: `{key}` is {takes_it}.")
-        require(
-            given,
-            f"`{self.text}` in the formula: say how many columns, such as {name}({ast.unparse(node.args[0])}, 4).",
-        )
-
-    def _refuse(self, what: str) -> str:
-        hint = next((f" {hint}" for sign, hint in HINTS.items() if what.startswith(sign)), "")
-        raise InvalidInput(
-            f"`{self.text}` in the formula: {what} is not allowed.{hint} A formula may use columns, numbers, "
-            f"arithmetic inside I(…), and the functions {', '.join(FUNCTIONS)}."
-        )
+def _refuse(where: str, what: str) -> NoReturn:
+    hint = next((f" {hint}" for sign, hint in HINTS.items() if what.startswith(sign)), "")
+    raise InvalidInput(
+        f"{where}: {what} is not allowed.{hint} A formula may use columns, numbers, arithmetic inside I(…), and the "
+        f"functions {', '.join(FUNCTIONS)}."
+    )
 
 
 def _number(node: ast.expr) -> float | None:

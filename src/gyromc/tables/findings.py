@@ -1,12 +1,8 @@
-"""The findings of a `Fit` as plain values: the parts of fit.json and the rows of its tables.
-
-Posterior standard deviation, Monte Carlo error and step-size bias are separate everywhere. With the coefficients come the model
-in sentences, diagnostics of the computation, ratios and contrasts, and robust standard deviations.
-"""
+"""The findings of a `Fit` as plain values: the parts of fit.json and the rows of its tables."""
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +12,15 @@ from scipy import special
 from gyromc.regression.adequacy.assess import held_out_coverage
 from gyromc.regression.adequacy.laws import averaged, distribution
 from gyromc.regression.draws import Predictive
-from gyromc.regression.fit import Coefficient, Fit
+from gyromc.regression.fit import Coefficient, Fit, robust_sd
 from gyromc.regression.problem import GroupTerm, settable
-from gyromc.regression.robust import robust_sd
 from gyromc.regression.scores import calibration_of_classes, calibration_of_intervals, class_scores, number_scores
+from gyromc.regression.standardised import INTERCEPT_SCALE, Units
 from gyromc.show.numbers import counted, duration, listed, readable
 from gyromc.show.pages import machine
 from gyromc.tables.datatable import DataTable
 from gyromc.tables.effects import group_words
-from gyromc.tables.encoding import DesignRows, Encoding
+from gyromc.tables.encoding import CategoricalColumn, DesignRows, Encoding
 from gyromc.tables.preparation import Prepared
 from gyromc.targets.families import FAMILIES, NormalNoise
 from gyromc.targets.likelihoods import ResponseKind
@@ -39,9 +35,9 @@ def model_words(prepared: Prepared, prior_scale: float, noise_scale: float | Non
     words = family.words
     of_target = " and of the target" if family.measured else ""
     of_classes = ", for the difference of two classes" if family.vector else ""
-    change, noise = words.of.format_map(fill), None
+    change, noise = words.effect.of.format_map(fill), None
     title, sentence = group_words(groups)
-    categories = any(feature.kind == "categorical" for feature in prepared.encoding.features)
+    categories = any(isinstance(feature, CategoricalColumn) for feature in prepared.encoding.features)
     levels = "; that of a category is against its column's reference" if categories else ""
     if noise_scale is not None:
         size = readable(noise_scale, 4)
@@ -55,7 +51,7 @@ def model_words(prepared: Prepared, prior_scale: float, noise_scale: float | Non
         "reason": response.reason,
         "sentence": f"{words.sentence.format_map(fill)}{sentence}",
         "reading": f"A coefficient is the change of {change} for one unit more of its column, the others unchanged{levels}.",
-        "effect": words.effect.format_map(fill),
+        "effect": words.effect.label.format_map(fill),
         "noise": noise,
         "noise_scale": noise_scale,
         "prior": f"Prior: N(0, {prior_scale:g}²) for a coefficient per standard deviation of its column{of_target}{of_classes}; "
@@ -75,9 +71,8 @@ def prior_words(family: str, groups: Sequence[GroupTerm], asked: Mapping[str, Pr
         sentences.append("The logarithm of sigma: uniform.")
     if groups:
         of_target = " and of the target" if known.measured else ""
-        sentences.append(
-            f"Standard deviations of groups: exponential with mean 1 per standard deviation of their column{of_target}."
-        )
+        mean = f"mean 1 per standard deviation of their column{of_target}"
+        sentences.append(f"Standard deviations of groups: exponential with {mean}.")
         if any(len(group.columns) > 1 for group in groups) and "cor" not in asked:
             sentences.append("Correlations of groups: LKJ(2).")
     texts = [f"{name} {prior}" for name, prior in asked.items()]
@@ -86,31 +81,25 @@ def prior_words(family: str, groups: Sequence[GroupTerm], asked: Mapping[str, Pr
     return " ".join(sentences)
 
 
-MOST_ERROR = 0.15  # of a posterior standard deviation: a 95 % interval with such an error or bias still covers 94.5 %
+MOST_ERROR = 0.15  # of a posterior standard deviation: a 95 % interval with such an error still covers 94.5 %
 MANY = 1e6  # independent draws, beyond which their number says nothing more
 CHANCE = 0.001  # of a false alarm, over all coefficients
 
 
 def checkup(fit: Fit, X: np.ndarray, prior_scale: float) -> list[dict[str, Any]]:
     """Check a fit to the design matrix X; return dictionaries with `name`, `good` and `sentence`."""
-    error, worst = _largest(fit, lambda c: c.std_error)
+    error, worst = max(((c.std_error / max(c.sd, 1e-300), c) for c in fit.coefficients), key=lambda pair: pair[0])
     size = f"; effective sample size {readable(worst.ess, 2)}" if worst.ess < MANY else ""
     errors = f"at most {100 * error:.2g} % of a posterior standard deviation ({label(worst)}){size}."
-    bias, worst = _largest(fit, lambda c: abs(c.bias))
-    biases = (
-        f"at most {100 * bias:.1f} % of a posterior sd ({label(worst)}), as the tuning estimates it; not subtracted."
-    )
     scale = dict(zip(fit.names, X.std(axis=0) / fit.posterior.units.y_scale, strict=True))
     vague = [c.name for c in fit.coefficients if c.name in scale and c.sd * scale[c.name] > 0.5 * prior_scale]
+    names = listed(list(dict.fromkeys(vague)), 5)
     prior = "the data narrow every coefficient to less than half its prior."
-    if vague:
-        names = listed(list(dict.fromkeys(vague)), 5)
-        prior = f"the data hardly inform {names}: the classes are separated, or columns are collinear."
+    prior = f"the data hardly inform {names}: the classes are separated, or columns are collinear." if vague else prior
     count, more = len(fit.coefficients), "Pass `--effort thorough`."
     rows = f"{counted(len(X), 'row')} for {counted(count, 'coefficient')}."
     return [
         _check("Monte Carlo error", error < MOST_ERROR, errors if error else "none: the means are integrals.", more),
-        _check("step-size bias", bias < MOST_ERROR, biases if bias else "none.", more),
         *([] if fit.account is None else [_halves(fit)]),
         _check("weight of the prior", not vague, prior, "Compare with another `--prior-scale`."),
         _check("rows per coefficient", len(X) >= 5 * count, rows, "Intervals are wide and depend on the prior."),
@@ -124,11 +113,6 @@ def _check(name: str, good: bool, sentence: str, remedy: str) -> dict[str, Any]:
 def label(c: Coefficient) -> str:
     """Return the name of a coefficient, after its class where there are several."""
     return c.name if c.output is None else f"{c.output}: {c.name}"
-
-
-def _largest(fit: Fit, size: Callable[[Coefficient], float]) -> tuple[float, Coefficient]:
-    """The largest error of a kind, in posterior standard deviations, and its coefficient."""
-    return max(((size(c) / max(c.sd, 1e-300), c) for c in fit.coefficients), key=lambda pair: pair[0])
 
 
 def _halves(fit: Fit) -> dict[str, Any]:
@@ -149,47 +133,29 @@ def _halves(fit: Fit) -> dict[str, Any]:
         f"({label(fit.coefficients[worst])}; chance allows {limit:.1f}). R-hat is at most {r_hat:.2f}; {half} independent draws "
         f"in each half would show {expected:.2f}."
     )
-    return _check(
-        "agreement of the chains", z[worst] < limit, text, "The start is still visible: pass `--effort thorough`."
-    )
+    remedy = "The start is still visible: pass `--effort thorough`."
+    return _check("agreement of the chains", z[worst] < limit, text, remedy)
 
 
 def robust_findings(fit: Fit, rows: DesignRows, y: np.ndarray, cluster: str | None) -> dict[str, Any]:
     """Return the robust sd and interval of each coefficient, with a sentence on how to read them."""
     deviations = robust_sd(fit, rows.X, y, rows.clusters, rows.weights, **rows.beside())
-    found = [
-        {
-            "name": c.name,
-            "sd": float(s),
-            "interval_95": [c.mean - 1.96 * float(s), c.mean + 1.96 * float(s)],
-            "ratio": float(s) / c.sd,
-        }
-        for c, s in zip(fit.coefficients, deviations, strict=True)
-    ]
+    found = []
+    for c, s in zip(fit.coefficients, map(float, deviations), strict=True):
+        interval = [c.mean - 1.96 * s, c.mean + 1.96 * s]
+        found.append({"name": c.name, "sd": s, "interval_95": interval, "ratio": s / c.sd})
     of = f" with clusters {cluster!r} ({len(np.unique(rows.clusters))} of them)" if rows.clusters is not None else ""
-    sentence = (
-        f"Sandwich standard deviations{of}: valid also where the variance of y is not the model's. Where they are much larger "
-        "than the model's (a ratio far above 1), the model's intervals are too narrow."
-    )
+    ratio = "Where they are much larger than the model's (a ratio far above 1), the model's intervals are too narrow."
+    sentence = f"Sandwich standard deviations{of}: valid also where the variance of y is not the model's. {ratio}"
     return {"coefficients": found, "cluster": cluster, "sentence": sentence}
 
 
 Rows = tuple[list[str], list[list[Any]]]
 TRACED, TRACE_CHAINS = 4, 4
 AT_ONCE = 500  # rows whose predictive mixtures are held at a time
-COEFFICIENT_COLUMNS = {
-    "name": "name",
-    "class": "output",
-    "mean": "mean",
-    "sd": "sd",
-    "low_95": "low",
-    "high_95": "high",
-    "monte_carlo_error": "std_error",
-    "step_size_bias": "bias",
-    "sd_error": "sd_error",
-    "low_error": "low_error",
-    "high_error": "high_error",
-}
+RENAMED = {"class": "output", "low_95": "low", "high_95": "high", "monte_carlo_error": "std_error"}
+NAMES = ("name", "class", "mean", "sd", "low_95", "high_95", "monte_carlo_error")
+COEFFICIENT_COLUMNS = {name: RENAMED.get(name, name) for name in NAMES}
 """The columns of coefficients.csv, and the attributes of a `Coefficient` that they show."""
 
 
@@ -203,22 +169,16 @@ def results(fit: Fit, prepared: Prepared, prior_scale: float) -> dict[str, Any]:
             scale = scales[c.name]
             row["standardised"] = {"mean": scale * c.mean, "interval_95": [scale * c.low, scale * c.high]}
     slopes = [c for c in rows if c["name"] != "intercept"]
+    sure = sum(c["interval_95"][0] > 0 or c["interval_95"][1] < 0 for c in slopes)
+    data = {"file": Path(table.path).name, "path": table.path, "rows": table.num_rows}
     return {
-        "data": {
-            "file": Path(table.path).name,
-            "path": table.path,
-            "rows": table.num_rows,
-            "predictors": len(encoding.names),
-        },
+        "data": {**data, "predictors": len(encoding.names)},
         "model": model_words(prepared, prior_scale, fit.noise_scale),
         "encoding": {**dataclasses.asdict(encoding), "notes": []},  # nothing notes rows here; schema 1 has the key
         "columns": encoding.rows(),
         "coefficients": rows,
         "parameters": [_row(c) for c in fit.auxiliary],
-        "summary": {
-            "coefficients": len(slopes),
-            "sure": sum(c["interval_95"][0] > 0 or c["interval_95"][1] < 0 for c in slopes),
-        },
+        "summary": {"coefficients": len(slopes), "sure": sure},
         "sampler": _sampler(fit),
         "checks": checkup(fit, X, prior_scale),
         "trace": _trace(fit, rows),
@@ -227,19 +187,9 @@ def results(fit: Fit, prepared: Prepared, prior_scale: float) -> dict[str, Any]:
 
 
 def _row(c: Coefficient) -> dict[str, Any]:
-    return {
-        "label": label(c),
-        "name": c.name,
-        "class": c.output,
-        "mean": c.mean,
-        "sd": c.sd,
-        "interval_95": [c.low, c.high],
-        "std_error": c.std_error,
-        "bias": c.bias,
-        "sd_error": c.sd_error,
-        "interval_std_error": [c.low_error, c.high_error],
-        "effective_size": c.ess if math.isfinite(c.ess) else None,
-    }
+    same = {name: getattr(c, name) for name in ("name", "mean", "sd", "std_error")}
+    size = c.ess if math.isfinite(c.ess) else None
+    return {"label": label(c), "class": c.output, **same, "interval_95": [c.low, c.high], "effective_size": size}
 
 
 def coefficient_table(fit: Fit, robust: dict[str, Any] | None) -> Rows:
@@ -261,31 +211,24 @@ def held_out(fit: Fit, encoding: Encoding, rows: DesignRows, y: np.ndarray, trai
     mean = fit.predict(X, **beside).mean
     covered = held_out_coverage(fit.posterior, X, y, beside, weights=rows.weights)
     if encoding.response.classes:
-        p = _probabilities(mean)
+        p, baseline = _probabilities(mean), "how frequent the classes are"
         scores, calibration = class_scores(p, y, train), calibration_of_classes(p, y)
-        baseline = "how frequent the classes are"
     else:
         counts = fit.posterior.likelihood.response is ResponseKind.COUNTS
+        baseline = "the mean count" if counts else "mean and standard deviation"
         scores = number_scores(mean, fit.posterior.log_densities(X, y, **beside), y, train, counts)
         parts = [averaged(distribution(law, y[some])) for some, law in _laws(fit.posterior, rows)]
         calibration = calibration_of_intervals(*np.concatenate(parts, axis=1))
-        baseline = "the mean count" if counts else "mean and standard deviation"
-    return {
-        "rows": int(y.size),
-        "trained_on": int(train.size),
-        "baseline": f"{baseline} in the training rows",
-        "scores": [{**s.to_dict(), "verdict": _verdict(s)} for s in scores],
-        "calibration": calibration,
-        "coverage": covered and {"share": covered.statistic, "p": covered.p, "large": covered.large, **covered.details},
-    }
-
-
-def _verdict(score) -> str:
-    """Judge the model against its baseline, at two standard errors of the paired difference."""
-    gain = score.difference if score.better == "higher" else -score.difference
-    if not math.isfinite(score.difference_std_error) or abs(gain) <= 2 * score.difference_std_error:
-        return "not clearly better" if gain >= 0 else "not clearly worse"
-    return "better" if gain > 0 else "worse"
+    judged = []
+    for score in scores:
+        # against the baseline, at two standard errors of the paired difference
+        gain, error = score.difference * (1 if score.better == "higher" else -1), score.difference_std_error
+        clear = math.isfinite(error) and abs(gain) > 2 * error
+        side = "better" if gain > 0 or (gain == 0 and not clear) else "worse"
+        judged.append({**score.to_dict(), "verdict": side if clear else f"not clearly {side}"})
+    said = {"rows": int(y.size), "trained_on": int(train.size), "baseline": f"{baseline} in the training rows"}
+    coverage = covered and {"share": covered.statistic, "p": covered.p, "large": covered.large, **covered.details}
+    return {**said, "scores": judged, "calibration": calibration, "coverage": coverage}
 
 
 def _probabilities(mean: np.ndarray) -> np.ndarray:
@@ -345,16 +288,10 @@ def part(file: str, encoding: Encoding, table: Rows, fitted: int, new: bool) -> 
         cells = [dict(zip(columns, row, strict=True)) for row in first]
         first = [[*(c[n] for n in kept), *(c[f"{kind}[{c['predicted']}]"] for kind in kinds)] for c in cells]
         columns = [*kept, *kinds]
-    return {
-        "title": f"Predictions for {counted(len(rows), 'new row' if new else 'held-out row')}",
-        "file": file,
-        "sentence": f"From the fit to {counted(fitted, 'row')}{'' if new else ' that did not include them'}.",
-        "what": what,
-        "noise_shown": "noise" in columns,
-        "rows": len(rows),
-        "columns": columns,
-        "first": first,
-    }
+    title = f"Predictions for {counted(len(rows), 'new row' if new else 'held-out row')}"
+    sentence = f"From the fit to {counted(fitted, 'row')}{'' if new else ' that did not include them'}."
+    about = {"title": title, "file": file, "sentence": sentence, "what": what, "noise_shown": "noise" in columns}
+    return {**about, "rows": len(rows), "columns": columns, "first": first}
 
 
 def _sampler(fit: Fit) -> dict[str, Any]:
@@ -373,8 +310,65 @@ def _trace(fit: Fit, rows: list[dict[str, Any]]) -> dict[str, Any]:
         return {"steps": [], "parameters": []}
     slopes = [i for i, c in enumerate(rows) if c["name"] != "intercept"]
     slopes.sort(key=lambda i: -abs(rows[i]["mean"]) / max(rows[i]["sd"], 1e-300))
-    parameters = [
-        {"label": rows[i]["label"], "chains": np.round(draws[:TRACE_CHAINS, :, i], 9).tolist()}
-        for i in [*(i for i, c in enumerate(rows) if c["name"] == "intercept"), *slopes][:TRACED]
-    ]
+    kept = [*(i for i, c in enumerate(rows) if c["name"] == "intercept"), *slopes][:TRACED]
+    chains = {i: np.round(draws[:TRACE_CHAINS, :, i], 9).tolist() for i in kept}
+    parameters = [{"label": rows[i]["label"], "chains": chains[i]} for i in kept]
     return {"steps": list(range(draws.shape[1])), "parameters": parameters}
+
+
+FIRST_ROWS = 5
+
+
+def explained(prepared: Prepared, prior_scale: float) -> dict[str, Any]:
+    """Return what `gyromc fit --explain` shows: each column of X with its coding, range and prior; group terms; first rows."""
+    encoding, rows, y = prepared.encoding, prepared.rows, prepared.y
+    response, scaled = encoding.response, y if FAMILIES[encoding.response.model].measured else None
+    units = Units.of(rows.X, scaled, prior_scale, encoding.intercept, weights=rows.weights)
+    deviations = prior_scale * units.y_scale / units.scale
+    usual = f"normal({units.y_center:.4g}, {INTERCEPT_SCALE * units.y_scale:.4g})"
+
+    def prior(usual: str, *names: str) -> str:
+        asked = [prepared.priors[name] for name in names if name in prepared.priors]
+        return f"{asked[0]}, asked for" if asked else usual
+
+    columns = []
+    for (name, source), values, deviation in zip(encoding.sources.items(), rows.X.T, deviations, strict=True):
+        size = {"least": float(values.min()), "mean": float(values.mean()), "most": float(values.max())}
+        coding, law = _coding(encoding, source), prior(f"normal(0, {deviation:.4g})", name)
+        columns.append({"name": name, "source": source, "coding": coding, **size, "prior": law})
+    groups = []
+    for group in rows.groups:
+        names, levels = list(group.columns), group.levels
+        laws = [f"{name}: {prior('the default', name, group.name, 'sd')}" for name in group.names[: len(names)]]
+        laws += [f"correlations: {prior('lkj(2)', f'cor({group.name})', 'cor')}"] if len(names) > 1 else []
+        about = {"name": group.name, "columns": names, "levels": len(levels), "first": list(levels[:5])}
+        groups.append({**about, "prior": "; ".join(laws)})
+    observed = y[:FIRST_ROWS].tolist()
+    return {
+        "file": prepared.table.path,
+        "rows": len(rows),
+        "target": response.name,
+        "family": response.model,
+        "reason": response.reason,
+        "classes": list(response.classes),
+        "formula": None if encoding.formula is None else encoding.formula.text,
+        "intercept": f"{prior(usual, 'intercept')} at the columns' means" if encoding.intercept else None,
+        "columns": columns,
+        "groups": groups,
+        "other": encoding.roles.given,
+        "offset": None if rows.offset is None else rows.offset[:FIRST_ROWS].tolist(),
+        "first_rows": (rows.X[:FIRST_ROWS] + 0.0).tolist(),
+        "lines": prepared.table.lines[:FIRST_ROWS].tolist(),
+        "observed": [response.classes[int(v)] for v in observed] if response.classes else observed,
+        "further": prior_words(response.model, rows.groups, prepared.priors),
+        "notes": prepared.notes,
+    }
+
+
+def _coding(encoding: Encoding, source: str) -> str:
+    kinds = {feature.name: feature for feature in encoding.features}
+    crossed = [kinds.get(part) for part in ([source] if encoding.formula is None else source.split(":"))]
+    levels = [one for one in crossed if isinstance(one, CategoricalColumn)]
+    names = ["" if encoding.formula is None else f"{one.name}: " for one in levels]
+    coding = [f"{name}0 or 1, against {one.reference!r}" for name, one in zip(names, levels, strict=True)]
+    return "; ".join(coding) or ("as it is" if source in kinds else "computed")

@@ -1,12 +1,4 @@
-"""A model formula in R's notation, and the matrix that it makes of columns.
-
-Input: text such as `y ~ x * z + bs(age, 4) + (1 + time | subject) + offset(log(exposure))`. Output: a `Formula`: response, terms,
-offsets and group terms; no data yet. The parser and the expansion of `*`, `:`, `/`, `**` and `-` are formulaic's; group terms are
-split off before, and every factor is checked (`expressions`) before anything is evaluated.
-
-A `FormulaDesign` makes X of a frame of columns, numbers as arrays and categories as pandas Categoricals; the same for new rows:
-knots, means and levels are those of the fitted rows. What it remembers is plain data that JSON can hold.
-"""
+"""A model formula in R's notation, and the matrix that it makes of columns."""
 
 import copy
 import dataclasses
@@ -15,8 +7,8 @@ import itertools
 import math
 import re
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -39,14 +31,8 @@ def formulaic_module() -> Any:
     return formulaic
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Terms:
-    """Terms that make columns of a matrix, as formulaic knows them.
-
-    - `terms`: formulaic's terms, `C(column)` replaced by the column; without the intercept.
-    - `intercept`: whether there is one.
-    - `columns`: all columns that are read; `categorical`: those in `C(…)`; `numeric`: those inside other functions.
-    """
+class Terms(NamedTuple):
+    """Terms that make columns of a matrix, as formulaic knows them: `C(column)` replaced by the column, no intercept."""
 
     terms: tuple[Any, ...]
     intercept: bool
@@ -55,18 +41,15 @@ class Terms:
     numeric: tuple[str, ...]
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class GroupPart:
+class GroupPart(NamedTuple):
     """`(terms | factor)`: each level of the grouping columns has its own deviation; `correlated` is False for `||`."""
 
-    text: str
     factor: tuple[str, ...]
     terms: Terms
     correlated: bool
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Expression:
+class Expression(NamedTuple):
     """An expression of numbers, checked, and the columns that it reads."""
 
     text: str
@@ -75,11 +58,7 @@ class Expression:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Formula:
-    """A formula: its text, the response (a column or an expression of some), the common terms, group terms and offsets.
-
-    `predictors`, `grouping`: the columns that predict, and those of grouping factors; `categorical`, `numeric`: those that `C(…)`
-    makes categories, and those inside functions, which must hold numbers.
-    """
+    """A formula: the response, the common terms, group terms and offsets; and the columns of each use."""
 
     text: str
     response: Expression
@@ -96,16 +75,17 @@ def response_of(text: str) -> str:
     """Return the response of a formula as it is written, without the backticks of a name; nothing else is read."""
     require(len(text) <= LONGEST, f"The formula is {len(text)} characters long; at most {LONGEST} are read.")
     sides = _split(text, "~")
-    require(
-        len(sides) == 2 and all(map(str.strip, sides)),
-        f"A formula has one `~` between the response and the terms, as in `{EXAMPLE}`: got {text!r}.",
-    )
+    one = f"A formula has one `~` between the response and the terms, as in `{EXAMPLE}`: got {text!r}."
+    require(len(sides) == 2 and all(map(str.strip, sides)), one)
     return _unquoted(sides[0])
 
 
 def _unquoted(text: str) -> str:
-    """A name without the blanks around it and without its backticks."""
     return re.sub("^`([^`]+)`$", r"\1", text.strip())
+
+
+def _unique(names: Iterable[Any]) -> tuple[Any, ...]:
+    return tuple(dict.fromkeys(names))
 
 
 def read_formula(text: str, columns: Sequence[str]) -> Formula:
@@ -113,38 +93,31 @@ def read_formula(text: str, columns: Sequence[str]) -> Formula:
     name = response_of(text)
     response = Expression(name, (name,) if name in columns else columns_of(name, columns))
     others = [name for name in columns if name not in response.columns]
-    right = _in_python(_split(text, "~")[1], columns)
+    right = _split(text, "~")[1]
+    # R's factor(…) and as.factor(…) are C(…), and its ^ is **
+    if "factor" not in columns:
+        right = re.sub(r"(?<![\w.`])(as\.)?factor\s*\(", "C(", right)
+    powers = {place for place, letter, _ in _letters(right) if letter == "^"}
+    right = "".join("**" if place in powers else letter for place, letter in enumerate(right))
     _refuse_slips(right, response)
     rest, found = _without_groups(right)
     for part in (rest, *(inside.rpartition("|")[0].rstrip("|") for inside in found)):
-        require(
-            _most_terms(part.replace("**", "^"), len(others)) <= MOST_TERMS,
-            f"`{part.strip()}` stands for more than {MOST_TERMS:,} products of terms. Take a smaller power, or write out the "
-            "interactions that are meant.",
-        )
+        many = f"`{part.strip()}` stands for more than {MOST_TERMS:,} products of terms. Take a smaller power."
+        require(_most_terms(part.replace("**", "^"), len(others)) <= MOST_TERMS, many)
     groups = tuple(_group(inside, others, factor) for inside in found for factor in _factors(inside, others))
     terms, offsets = _terms(rest if rest.strip() else "1", others)
     every, offset = [terms, *(group.terms for group in groups)], [name for one in offsets for name in one.columns]
-    unique = lambda names: tuple(dict.fromkeys(names))
     return Formula(
         text,
         response,
         terms,
         groups,
         offsets,
-        predictors=unique([*(name for one in every for name in one.columns), *offset]),
-        grouping=unique(name for group in groups for name in group.factor),
-        categorical=unique(name for one in every for name in one.categorical),
-        numeric=unique([*(name for one in every for name in one.numeric), *offset]),
+        predictors=_unique([*(name for one in every for name in one.columns), *offset]),
+        grouping=_unique(name for group in groups for name in group.factor),
+        categorical=_unique(name for one in every for name in one.categorical),
+        numeric=_unique([*(name for one in every for name in one.numeric), *offset]),
     )
-
-
-def _in_python(text: str, columns: Collection[str]) -> str:
-    """Return terms in R's notation as formulaic reads them: C(…) for factor(…) and as.factor(…), ** for ^."""
-    if "factor" not in columns:
-        text = re.sub(r"(?<![\w.`])(as\.)?factor\s*\(", "C(", text)
-    powers = {place for place, letter, _ in _letters(text) if letter == "^"}
-    return "".join("**" if place in powers else letter for place, letter in enumerate(text))
 
 
 def _refuse_slips(text: str, response: Expression) -> None:
@@ -217,10 +190,8 @@ def _without_groups(text: str) -> tuple[str, list[str]]:
         require(set(bars) == {1}, f"`|` stands in brackets {where}, as in `{EXAMPLE}`: got {text.strip()!r}.")
         term = part.strip().removeprefix("+").strip()
         ends = [place for place, letter, depth in _letters(term) if depth == 1 and letter == ")"]
-        require(
-            term.startswith("(") and ends == [len(term) - 1],
-            f"A group term stands alone and is added with `+`, as in `{EXAMPLE}`: got {term!r}.",
-        )
+        alone = f"A group term stands alone and is added with `+`, as in `{EXAMPLE}`: got {term!r}."
+        require(term.startswith("(") and ends == [len(term) - 1], alone)
         found.append(term[1:-1])
     return kept.strip().removeprefix("+"), found
 
@@ -231,17 +202,14 @@ def _factors(inside: str, columns: Collection[str]) -> list[tuple[str, ...]]:
     for part in _split(inside.rpartition("|")[2], "/"):
         names = tuple(_unquoted(text) for text in _split(part, ":"))
         for name in names:
-            require(
-                name in columns,
-                f"The formula groups by {name!r}, which is no column that can group. Right of `|` stands a column, or several "
-                "joined by `:` or `/`; for two factors write two terms: (1 | a) + (1 | b).",
-            )
+            remedy = "Join columns by `:` or `/`; for two factors write two terms: (1 | a) + (1 | b)."
+            require(name in columns, f"The formula groups by {name!r}, which is no column that can group. {remedy}")
         found.append((*found[-1], *names) if found else names)
     return found
 
 
 def _group(inside: str, columns: Sequence[str], factor: tuple[str, ...]) -> GroupPart:
-    left, _, _ = inside.rpartition("|")
+    left = inside.rpartition("|")[0]
     correlated = not left.endswith("|")
     left = left.removesuffix("|").strip()
     require("|" not in left, f"A group term has one bar: got ({inside}).")
@@ -249,65 +217,50 @@ def _group(inside: str, columns: Sequence[str], factor: tuple[str, ...]) -> Grou
     terms, offsets = _terms(left, columns)
     require(not offsets, f"An offset cannot differ between groups: got ({inside}).")
     require(terms.terms or terms.intercept, f"The group term ({inside}) has no terms: write (1 | {factor[0]}).")
-    return GroupPart(f"({inside.strip()})", factor, terms, correlated)
+    return GroupPart(factor, terms, correlated)
 
 
-def _parsed(text: str, columns: Sequence[str]) -> list[Any]:
-    """Return formulaic's terms; this evaluates nothing."""
+def _terms(text: str, columns: Sequence[str]) -> tuple[Terms, tuple[Expression, ...]]:
+    """Read terms; return them and the offsets among them. Nothing is evaluated."""
     formulaic = formulaic_module()
     try:
-        return list(formulaic.Formula(text, _context={"__formulaic_variables_available__": list(columns)}))
+        parsed = list(formulaic.Formula(text, _context={"__formulaic_variables_available__": list(columns)}))
     except formulaic.errors.FormulaicError as error:
         message = str(error).strip().splitlines()[0]
         raise InvalidInput(f"The formula cannot be read at {text.strip()!r}: {message}") from None
     except (SyntaxError, TypeError, ValueError, KeyError, RecursionError, AttributeError):
-        raise InvalidInput(
-            f"The formula cannot be read at {text.strip()!r}. Write it as in `{EXAMPLE}`, with the functions "
-            f"{', '.join(FUNCTIONS)}."
-        ) from None
-
-
-def _terms(text: str, columns: Sequence[str]) -> tuple[Terms, tuple[Expression, ...]]:
-    """Read terms; return them and the offsets among them."""
-    formulaic = formulaic_module()
+        remedy = f"Write it as in `{EXAMPLE}`, with the functions {', '.join(FUNCTIONS)}."
+        raise InvalidInput(f"The formula cannot be read at {text.strip()!r}. {remedy}") from None
+    types, intercept = formulaic.parser.types, False
     kept, offsets, reads, categorical, numeric = [], [], [], [], []
-    intercept = False
-    for term in _parsed(text, columns):
+    for term in parsed:
         factors = [factor for factor in term.factors if factor.expr != "1"]
-        if not factors:
-            intercept = True
-            continue
+        intercept = intercept or not factors
         for i, factor in enumerate(factors):
             # What formulaic would evaluate instead of looking up a column.
             code = factor.eval_method.value == "python"
             name, inside = (code and special_call(factor.expr)) or ("", factor.expr)
             if name == "offset" and len(factors) == 1:
                 offsets.append(Expression(inside, columns_of(inside, columns)))
+                factors = []
                 break
             if name == "C":
-                factors[i] = formulaic.parser.types.Factor(inside, eval_method="lookup")
+                factors[i] = types.Factor(inside, eval_method="lookup")
                 categorical.append(inside)
             computed = code and name != "C"
             names = columns_of(factor.expr if computed else f"`{inside}`", columns)
             reads += names
             numeric += names if computed else []
-        else:
-            kept.append(formulaic.parser.types.Term(factors))
+        if factors:
+            kept.append(types.Term(factors))
     both = sorted(set(categorical) & set(numeric))
     require(not both, f"The formula uses {', '.join(map(repr, both))} as categories and as numbers. Keep one of them.")
-    unique = [tuple(dict.fromkeys(names)) for names in (reads, categorical, numeric)]
-    return Terms(tuple(dict.fromkeys(kept)), intercept, *unique), tuple(offsets)
+    return Terms(_unique(kept), intercept, _unique(reads), _unique(categorical), _unique(numeric)), tuple(offsets)
 
 
 @dataclasses.dataclass(frozen=True)
 class FormulaDesign:
-    """A formula and what it remembers of the fitted rows.
-
-    - `text`: the formula; `columns`: those that it may name, the response's among them.
-    - `names`: of X's columns; `sources`: the term of the formula that each comes from; `intercept`: whether there is one.
-    - `group_columns`: the names of the columns of each group term.
-    - `memory`: what functions such as `bs` remember, for the common terms, then each group term.
-    """
+    """A formula and what it remembers of the fitted rows."""
 
     text: str
     columns: tuple[str, ...]
@@ -320,19 +273,17 @@ class FormulaDesign:
     @classmethod
     def learn(cls, formula: Formula, columns: Sequence[str], frame: Mapping[str, Any]) -> "FormulaDesign":
         """Return the design that remembers these rows."""
-        parts = [_Part.of(terms, None, frame) for terms in (formula.common, *(group.terms for group in formula.groups))]
-        common = parts[0]
+        common = _evaluated(formula.common, None, frame)
+        parts = [_evaluated(group.terms, None, frame) for group in formula.groups]
+        own = [("intercept",) * group.terms.intercept for group in formula.groups]
         return cls(
-            text=formula.text,
-            columns=tuple(columns),
-            names=common.names,
-            sources=common.sources,
-            intercept=formula.common.intercept,
-            group_columns=tuple(
-                (*(["intercept"] if group.terms.intercept else []), *part.names)
-                for group, part in zip(formula.groups, parts[1:], strict=True)
-            ),
-            memory=tuple(part.memory for part in parts),
+            formula.text,
+            tuple(columns),
+            common.names,
+            common.sources,
+            formula.common.intercept,
+            group_columns=tuple((*first, *part.names) for first, part in zip(own, parts, strict=True)),
+            memory=tuple(part.memory for part in (common, *parts)),
         )
 
     @functools.cached_property
@@ -343,20 +294,18 @@ class FormulaDesign:
         """Raise an error where what was remembered is not what the formula needs, or it names other columns than these."""
         remembered = [_restored(memory) for memory in self.memory]
         parts = [self.formula.common, *(group.terms for group in self.formula.groups)]
-        named = {name for terms in parts for name in terms.columns}
-        complete = len(remembered) == len(parts) and named <= set(predictors)
-        require(complete, "The formula needs what is not in the file.")
+        known = {name for terms in parts for name in terms.columns} <= set(predictors)
+        require(known and len(remembered) == len(parts), "The formula needs what is not in the file.")
 
     def matrix(self, frame: Mapping[str, Any]) -> np.ndarray:
-        return _Part.of(self.formula.common, self.memory[0], frame).values
+        return _evaluated(self.formula.common, self.memory[0], frame).values
 
     def group_matrices(self, frame: Mapping[str, Any]) -> list[np.ndarray]:
         """Return the columns of each group term, ones for its intercept first."""
         found = []
         for group, memory in zip(self.formula.groups, self.memory[1:], strict=True):
-            values = _Part.of(group.terms, memory, frame).values
-            ones = np.ones((len(values), 1 if group.terms.intercept else 0))
-            found.append(np.concatenate([ones, values], axis=1))
+            values = _evaluated(group.terms, memory, frame).values
+            found.append(np.concatenate([np.ones((len(values), int(group.terms.intercept))), values], axis=1))
         return found
 
     def offset(self, frame: Mapping[str, Any]) -> np.ndarray | None:
@@ -370,16 +319,14 @@ def evaluate(expression: Expression, frame: Mapping[str, Any]) -> np.ndarray:
     name = expression.columns[0]
     if expression.text == name:
         return np.asarray(frame[name], float)
-    formulaic = formulaic_module()
-    factor = formulaic.parser.types.Factor(expression.text, eval_method="python")
-    terms = Terms((formulaic.parser.types.Term([factor]),), False, expression.columns, (), expression.columns)
-    values = _Part.of(terms, None, frame).values
+    types = formulaic_module().parser.types
+    term = types.Term([types.Factor(expression.text, eval_method="python")])
+    values = _evaluated(Terms((term,), False, expression.columns, (), expression.columns), None, frame).values
     require(values.shape[1] == 1, f"`{expression.text}` makes {values.shape[1]} columns where one is needed.")
     return values[:, 0]
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Part:
+class _Columns(NamedTuple):
     """The columns that some terms make, without the intercept's."""
 
     values: np.ndarray
@@ -387,38 +334,33 @@ class _Part:
     sources: tuple[str, ...]
     memory: Any
 
-    @classmethod
-    def of(cls, terms: Terms, memory: Any, frame: Mapping[str, Any]) -> "_Part":
-        """Evaluate terms; with the memory of earlier rows where there is one."""
-        rows = len(next(iter(frame.values()))) if frame else 0
-        if not terms.terms:
-            return cls(np.zeros((rows, 0)), (), (), _plain({}))
-        formulaic, pandas = formulaic_module(), pandas_module()
-        types = formulaic.parser.types
-        one = [types.Term([types.Factor("1", eval_method="literal")])] if terms.intercept else []
-        data = pandas.DataFrame({name: frame[name] for name in terms.columns})
-        known = {} if memory is None else {"transform_state": _restored(copy.deepcopy(memory))}
-        try:
-            with warnings.catch_warnings(), np.errstate(all="ignore"):
-                warnings.simplefilter("ignore")  # what is not finite is refused with its line
-                formula = formulaic.Formula([*one, *terms.terms], _ordering="none")
-                spec = formulaic.ModelSpec.from_spec(formula, na_action="ignore", output="numpy", **known)
-                found = spec.get_model_matrix(data, context=functions())
-        except InvalidInput:
-            raise
-        except Exception as error:  # formulaic passes on what a function raised
-            cause = error.__cause__ or error
-            raise InvalidInput(f"The formula cannot be computed: {str(cause).strip().splitlines()[0]}") from error
-        structure, values = found.model_spec.structure, np.asarray(found, float)
-        named = [(name, str(part.term)) for part in structure for name in part.columns]
-        kept = [i for i, (name, _) in enumerate(named) if name != "Intercept"]
-        return cls(
-            values[:, kept],
-            # `region[north]` for formulaic's `region[T.north]`
-            tuple(named[i][0].replace("[T.", "[") for i in kept),
-            tuple(named[i][1] for i in kept),
-            _plain(found.model_spec.transform_state),
-        )
+
+def _evaluated(terms: Terms, memory: Any, frame: Mapping[str, Any]) -> _Columns:
+    """Evaluate terms; with the memory of earlier rows where there is one."""
+    if not terms.terms:
+        return _Columns(np.zeros((len(next(iter(frame.values()))) if frame else 0, 0)), (), (), _plain({}))
+    formulaic = formulaic_module()
+    types = formulaic.parser.types
+    one = [types.Term([types.Factor("1", eval_method="literal")])] if terms.intercept else []
+    data = pandas_module().DataFrame({name: frame[name] for name in terms.columns})
+    known = {} if memory is None else {"transform_state": _restored(copy.deepcopy(memory))}
+    try:
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")  # what is not finite is refused with its line
+            formula = formulaic.Formula([*one, *terms.terms], _ordering="none")
+            spec = formulaic.ModelSpec.from_spec(formula, na_action="ignore", output="numpy", **known)
+            found = spec.get_model_matrix(data, context=functions())
+    except InvalidInput:
+        raise
+    except Exception as error:  # formulaic passes on what a function raised
+        cause = error.__cause__ or error
+        raise InvalidInput(f"The formula cannot be computed: {str(cause).strip().splitlines()[0]}") from error
+    named = [(name, str(part.term)) for part in found.model_spec.structure for name in part.columns]
+    kept = [i for i, (name, _) in enumerate(named) if name != "Intercept"]
+    # `region[north]` for formulaic's `region[T.north]`
+    names = tuple(named[i][0].replace("[T.", "[") for i in kept)
+    sources = tuple(named[i][1] for i in kept)
+    return _Columns(np.asarray(found, float)[:, kept], names, sources, _plain(found.model_spec.transform_state))
 
 
 def _plain(value: Any) -> Any:
@@ -431,9 +373,6 @@ def _plain(value: Any) -> Any:
         return value.item()
     if isinstance(value, list | tuple):
         return [_plain(v) for v in value]
-    require(
-        value is None or isinstance(value, bool | int | float | str), f"A formula remembers no {type(value).__name__}."
-    )
     return value
 
 

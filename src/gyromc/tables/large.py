@@ -1,8 +1,4 @@
-"""A fit to a Parquet file that is too large for memory: the coefficients from all rows, the checks from a sample.
-
-Input: a `Request`. Output: a directory with fit.json, coefficients.csv, and the report of an ordinary fit to a random sample of
-the rows, which has the checks of the model. Options that need all rows in memory are refused by name.
-"""
+"""A fit to a Parquet file that is too large for memory: the coefficients from all rows, the checks from a sample."""
 
 import dataclasses
 import datetime
@@ -13,7 +9,7 @@ from typing import Any
 
 from gyromc.checks import require
 from gyromc.data import Parquet
-from gyromc.data.parquet import pyarrow
+from gyromc.data.files import pyarrow
 from gyromc.machine import free_memory, release_memory
 from gyromc.show.files import ResultsFile, csv_text, results_folder, write_atomically
 from gyromc.show.numbers import number
@@ -42,11 +38,11 @@ def is_large(request: Request) -> bool:
         first = file.read(4)
     if first != b"PAR1":
         size = path.stat().st_size
-        require(
-            size * TIMES < free_memory() or first[:2] == b"PK",
-            f"{path} has {size / 1e9:.2g} GB: as CSV it is read into memory, and there is not enough of it. Write it as Parquet "
-            "(`pandas.read_csv(…, chunksize=…)`, DuckDB or Polars do), which is read in pieces.",
+        memory = f"{path} has {size / 1e9:.2g} GB: as CSV it is read into memory, and there is not enough of it."
+        remedy = (
+            "Write it as Parquet (`pandas.read_csv(…, chunksize=…)`, DuckDB or Polars do), which is read in pieces."
         )
+        require(size * TIMES < free_memory() or first[:2] == b"PK", f"{memory} {remedy}")
         return False
     try:
         with pyarrow().parquet.ParquetFile(path) as file:
@@ -54,31 +50,26 @@ def is_large(request: Request) -> bool:
             columns = len(split_names(request.columns, names)) or len(names) - len(split_names(request.drop, names))
             return file.metadata.num_rows * columns >= LARGE
     except (pyarrow().ArrowInvalid, OSError):
-        return False  # what reads it says so
+        return False
 
 
 def _source(request: Request) -> Parquet:
     """The rows, after refusing what cannot be done without all of them in memory."""
     for name in (field.name for field in dataclasses.fields(request)):
-        require(
-            name in TAKEN or not getattr(request, name),
-            f"{request.data} has {LARGE:,} numbers or more, so that it is read in pieces, and `--{name}` needs all rows in "
-            f"memory. Leave it out, take fewer `--columns`, or fit a sample of the rows.",
-        )
-    family = request.family
-    require(
-        family in (None, "auto", *BY_FAMILY),
-        f"{request.data} is read in pieces, and of the families only {', '.join(BY_FAMILY)} are: got {family!r}.",
-    )
-    require(request.target is not None, "Say what to predict: `--target COLUMN`.")
-    assert request.target is not None
+        large = f"{request.data} has {LARGE:,} numbers or more, so that it is read in pieces"
+        remedy = "Leave it out, take fewer `--columns`, or fit a sample of the rows."
+        rows = f"{large}, and `--{name}` needs all rows in memory. {remedy}"
+        require(name in TAKEN or not getattr(request, name), rows)
+    known = f"of the families only {', '.join(BY_FAMILY)} are: got {request.family!r}."
+    require(request.family in (None, "auto", *BY_FAMILY), f"{request.data} is read in pieces, and {known}")
+    target = request.target or ""
+    require(target, "Say what to predict: `--target COLUMN`.")
     with pyarrow().parquet.ParquetFile(request.data) as file:
         names = file.schema_arrow.names
     only, drop = split_names(request.columns, names), split_names(request.drop, names)
-    unknown = [name for name in (request.target, *only, *drop) if name not in names]
+    unknown = [name for name in (target, *only, *drop) if name not in names]
     require(not unknown, f"{request.data} has no column {', '.join(unknown)}: it has {', '.join(names[:30])}.")
-    chosen = [name for name in only or names if name not in drop and name != request.target]
-    return Parquet(request.data, request.target, chosen)
+    return Parquet(request.data, target, [name for name in only or names if name not in (*drop, target)])
 
 
 def large_study(request: Request, say: Callable[[str], object] = lambda text: None) -> tuple[Path, dict[str, Any]]:
@@ -91,17 +82,10 @@ def large_study(request: Request, say: Callable[[str], object] = lambda text: No
     began, started = time.perf_counter(), datetime.datetime.now(datetime.UTC)
     source = _source(request)
     say(f"{request.data}: {source.num_rows:,} rows, read in pieces; the model is checked on a sample of them")
-    family = request.family
     with results_folder(request.directory, FILES, request.data) as folder:
-        found = fit_streamed(
-            source,
-            None if family == "auto" else family,
-            prior_scale=request.prior_scale,
-            error=relative_error(request.effort),
-            names=source.columns,
-            seed=request.seed,
-            say=say,
-        )
+        asked = {"prior_scale": request.prior_scale, "error": relative_error(request.effort), "seed": request.seed}
+        family = None if request.family == "auto" else request.family
+        found = fit_streamed(source, family, names=source.columns, say=say, **asked)
         spent = time.perf_counter() - began
         jax.clear_caches()  # programs of the passes, which the sample does not use
         release_memory()
@@ -109,6 +93,7 @@ def large_study(request: Request, say: Callable[[str], object] = lambda text: No
         columns = [name for name in COEFFICIENT_COLUMNS if name != "class"]
         rows = [[getattr(c, COEFFICIENT_COLUMNS[name]) for name in columns] for c in found.coefficients]
         write_atomically(folder / "coefficients.csv", csv_text(columns, rows))
+        started = started.isoformat(timespec="seconds")
         results = {
             "command": request.command,
             "settings": dataclasses.asdict(request),
@@ -118,11 +103,7 @@ def large_study(request: Request, say: Callable[[str], object] = lambda text: No
             "warnings": list(found.warnings),
             "sample": checked,
             "files": [RESULTS.name, "coefficients.csv", *([REPORT] if "report" in checked else [])],
-            "times": {
-                "started": started.isoformat(timespec="seconds"),
-                "fitting": spent,
-                "wall": time.perf_counter() - began,
-            },
+            "times": {"started": started, "fitting": spent, "wall": time.perf_counter() - began},
         }
         results = RESULTS.save(results, folder)
     return request.directory, results
@@ -146,13 +127,10 @@ def _check_sample(request: Request, found, source: Parquet, folder: Path, say) -
 def large_tables(results: dict[str, Any]) -> list[Table | str]:
     """The tables that the command prints."""
     data, model = results["data"], results["model"]
-    names = ("name", "mean", "sd", "low_95", "high_95", "monte_carlo_error", "step_size_bias")
+    names = ("name", "mean", "sd", "low_95", "high_95", "monte_carlo_error")
     rows = [[c["name"], *(number(c[name], 6) for name in names[1:])] for c in results["coefficients"]]
     head = f"{data['file']}: {data['rows']:,} rows. {model['family'].capitalize()} regression of {model['target']}.\n"
     sample = results["sample"]
-    said = [
-        f"On a sample of {sample['rows']:,} rows, with a fit of its own:",
-        *sample["verdicts"],
-        *results["warnings"],
-    ]
-    return [head, Table(names, rows, title="Coefficients"), "", model["reason"] + "\n", "\n".join(said) + "\n"]
+    title = f"On a sample of {sample['rows']:,} rows, with a fit of its own:"
+    said = "\n".join([title, *sample["verdicts"], *results["warnings"]])
+    return [head, Table(names, rows, title="Coefficients"), "", model["reason"] + "\n", said + "\n"]

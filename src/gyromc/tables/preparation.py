@@ -1,8 +1,7 @@
 """From the options of a fit to its numbers: files read, columns recognised, rows held out, priors read; nothing is fitted.
 
-Input: a `Request`. Output: a `Prepared` fit. All that can be wrong with files and options is found here, before any computation.
-Columns that give the target away (copies of it, shifted or rescaled copies, recodings) are named: a model with such a column
-scores well and says nothing about rows whose target is not known.
+All that can be wrong with files and options is found here, before any computation. Columns that give the target away (copies of
+it, recodings) are named: a model with such a column scores well and says nothing about rows whose target is not known.
 """
 
 import dataclasses
@@ -22,10 +21,9 @@ from gyromc.show.numbers import counted, did_you_mean, listed
 from gyromc.tables.datatable import DataTable, as_numbers, as_text, is_dates, pandas_module, read_table, split_names
 from gyromc.tables.encoding import DesignRows, Encoding, NumericColumn
 from gyromc.tables.formula import Formula, evaluate, read_formula, response_of
-from gyromc.tables.recognition import complete_rows, rare_levels, recognise
+from gyromc.tables.recognition import Wishes, complete_rows, families_of, rare_levels, recognise, recognise_response
 from gyromc.tables.request import Request
-from gyromc.tables.response import Wishes, families_of, recognise_response
-from gyromc.tables.roles import DateColumn, Roles, learn_dates
+from gyromc.tables.roles import PARTS, DateColumn, Roles, learn_dates
 from gyromc.targets.families import FAMILIES
 from gyromc.targets.priors import Prior
 
@@ -38,12 +36,9 @@ class Prepared:
     """A fit before it is computed.
 
     - `table`: the rows with a target; `encoding`: what its columns become; `rows`, `y`: the same as numbers.
-    - `train`, `test`: the numbers of the rows to fit and to judge on, before all are fitted.
-    - `new`: the table and the numbers of new rows to predict for, or None.
-    - `notes`: what the user should know; `given_away`: the giveaway_check for columns that give the target away.
-    - `priors`: those that the user asks for, by what has them.
+    - `train`, `test`: the numbers of the rows to fit and to judge on; `new`: the table and the numbers of new rows, or None.
+    - `given_away`: the check for columns that give the target away; `unused`: columns that are not in the model.
     - `families`: those to be compared, the simplest first; the encoding has the first of them until then.
-    - `unused`: columns of the data that are not in the model, as `assess` takes them.
     """
 
     table: DataTable
@@ -81,25 +76,22 @@ def prepare(request: Request, data: Any = None) -> Prepared:
     encoding = recognise(table, target, wishes, train)
     rows = encoding.rows_of(table)
     if rows.trials is not None and np.any(more := y > rows.trials):
-        raise InvalidInput(
-            f"{table.path}, {table.place(more)}: {y[more][0]:g} successes of {rows.trials[more][0]:g} trials. Correct the row."
-        )
+        table.refuse(more, f"{y[more][0]:g} successes of {rows.trials[more][0]:g} trials", "Correct the row.")
+    possible = families or (encoding.response.model,)
     if request.robust or request.cluster is not None:
-        _require_robust(rows, families or (encoding.response.model,))
+        _require_robust(rows, possible)
     new, about_new = None, []
     if request.predict is not None:  # before anything is computed: a wrong file is known at once
         needs = encoding.needs
-        lines = read_table(request.predict, needs[:1], keep=needs, role="needed by the fit", **_text(request))
+        lines = read_table(request.predict, needs[:1], keep=needs, role="needed by the fit", **request.text)
         new, about_new = (lines, encoding.rows_of(lines, fitted=False)), encoding.notes(lines)
     notes = [*table.notes, *(date.note for date in dates), *left_out, *rare_levels(table, encoding, rows.X), *about_new]
     if roles.survival and request.test_fraction > 0:
         notes.append("no rows are held out, since times may be censored: LOO judges the predictions.")
     elif not test.size and request.test_fraction > 0:
         notes.append(f"{counted(table.num_rows, 'row')} are too few to hold any out: no scores.")
-    priors = asked_priors(
-        request.prior, encoding.sources, rows.groups, encoding.intercept, families or (response.model,)
-    )
-    given_away = giveaway_check(giveaways(table, encoding, y, rows.X), target)
+    priors = asked_priors(request.prior, encoding.sources, rows.groups, encoding.intercept, possible)
+    given_away = giveaway_check(table, encoding, y, rows.X)
     unused = _unused(request, request.data if data is None else data, table)
     return Prepared(table, encoding, rows, y, train, test, new, notes, given_away, priors, families, unused)
 
@@ -110,7 +102,7 @@ def _unused(request: Request, data: Any, table: DataTable) -> dict[str, np.ndarr
         return {}
     try:
         others = lambda names: [name for name in names if name not in table.columns]
-        rest = read_table(data, choose=others, **_text(request), sheet=request.sheet)
+        rest = read_table(data, choose=others, **request.text, sheet=request.sheet)
     except InvalidInput:  # a column that the model does not read may hold anything
         return {}
     rest = rest.take(np.searchsorted(rest.lines, table.lines))
@@ -122,34 +114,22 @@ def _unused(request: Request, data: Any, table: DataTable) -> dict[str, np.ndarr
         values, bad = as_numbers(column)
         codes, levels = pandas_module().factorize(as_text(column))
         whole = bad.any() or bool(np.all(values == np.round(values)))
-        fewest = FEW_LEVELS if name in dropped else 2
-        if whole and fewest <= len(levels) <= min(MOST_GROUPS, table.num_rows // 2):
+        numeric = not bad.any() and name not in dropped and not (whole and len(levels) == table.num_rows)
+        if whole and (FEW_LEVELS if name in dropped else 2) <= len(levels) <= min(MOST_GROUPS, table.num_rows // 2):
             found[name] = codes.astype(int)
-        elif (
-            not bad.any() and name not in dropped and not (whole and len(levels) == table.num_rows) and len(levels) > 2
-        ):
+        elif numeric and len(levels) > 2:
             found[name] = values.astype(float)
     return found
 
 
-def _text(request: Request) -> dict[str, Any]:
-    """How the files of a request are written."""
-    return {"encoding": request.encoding, "decimal": request.decimal}
-
-
 def _target(request: Request) -> str:
-    both = request.target is not None and request.formula is not None
-    require(
-        (request.target is None) != (request.formula is None),
-        "Say what to predict: either `--target COLUMN`, from all other columns, or `--formula 'y ~ x1 + x2'`"
-        f"{f': got both, {request.target!r} and {request.formula!r}' if both else ''}.",
-    )
+    both = f": got both, {request.target!r} and {request.formula!r}" if request.target and request.formula else ""
+    either = f"either `--target COLUMN`, from all other columns, or `--formula 'y ~ x1 + x2'`{both}."
+    require((request.target is None) != (request.formula is None), f"Say what to predict: {either}")
     if request.formula is None:
         return str(request.target)
-    require(
-        not request.columns and not request.drop,
-        "`--columns` and `--drop` go with `--target`: a formula says itself which columns it uses (`y ~ . - id`).",
-    )
+    itself = "`--columns` and `--drop` go with `--target`: a formula says itself which columns it uses (`y ~ . - id`)."
+    require(not request.columns and not request.drop, itself)
     return response_of(request.formula)
 
 
@@ -157,9 +137,9 @@ def _read(
     request: Request, data: Any, target: str, roles: Roles
 ) -> tuple[DataTable, Formula | None, tuple[DateColumn, ...]]:
     """Read the table; with a formula, only the columns that it uses, and the response where that has to be computed."""
-    options = {**_text(request), "sheet": request.sheet}
+    options = {**request.text, "sheet": request.sheet}
     named, text = {name: f"--{role}" for role, name in roles.given.items()}, request.formula
-    made = {f"{name}_{part}": name for name in request.dates for part in ("year", "month", "weekday", "days")}
+    made = {f"{name}_{part}": name for name in request.dates for part in PARTS}
 
     def used(names) -> list[str]:
         assert text is not None
@@ -186,22 +166,13 @@ def _read(
 
 def _with_response(table: DataTable, formula: Formula) -> DataTable:
     """Return the table with the values of a response such as log(y) as one more column."""
-    frame = {}
+    frame, text = {}, f"the response `{formula.response.text}`"
     for name in formula.response.columns:
-        values, bad = as_numbers(table.columns[name])
-        if bad.any():
-            raise InvalidInput(
-                f"{table.path}, {table.place(bad)}: the response `{formula.response.text}` needs numbers, but {name!r} is "
-                f"{table.columns[name][bad].iloc[0]!r}. Correct it."
-            )
-        frame[name] = values
+        frame[name], bad = as_numbers(table.columns[name])
+        table.refuse(bad, f"{text} needs numbers, but {name!r} is", "Correct it.", table.columns[name])
     values = evaluate(formula.response, frame)
     wrong = ~np.isfinite(values) & ~np.any([np.isnan(column) for column in frame.values()], axis=0)
-    if wrong.any():
-        raise InvalidInput(
-            f"{table.path}, {table.place(wrong)}: the response `{formula.response.text}` is {values[wrong][0]:g} there "
-            f"({counted(int(wrong.sum()), 'row')} like that). Change the response, or remove those rows."
-        )
+    table.refuse(wrong, f"{text} is", "Change the response, or remove those rows.", values)
     columns = {**table.columns, formula.response.text: pandas_module().Series(values)}
     return dataclasses.replace(table, columns=columns)
 
@@ -216,29 +187,17 @@ def _wishes(request: Request, table: DataTable, target: str, **learned: Any) -> 
     categorical = split_names(request.categorical, table.names)
     require(target not in categorical, f"{target!r} is the target: for classes pass `--family logistic`.")
     order = tuple(part.strip() for part in request.order.split(",")) if request.order else ()
-    return Wishes(
-        model=request.family,
-        impute=request.impute,
-        categorical=tuple(categorical),
-        positive=request.positive,
-        reference=reference,
-        order=order,
-        **learned,
-    )
+    asked = {"model": request.family, "impute": request.impute, "positive": request.positive}
+    return Wishes(**asked, categorical=tuple(categorical), reference=reference, order=order, **learned)
 
 
 def _require_robust(rows: DesignRows, families: tuple[str, ...]) -> None:
-    group = rows.groups[0].name if rows.groups else ""
-    require(
-        not rows.groups,
-        f"`--robust` and `--cluster` are for models without group terms. Leave (… | {group}) out and pass `--cluster {group}`; "
-        "or leave the option out: a group term is itself a model of rows that depend on each other.",
-    )
-    require(
-        "softmax" not in families,
-        "`--robust` and `--cluster` are for one linear predictor; a softmax regression has one for each class. Leave the option "
-        "out, or compare two classes at a time with `--family logistic`.",
-    )
+    group, both = rows.groups[0].name if rows.groups else "", "`--robust` and `--cluster` are for"
+    remedy = f"Leave (… | {group}) out and pass `--cluster {group}`; or leave the option out."
+    require(not rows.groups, f"{both} models without group terms. {remedy}")
+    remedy = "Leave the option out, or compare two classes at a time with `--family logistic`."
+    each = "one linear predictor; a softmax regression has one for each class"
+    require("softmax" not in families, f"{both} {each}. {remedy}")
 
 
 def asked_priors(
@@ -248,10 +207,7 @@ def asked_priors(
     intercept: bool,
     families: Sequence[str],
 ) -> dict[str, Prior]:
-    """Return the priors by name; what is named itself goes before its term, that before `all`.
-
-    `sources` has the term of each column of X; `families` are those that may be fitted.
-    """
+    """Return the priors by name; what is named itself goes before its term, that before `all`."""
     domains = {}
     for family in reversed(families):
         domains |= settable(FAMILIES[family], list(sources), intercept, groups)
@@ -265,10 +221,7 @@ def asked_priors(
     for text in texts:
         name, sign, form = text.rpartition("=")
         name = name.strip()
-        require(
-            sign and name,
-            f"`--prior` takes NAME=LAW, as in 'age=normal(0, 1)' or 'sigma=exponential(1)': got {shown(text)}.",
-        )
+        require(sign and name, f"`--prior` takes NAME=LAW, as in 'age=normal(0, 1)': got {shown(text)}.")
         prior = Prior.read(form, f"`--prior {text}`: the law")
         hint = did_you_mean(name, list(named), "There are")
         require(name in named, f"`--prior` names {name!r}, which is no coefficient, parameter, term or group. {hint}")
@@ -285,60 +238,48 @@ ENOUGH = 20  # rows that are in one order by chance once in 20!/2
 ROUNDING = 1e-6  # of a standard deviation, in a copy written with fewer digits
 
 
-def giveaways(table: DataTable, encoding: Encoding, y: np.ndarray, X: np.ndarray) -> dict[str, str]:
-    """Return the columns that determine the target in all rows, each with how; the empty name stands for several together."""
-    found = {}
+def giveaway_check(table: DataTable, encoding: Encoding, y: np.ndarray, X: np.ndarray) -> dict[str, Any]:
+    """Return the row of the table of checks on columns that determine the target in all rows, alone or together."""
+    found, numeric, target = {}, not encoding.response.classes, encoding.response.name
     for feature in encoding.features:
         column = table.columns[feature.name]
         known = column.notna().to_numpy()
         if known.sum() < FEW:
             continue
         how = _recoded(column[known], y[known])
-        if isinstance(feature, NumericColumn) and not encoding.response.classes:
+        if numeric and isinstance(feature, NumericColumn):
             how = _copied(as_numbers(column)[0][known], y[known]) or how
         if how:
-            found[feature.name] = how
-    if not found and not encoding.response.classes and _determined(X, y):
-        found[""] = "a weighted sum of the columns equals the target in every row"
-    return found
+            found[feature.name] = f"{feature.name!r} {how}"
+    names = list(found)[:5] or ["COLUMN"]
+    if not found and numeric and X.shape[1] and len(y) >= X.shape[1] + FEW and y.std() > 0:
+        Z, v = _standard(X), _standard(y)
+        if np.max(np.abs(v - Z @ np.linalg.lstsq(Z, v, rcond=None)[0])) < ROUNDING:
+            found[""] = "a weighted sum of the columns equals the target in every row"
+    sentence = f"none is a copy or a recoding of {target!r}."
+    if found:
+        drops = " ".join(f"`--drop {shlex.quote(name)}`" for name in names)
+        meaning = f"If that comes from {target!r} itself, scores and coefficients mean nothing: pass {drops}."
+        sentence = f"{listed(list(found.values()), 5)}. {meaning}"
+    return {"name": "columns that give the target away", "good": not found, "sentence": sentence}
 
 
-def giveaway_check(found: dict[str, str], target: str) -> dict[str, object]:
-    """Return the row of the table of checks."""
-    name = "columns that give the target away"
-    if not found:
-        return {"name": name, "good": True, "sentence": f"none is a copy or a recoding of {target!r}."}
-    some = listed([f"{column!r} {how}" if column else how for column, how in found.items()], 5)
-    names = list(filter(None, found))[:5] or ["COLUMN"]
-    sentence = (
-        f"{some}. If that comes from {target!r} itself, scores and coefficients mean nothing: pass "
-        f"{' '.join(f'`--drop {shlex.quote(name)}`' for name in names)}."
-    )
-    return {"name": name, "good": False, "sentence": sentence}
+def _standard(x: np.ndarray) -> np.ndarray:
+    scale = x.std(axis=0)
+    return (x - x.mean(axis=0)) / np.where(scale > 0, scale, 1.0)
 
 
 def _copied(x: np.ndarray, y: np.ndarray) -> str | None:
     """How numbers repeat a target of numbers."""
     if np.array_equal(x, y):
         return "equals the target in every row"
-    if x.std() > 0 and y.std() > 0:
-        a, b = (x - x.mean()) / x.std(), (y - y.mean()) / y.std()
-        if np.max(np.abs(a - np.sign(a @ b) * b)) < ROUNDING:
-            return "is the target, shifted or rescaled, in every row"
+    a, b = _standard(x), _standard(y)
+    if a.any() and b.any() and np.max(np.abs(a - np.sign(a @ b) * b)) < ROUNDING:
+        return "is the target, shifted or rescaled, in every row"
     steps = np.diff(y[np.argsort(x, kind="stable")])
-    distinct = len(x) >= ENOUGH and np.all(np.diff(np.sort(x)) > 0)
-    if distinct and (np.all(steps > 0) or np.all(steps < 0)):
+    if len(x) >= ENOUGH and len(np.unique(x)) == len(x) and (np.all(steps > 0) or np.all(steps < 0)):
         return "is in the order of the target in every row"
     return None
-
-
-def _determined(X: np.ndarray, y: np.ndarray) -> bool:
-    """Whether a weighted sum of the columns equals y, in more rows than that takes."""
-    if len(y) < X.shape[1] + FEW or y.std() == 0 or not X.shape[1]:
-        return False
-    Z, scale = X - X.mean(axis=0), X.std(axis=0)
-    Z, v = Z / np.where(scale > 0, scale, 1.0), (y - y.mean()) / y.std()
-    return bool(np.max(np.abs(v - Z @ np.linalg.lstsq(Z, v, rcond=None)[0])) < ROUNDING)
 
 
 def _recoded(column, y: np.ndarray) -> str | None:

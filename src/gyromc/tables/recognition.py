@@ -1,4 +1,4 @@
-"""Decides from all values of a column whether it holds numbers or categories; returns an `Encoding`.
+"""What the columns of a table are, from all their values and the user's wishes: numbers or categories, and the target's family.
 
 An ambiguous column is refused, not guessed: the error names column, line, value and remedy.
 """
@@ -6,39 +6,45 @@ An ambiguous column is refused, not guessed: the error names column, line, value
 import dataclasses
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from gyromc.checks import require
+from gyromc.checks import require, shown
 from gyromc.errors import InvalidInput
 from gyromc.show.numbers import counted, listed
-from gyromc.tables.datatable import (
-    MAX_COLUMNS,
-    DataTable,
-    adorned,
-    as_numbers,
-    as_text,
-    is_dates,
-    ordered,
-    require_scale,
-)
+from gyromc.tables import datatable
+from gyromc.tables.datatable import DataTable, adorned, as_numbers, as_text, is_dates, ordered, require_scale
 from gyromc.tables.encoding import CategoricalColumn, Encoding, GroupFactor, NumericColumn, Response
 from gyromc.tables.formula import Formula, FormulaDesign, read_formula
-from gyromc.tables.response import Wishes, recognise_response
+from gyromc.tables.roles import NO_ROLES, DateColumn, Roles
+from gyromc.targets.families import FAMILIES, family_named
+from gyromc.targets.likelihoods import ResponseKind
 
-MAX_LEVELS = 50
-"""A text column with more categories than this is refused unless `--categorical` names it."""
+MAX_LEVELS, MAX_CLASSES = 50, 50  # of a text column that `--categorical` does not name, and of a target
+PLAIN = "Write plain numbers (1234.5); for decimal commas pass `--decimal ,`;"
 FEW_ROWS = 3  # with fewer rows a level's coefficient is mostly the prior's
 MOST_PROBLEMS = 12
-FEW_VALUES = 10  # with so few rows, different texts in all of them need not be identifiers
+FEW_VALUES = 10  # different texts in so few rows need not be identifiers; so few whole numbers may be counts or classes
+
+
+@dataclasses.dataclass(frozen=True)
+class Wishes:
+    """What the user asks of the columns, as the options of `request.Request` say it; `reference` has levels by column."""
+
+    model: str | None = None
+    impute: bool = False
+    categorical: tuple[str, ...] = ()
+    positive: str | None = None
+    reference: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    order: tuple[str, ...] = ()
+    formula: Formula | None = None
+    roles: Roles = NO_ROLES
+    dates: tuple[DateColumn, ...] = ()
 
 
 def complete_rows(table: DataTable, target: str, impute: bool, drop: bool = False) -> tuple[DataTable, tuple[str, ...]]:
-    """Return the rows that have a target value and, if `impute` lets others be left out, a note that says how many.
-
-    With `drop` all rows are left out that lack a value in a column that is not empty.
-    """
+    """Return the rows that have a target value and, if `impute` lets others be left out, a note that says how many."""
     missing = table.columns[target].isna().to_numpy()
     require(not missing.all(), f"The target {target!r} of {table.path} has no values at all.")
     if drop:
@@ -47,75 +53,59 @@ def complete_rows(table: DataTable, target: str, impute: bool, drop: bool = Fals
         if not lacks:
             return table, ()
         gone = np.any(list(lacks.values()), axis=0)
-        some = listed(
-            [f"{name} ({mask.sum()})" for name, mask in sorted(lacks.items(), key=lambda pair: -pair[1].sum())]
-        )
-        require(
-            not gone.all(), f"Every row of {table.path} lacks a value: {some}. `--drop` the columns that lack most."
-        )
+        most = sorted(lacks.items(), key=lambda pair: -pair[1].sum())
+        some = listed([f"{name} ({mask.sum()})" for name, mask in most])
+        every = f"Every row of {table.path} lacks a value: {some}. `--drop` the columns that lack most."
+        require(not gone.all(), every)
         note = f"{counted(int(gone.sum()), 'row')} of {table.num_rows} left out, since values are missing: {some}."
         return table.take(np.flatnonzero(~gone)), (note,)
     if not missing.any():
         return table, ()
     others = "".join(f" Besides: {text}" for text in _missing(table, [name for name in table.names if name != target]))
-    require(
-        impute,
-        f"The target {target!r} lacks {counted(int(missing.sum()), 'value')}, the first at {table.place(missing)}. Remove those "
-        f"rows, or pass `--impute`, which leaves them out (a target is never made up).{others}",
-    )
+    lacks = f"The target {target!r} lacks {counted(int(missing.sum()), 'value')}, the first at {table.place(missing)}."
+    require(impute, f"{lacks} Remove those rows, or pass `--impute`, which leaves them out.{others}")
     note = f"{counted(int(missing.sum()), 'row')} without a target left out."
     return table.take(np.flatnonzero(~missing)), (note,)
 
 
 def recognise(table: DataTable, target: str, wishes: Wishes | None = None, train: np.ndarray | None = None) -> Encoding:
-    """Decide what every column is, in a table whose rows all have a target value (`complete_rows`).
-
-    Medians and most frequent categories come from the rows `train`, kinds and levels from all rows.
-    """
+    """Decide what every column is; medians and most frequent categories come from the rows `train`, levels from all."""
     wishes = Wishes() if wishes is None else wishes
     train = np.arange(table.num_rows) if train is None else train
     for name in (*wishes.categorical, *wishes.reference):
         table.require_column(name, "--categorical" if name in wishes.categorical else "--reference")
-    response = recognise_response(table, target, wishes)
-    if wishes.formula is not None:
-        return _by_formula(table, response, wishes.formula, wishes, train)
-    names = [name for name in table.names if name != target and name not in wishes.roles.columns]
-    require(names, f"{table.path} has no column besides the target {target!r}: nothing to predict it from.")
+    response, formula = recognise_response(table, target, wishes), wishes.formula
+    taken = (target, *wishes.roles.columns)
+    names = [name for name in table.names if name not in taken] if formula is None else list(formula.predictors)
+    require(names or formula, f"{table.path} has no column besides the target {target!r}: nothing to predict it from.")
     dropped = {name: reason for name in names if (reason := _useless(table, name, wishes.impute)) is not None}
-    used = [name for name in names if name not in dropped]
-    require(
-        used, f"No column is left to predict {target!r} from: {'; '.join(f'{n} is {r}' for n, r in dropped.items())}."
-    )
-    features = _features(table, used, wishes, train)
-    _require_names([name for f in features for name in f.outputs], table.path)
-    return Encoding(features, response, tuple(dropped.items()), roles=wishes.roles, dates=wishes.dates)
-
-
-def _by_formula(table: DataTable, response: Response, formula: Formula, wishes: Wishes, train: np.ndarray) -> Encoding:
-    available = [name for name in table.names if name not in wishes.roles.columns]
-    dropped = {n: why for n in formula.predictors if (why := _useless(table, n, wishes.impute)) is not None}
-    if dropped:
-        one = next(iter(dropped))
+    reasons = "; ".join(f"{name} is {reason}" for name, reason in dropped.items())
+    available = [name for name in table.names if name not in wishes.roles.columns and name not in dropped]
+    if formula is None:
+        names = [name for name in names if name not in dropped]
+        require(names, f"No column is left to predict {target!r} from: {reasons}.")
+    elif dropped:
+        first = next(iter(dropped))
         require(
             re.search(r"(?<![\w.`)])\.(?![\w.])", formula.text),  # the sign for all other columns
-            f"Column {one!r} of the formula is {dropped[one]}: it predicts nothing. Remove it from the formula.",
+            f"Column {first!r} of the formula is {dropped[first]}: it predicts nothing. Remove it from the formula.",
         )
-        available = [name for name in available if name not in dropped]
         formula = read_formula(formula.text, available)
-    wishes = dataclasses.replace(wishes, categorical=(*wishes.categorical, *formula.categorical))
-    features = _features(table, formula.predictors, wishes, train)
-    for feature in features:
-        require(
-            isinstance(feature, NumericColumn) or feature.name not in formula.numeric,
-            f"The formula computes with {feature.name!r}, which holds categories. Use it as it is, without a function.",
-        )
-    bare = Encoding(features, response)
-    design = FormulaDesign.learn(formula, available, bare.frame(table) or {"": np.zeros(table.num_rows)})
-    factors = tuple(GroupFactor.learn(table, group.factor) for group in formula.groups)
-    _require_names(design.names, table.path)
-    return dataclasses.replace(
-        bare, dropped=tuple(dropped.items()), formula=design, factors=factors, roles=wishes.roles, dates=wishes.dates
-    )
+        names = list(formula.predictors)
+    if formula is not None:
+        wishes = dataclasses.replace(wishes, categorical=(*wishes.categorical, *formula.categorical))
+    features = _features(table, names, wishes, train)
+    encoding = Encoding(features, response, tuple(dropped.items()), roles=wishes.roles, dates=wishes.dates)
+    if formula is not None:
+        for one in features:
+            text = f"The formula computes with {one.name!r}, which holds categories. Use it without a function."
+            require(isinstance(one, NumericColumn) or one.name not in formula.numeric, text)
+        frame = encoding.frame(table) or {"": np.zeros(table.num_rows)}
+        factors = tuple(GroupFactor.learn(table, group.factor) for group in formula.groups)
+        design = FormulaDesign.learn(formula, available, frame)
+        encoding = dataclasses.replace(encoding, formula=design, factors=factors)
+    _require_names(encoding.names, table.path)
+    return encoding
 
 
 def rare_levels(table: DataTable, encoding: Encoding, X: np.ndarray) -> list[str]:
@@ -125,38 +115,29 @@ def rare_levels(table: DataTable, encoding: Encoding, X: np.ndarray) -> list[str
         if isinstance(feature, CategoricalColumn):
             counts = as_text(table.columns[feature.name]).value_counts()
             rare = [level for level in feature.levels if counts[level] < FEW_ROWS]
-            some = [f"{level!r} ({counted(int(counts[level]), 'row')})" for level in rare]
-            found += [f"{feature.name!r}: {listed(some, 5)}"] if rare else []
+            some = listed([f"{level!r} ({counted(int(counts[level]), 'row')})" for level in rare], 5)
+            found += [f"{feature.name!r}: {some}"] if rare else []
             if feature.reference in rare:
-                other = shlex.quote(f"{feature.name}={counts.index[0]}")
-                references.append(
-                    f" {feature.reference!r} is the reference of {feature.name!r}, so that all its coefficients are uncertain: "
-                    f"pass `--reference {other}`."
-                )
+                option = f"pass `--reference {shlex.quote(f'{feature.name}={counts.index[0]}')}`."
+                reference = f" {feature.reference!r} is the reference of {feature.name!r}"
+                references.append(f"{reference}, so that all its coefficients are uncertain: {option}")
     crossed = [(name, int(np.count_nonzero(X[:, i]))) for i, name in enumerate(encoding.names) if ":" in name]
     few = [f"{name} ({counted(count, 'row')})" for name, count in crossed if "[" in name and count < FEW_ROWS]
     found += [f"combinations {listed(few, 5)}"] if few else []
-    if not found:
-        return []
-    return [
+    note = (
         f"fewer than {FEW_ROWS} rows have {'; '.join(found)}. These levels are kept, and their coefficients are mostly what the "
         f"prior says: join them with others if they are not of interest.{''.join(references)}"
-    ]
+    )
+    return [note] if found else []
 
 
 def _require_names(names: Sequence[str], path: str) -> None:
-    """Raise unless the coefficients are few enough and have names of their own."""
-    require(
-        "intercept" not in names,
-        f"A column of {path} is called 'intercept', the name of the constant. Rename it, or pass `--drop intercept`.",
-    )
-    twice = sorted({name for name in names if names.count(name) > 1})[:1]
-    require(not twice, f"Two coefficients would be called {twice[0] if twice else ''!r}. Rename a column of {path}.")
-    require(
-        len(names) <= MAX_COLUMNS,
-        f"The columns become {len(names)} coefficients; at most {MAX_COLUMNS} are possible. Leave out columns with many "
-        "categories with `--drop`.",
-    )
+    called = f"A column of {path} is called 'intercept', as the constant. Rename it, or pass `--drop intercept`."
+    require("intercept" not in names, called)
+    twice = next((name for name in names if names.count(name) > 1), None)
+    require(twice is None, f"Two coefficients would be called {twice!r}. Rename a column of {path}.")
+    many = f"The columns become {len(names)} coefficients; at most {datatable.MAX_COLUMNS} are possible. `--drop` some."
+    require(len(names) <= datatable.MAX_COLUMNS, many)
 
 
 def _features(
@@ -172,9 +153,8 @@ def _features(
     if not wishes.impute:
         problems += _missing(table, names)
     if len(problems) > 1:
-        lines = [f"{len(problems)} problems with {table.path}:", *(f"- {p}" for p in problems[:MOST_PROBLEMS])]
-        if len(problems) > MOST_PROBLEMS:
-            lines.append(f"… and {len(problems) - MOST_PROBLEMS} more.")
+        more = [f"… and {len(problems) - MOST_PROBLEMS} more."] if len(problems) > MOST_PROBLEMS else []
+        lines = [f"{len(problems)} problems with {table.path}:", *(f"- {p}" for p in problems[:MOST_PROBLEMS]), *more]
         raise InvalidInput("\n".join(lines))
     require(not problems, "".join(problems))
     return tuple(features)
@@ -207,18 +187,24 @@ def _missing(table: DataTable, names: Sequence[str]) -> list[str]:
 
 def _feature(table: DataTable, name: str, wishes: Wishes, train: np.ndarray) -> NumericColumn | CategoricalColumn:
     column = table.columns[name]
-    forced = name in wishes.categorical or name in wishes.reference
     if is_dates(column):
-        raise InvalidInput(
-            f"Column {name!r} holds dates or times, such as {column.dropna().iloc[0]!s}. Pass `--dates {name}` for year, month, "
-            f"weekday and days since the first, turn them into numbers that mean something, or pass `--drop {name}`."
-        )
+        parts = f"Pass `--dates {name}` for year, month, weekday and days since the first, or `--drop {name}`."
+        raise InvalidInput(f"Column {name!r} holds dates or times, such as {column.dropna().iloc[0]!s}. {parts}")
+    if name in wishes.categorical or name in wishes.reference:
+        return _categorical(table, name, wishes, train, forced=True)
     values, bad = as_numbers(column)
-    if not forced:
-        if not bad.any():
-            return _numeric(name, values, wishes, train)
-        _refuse_mixture(table, name, bad)
-    return _categorical(table, name, wishes, train, forced)
+    if not bad.any():
+        return _numeric(name, values, wishes, train)
+    # A column that is nearly numeric is not treated as categories.
+    texts, count, known = as_text(column[bad]), int(bad.sum()), int(column.notna().sum())
+    here, first = f"{table.path}, {table.place(bad)}: column {name!r}", repr(texts.iloc[0])
+    if adorned(texts) and texts.nunique() > 2:
+        looks = f"{here} has {first}, which looks like a number but is not written as one ({count} of {known} values)."
+        raise InvalidInput(f"{looks} {PLAIN} for codes `--categorical {name}`.")
+    like = f"is numeric in {known - count} rows, but holds {first} here ({counted(count, 'value')} like that)"
+    remedy = f"Correct it; leave it empty and pass `--impute`; or pass `--categorical {name}` if these are codes."
+    require(2 * count > known, f"{here} {like}. {remedy}")
+    return _categorical(table, name, wishes, train, forced=False)
 
 
 def _numeric(name: str, values: np.ndarray, wishes: Wishes, train: np.ndarray) -> NumericColumn:
@@ -226,7 +212,7 @@ def _numeric(name: str, values: np.ndarray, wishes: Wishes, train: np.ndarray) -
     require_scale(known, f"Column {name!r}")
     distinct = np.unique(known)
     note = ""
-    if distinct.size <= 6 and distinct.size > 2 and np.all(distinct == np.round(distinct)):
+    if 2 < distinct.size <= 6 and np.all(distinct == np.round(distinct)):
         note = f"only {', '.join(f'{v:g}' for v in distinct)}: if these are codes, pass `--categorical {name}`"
     elif distinct.size == values.size > FEW_VALUES and np.array_equal(known, np.arange(known.size) + known[0]):
         note = f"counts the rows: an index? If so, pass `--drop {name}`"
@@ -242,50 +228,169 @@ def _imputed(count: int, by: str) -> str:
     return f"{counted(count, 'missing value')} replaced by {by}" if count else ""
 
 
-def _refuse_mixture(table: DataTable, name: str, bad: np.ndarray) -> None:
-    """Raise for a column that is nearly numeric: it is not treated as categories."""
-    texts, count = as_text(table.columns[name][bad]), int(bad.sum())
-    here = f"{table.path}, {table.place(bad)}: column {name!r}"
-    known = int(table.columns[name].notna().sum())
-    if adorned(texts) and texts.nunique() > 2:
-        raise InvalidInput(
-            f"{here} has {texts.iloc[0]!r}, which looks like a number but is not written as one ({count} of {known} values). "
-            f"Write plain numbers (1234.5); for decimal commas pass `--decimal ,`; for codes `--categorical {name}`."
-        )
-    if 2 * count <= known:
-        raise InvalidInput(
-            f"{here} is numeric in {known - count} rows, but holds {texts.iloc[0]!r} here "
-            f"({counted(count, 'value')} like that). Correct it; leave it empty and pass `--impute`; or pass "
-            f"`--categorical {name}` if these are codes."
-        )
-
-
 def _categorical(table: DataTable, name: str, wishes: Wishes, train: np.ndarray, forced: bool) -> CategoricalColumn:
     column = as_text(table.columns[name])
-    levels = ordered(column.dropna())
-    known = int(column.notna().sum())
-    if not forced:
-        require(
-            len(levels) < known or known <= FEW_VALUES,
-            f"Column {name!r} has a different text in every row, such as {levels[0]!r}: it identifies rows and cannot predict. "
-            f"Pass `--drop {name}`.",
-        )
-        require(
-            len(levels) <= MAX_LEVELS,
-            f"Column {name!r} has {len(levels)} different texts in {known} rows, such as {levels[0]!r} and {levels[-1]!r}; "
-            f"at most {MAX_LEVELS} are treated as categories. Pass `--drop {name}`, group the rare ones, or pass "
-            f"`--categorical {name}`.",
-        )
+    levels, known = ordered(column.dropna()), int(column.notna().sum())
+    identifies = f"such as {levels[0]!r}: it identifies rows and cannot predict. Pass `--drop {name}`."
+    few = forced or len(levels) < known or known <= FEW_VALUES
+    require(few, f"Column {name!r} has a different text in every row, {identifies}")
+    many = f"{len(levels)} different texts in {known} rows, such as {levels[0]!r} and {levels[-1]!r}"
+    remedy = f"Pass `--drop {name}`, group the rare ones, or pass `--categorical {name}`."
+    most = f"Column {name!r} has {many}; at most {MAX_LEVELS} are treated as categories. {remedy}"
+    require(forced or len(levels) <= MAX_LEVELS, most)
     reference = wishes.reference.get(name, levels[0])
-    require(
-        reference in levels,
-        f"`--reference {name}={reference}`: {name!r} has no such level. Its levels: {', '.join(map(repr, levels[:12]))}.",
-    )
-    fill, notes = None, []
-    if not forced and adorned(column.dropna()):
-        notes.append("categories, though they look like numbers: write those plainly (1000, 31)")
+    its = ", ".join(map(repr, levels[:12]))
+    require(reference in levels, f"`--reference {name}={reference}`: {name!r} has no such level. Its levels: {its}.")
+    plainly = "categories, though they look like numbers: write those plainly (1000, 31)"
+    notes, fill = [plainly] if not forced and adorned(column.dropna()) else [], None
     if wishes.impute:
         seen = column.iloc[train].dropna()
         fill = str((seen if len(seen) else column.dropna()).mode().iloc[0])
         notes.append(_imputed(len(column) - known, f"{fill!r}, the most frequent"))
     return CategoricalColumn(name, tuple(levels), reference, fill, "; ".join(filter(None, notes)))
+
+
+def recognise_response(table: DataTable, target: str, wishes: Wishes) -> Response:
+    """Choose the model and the classes from the target's values and the user's wishes."""
+    column = table.columns[target]
+    model = None if wishes.model is None else family_named(wishes.model)
+    no_law = f"{wishes.model} is no law of the target, so that it has no posterior."
+    remedy = "Pass `--family negative-binomial` or `--family beta-binomial`; or `--family poisson` with `--robust`."
+    require(model is None or not model.startswith("quasi"), f"{no_law} {remedy}")
+    require(model in (None, *FAMILIES), f"Unknown family {shown(model)}: there are {', '.join(FAMILIES)}; or auto.")
+    dates = f"The target {target!r} holds dates, such as {column.iloc[0]!s}: no model here predicts those."
+    require(not is_dates(column), dates)
+    values, bad = as_numbers(column)
+    distinct = ordered(as_text(column))
+    one = f"The target {target!r} has only one value, {distinct[0]!r}, in {counted(table.num_rows, 'row')}"
+    require(len(distinct) > 1, f"{one}: there is nothing to learn. Check that the file holds all classes.")
+    reason = "asked for" if model is None or model == wishes.model else f"asked for as {wishes.model}"
+    if model == "binomial" and wishes.roles.trials is None and len(distinct) == 2:
+        model, reason = "logistic", "asked for as binomial; a row is one trial"
+    if model is None and wishes.roles.survival:
+        model, reason = "weibull", "chosen because times may be censored"
+    if model is None:
+        model, reason = _choose_model(target, column, values, bad, distinct)
+    wishes.roles.require(target, model)
+    require(not wishes.order or model == "ordinal", f"`--order` is for `--family ordinal`, not for {model}.")
+    family = FAMILIES[model]
+    if family.response is not ResponseKind.CLASSES:
+        require(wishes.positive is None, f"`--positive` names a class, but a {model} regression has none.")
+        _require_numbers(table, target, model, values, bad)
+        return Response(target, model, (), reason)
+    many = f"The target {target!r} has {len(distinct)} different values; at most {MAX_CLASSES} classes are possible."
+    require(len(distinct) <= MAX_CLASSES, f"{many} Pass `--family linear` for numbers.")
+    if family.cutpoints:
+        require(wishes.positive is None, "`--positive` is for two classes without an order, not for an ordinal target.")
+        return Response(target, model, _in_order(target, distinct, bad, wishes.order), reason)
+    return _class_response(target, model, distinct, wishes.positive, reason)
+
+
+def _choose_model(target: str, column, values, bad, distinct: Sequence[str]) -> tuple[str, str]:
+    if len(distinct) == 2:
+        return "logistic", f"chosen because {target!r} has two values"
+    if bad.all():
+        looks = (
+            f"The target {target!r} has texts such as {distinct[0]!r}, which look like numbers but are not written so."
+        )
+        require(not adorned(column), f"{looks} {PLAIN} for classes `--family logistic`.")
+        many = f"too many classes (at most {MAX_CLASSES}), and no numbers. Is it the right column?"
+        texts = f"The target {target!r} has {len(distinct)} different texts, such as {distinct[0]!r}"
+        require(len(distinct) <= MAX_CLASSES, f"{texts}: {many}")
+        return "softmax", f"chosen because {target!r} has {len(distinct)} classes"
+    if bad.any():
+        return "linear", "chosen because the target holds numbers"  # the odd ones are refused with their line
+    whole = np.all(values == np.round(values))
+    if whole and len(distinct) <= FEW_VALUES:
+        counts = ", counts (`--family poisson,negative-binomial` compares both)" if values.min() >= 0 else ""
+        raise InvalidInput(
+            f"The target {target!r} holds {len(distinct)} different whole numbers ({', '.join(distinct)}): choose whether they "
+            f"are classes (`--family softmax`, or in their order `--family ordinal`){counts} or measurements (`--family linear`)."
+        )
+    hint = "; if it counts events, pass `--family poisson`" if whole and values.min() >= 0 else ""
+    return "linear", f"chosen because {target!r} holds numbers{hint}"
+
+
+def _require_numbers(table: DataTable, target: str, model: str, values, bad) -> None:
+    family = FAMILIES[model]
+    remedy = "For classes, pass `--family logistic`." if bad.all() else "Correct it."
+    needs = f"the target {target!r} must be a finite number for a {model} regression, but is"
+    table.refuse(bad, needs, remedy, table.columns[target])
+    needs = f"a {family.words.title} needs {family.needs}, but the target {target!r} is"
+    table.refuse(~family.allowed(values), needs, "Pass `--family linear` for measurements.", values)
+    if family.response is ResponseKind.NUMBERS:
+        require_scale(values, f"The target {target!r}")
+
+
+def _in_order(target: str, distinct: list[str], bad, order: Sequence[str]) -> tuple[str, ...]:
+    """Return the classes in order: by size where they are numbers, else as `--order` lists them."""
+    classes = ", ".join(map(repr, distinct[:12]))
+    texts = f"The classes of {target!r} are texts ({classes}): say their order, as in `--order low,middle,high`."
+    require(order or not bad.any(), texts)
+    once = f"`--order` must list each class of {target!r} once ({classes}): got {', '.join(map(repr, order))}."
+    require(not order or sorted(order) == sorted(distinct), once)
+    return tuple(order or distinct)
+
+
+def _class_response(target: str, model: str, distinct: list[str], positive: str | None, reason: str) -> Response:
+    count = len(distinct)
+    if positive is not None:
+        its = ", ".join(map(repr, distinct))
+        require(positive in distinct, f"`--positive` {positive!r} is no class of the target {target!r}: {its} are.")
+        every = f"`--positive` is for two classes; {target!r} has {count}, and every class gets a probability."
+        require(count == 2, every)
+        distinct = [c for c in distinct if c != positive] + [positive]
+    two_only = not FAMILIES[model].vector and model != "logistic"
+    two = f"A {model} regression is for two classes; {target!r} has {count}. Pass `--family softmax`."
+    require(not two_only or count == 2, two)
+    if model == "logistic" and count > 2:
+        model, reason = "softmax", f"{reason}; more than two classes: softmax"
+    if model == "softmax" and count == 2:
+        model, reason = "logistic", f"{reason}; two classes: logistic"
+    return Response(target, model, tuple(distinct), reason)
+
+
+def families_of(table: DataTable, target: str, wishes: Wishes) -> tuple[str, ...]:
+    """Return the families to compare, the simplest first; none where the user asks for one family or says nothing."""
+    asked = wishes.model
+    if asked is None or (asked != "auto" and "," not in asked):
+        return ()
+    found = _natural(table, target, wishes) if asked == "auto" else _listed(table, target, asked, wishes)
+    return tuple(sorted(found, key=lambda name: FAMILIES[name].rank))
+
+
+def _natural(table: DataTable, target: str, wishes: Wishes) -> tuple[str, ...]:
+    if wishes.roles.trials is not None:
+        return "binomial", "beta-binomial"
+    if wishes.roles.survival:
+        return "exponential", "weibull"
+    column = table.columns[target]
+    if wishes.order:
+        return ("ordinal", "softmax") if len(ordered(as_text(column))) > 2 else ("ordinal",)
+    values, bad = as_numbers(column)
+    counts = not bad.any() and bool(np.all(values == np.round(values)) and values.min() >= 0)
+    if wishes.roles.exposure is not None:
+        return ("poisson", "negative-binomial") if counts else ("gamma",)
+    first = recognise_response(table, target, dataclasses.replace(wishes, model=None)).model
+    if first != "linear":
+        return (first,)
+    if counts:
+        return "poisson", "negative-binomial", "linear", "student-t"
+    return ("linear", "student-t", "gamma") if not bad.any() and values.min() > 0 else ("linear", "student-t")
+
+
+def _listed(table: DataTable, target: str, asked: str, wishes: Wishes) -> tuple[str, ...]:
+    names = [family_named(part) for part in asked.split(",") if part.strip()]
+    require("auto" not in names, f"`--family {asked}`: auto stands alone, or list the families to compare.")
+    unknown = [name for name in names if name not in FAMILIES]
+    require(not unknown, f"Unknown family {shown(''.join(unknown[:1]))}: there are {', '.join(FAMILIES)}; or auto.")
+    require(len(set(names)) == len(names), f"`--family {asked}` names a family twice.")
+    numeric = [name for name in names if FAMILIES[name].response is not ResponseKind.CLASSES]
+    mixed = f"`--family {asked}`: {', '.join(numeric)} predict numbers, the others classes. They cannot be compared."
+    require(len(numeric) in (0, len(names)), mixed)
+    if "logistic" in names and len(ordered(as_text(table.columns[target]))) > 2:
+        names = list(dict.fromkeys("softmax" if name == "logistic" else name for name in names))
+    for name in names:
+        order = wishes.order if name == "ordinal" else ()
+        recognise_response(table, target, dataclasses.replace(wishes, model=name, order=order))
+    return tuple(names)

@@ -1,10 +1,10 @@
 """What is shown of a fit: tables in the terminal, and the files fit.json, report.html and tables as CSV.
 
-Input: the findings of a study, as the content of fit.json. The tables and the page show what that holds and nothing else, and
-each table is made once, for both. Rows of several classes are grouped by class. The errors of the computation are said once, in
-a sentence; for each coefficient they are in coefficients.csv and behind a fold of the page.
+The tables and the page show what fit.json holds and nothing else; each table is made once, for both. The errors of the
+computation are said once, in a sentence; for each coefficient they are in coefficients.csv.
 """
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +15,8 @@ from gyromc.extras import needs
 from gyromc.regression.comparing import ComparedFamily
 from gyromc.show.files import ResultsFile, csv_text, write_atomically
 from gyromc.show.numbers import bounds as plain_bounds
-from gyromc.show.numbers import capital, plus_minus
+from gyromc.show.numbers import capital, counted, plus_minus
+from gyromc.show.numbers import number as plain
 from gyromc.show.numbers import readable as number
 from gyromc.show.tables import Cell, Table
 from gyromc.tables.effects import level_table
@@ -24,7 +25,7 @@ from gyromc.targets.likelihoods import ResponseKind
 
 RESULTS = ResultsFile("fit.json", "gyromc.fit", 2, "gyromc fit … --out {directory}")
 FILES = (RESULTS.name, "report.html", "coefficients.csv", "groups.csv", "held_out.csv", "predictions.csv")
-MOST_COEFFICIENTS, MOST_EFFECTS, MOST_COMMANDS = 60, 40, 3
+MOST_COEFFICIENTS, MOST_EFFECTS, MOST_COMMANDS, MOST_SHOWN = 60, 40, 3, 12
 CLOSE, CLOSEST = 0.005, 1e-12  # distances of a ratio from 1 between which its digits are counted from 1
 SIGNS = {"fine": ("fine", "green"), "look": ("look", "yellow"), "misfit": ("misfit", "bold red")}
 HEADINGS = {"monte_carlo_error": "Monte Carlo error", "low_95": "95\u00a0% from", "high_95": "to"}
@@ -57,7 +58,6 @@ def render(results: Results) -> str:
         tables={name: make(results) for name, make in TABLES.items()},
         coefficients=coefficient_table(results, page=True),
         parameters=[parameter_table(results["parameters"], page=True)] if results["parameters"] else [],
-        errors=error_table(results),
         error_sentence=error_sentence(results["coefficients"]),
         mark=mark,
     )
@@ -77,10 +77,8 @@ def summary_tables(results: Results) -> list[Table | str]:
     """Return the summary of a fit: coefficients, further parameters, what people quote, and the verdicts."""
     data, model = results["data"], results["model"]
     head = f"{capital(model['title'])} of {model['target']}, {model['reason']}. {data['file']}: {data['rows']} rows."
-    parts: list[Table | str] = [head, ""]
-    for table in itertools.chain.from_iterable(TABLES[name](results) for name in SUMMARY):
-        parts += [table, ""]
-    return [*parts, "\n".join([*data["notes"], *verdicts(results)])]
+    parts = [part for name in SUMMARY for table in TABLES[name](results) for part in (table, "")]
+    return [head, "", *parts, "\n".join([*data["notes"], *verdicts(results)])]
 
 
 def verdicts(results: Results) -> list[str]:
@@ -93,37 +91,25 @@ def verdicts(results: Results) -> list[str]:
     return [*lines, *(f"Try: {command}" for command in commands[:MOST_COMMANDS])]
 
 
-def bounds(interval: Sequence[float] | None, digits: int = 3) -> str:
-    """Return an interval in brackets, with numbers that people read."""
-    return plain_bounds(interval, digits, number)
+bounds = functools.partial(plain_bounds, text=number)
 
 
 def error_sentence(rows: Rows) -> str:
-    """Return how large the errors of the computation are at most, in posterior standard deviations."""
-    most = lambda error: max(error(row) / max(row["sd"], 1e-300) for row in rows)
-    sizes = [
-        most(lambda row: row["std_error"]),
-        most(lambda row: row["sd_error"]),
-        most(lambda row: max(row["interval_std_error"])),
-    ]
-    if not any(sizes):
+    """Return how large the error of a mean is at most, in posterior standard deviations."""
+    size = max(row["std_error"] / max(row["sd"], 1e-300) for row in rows)
+    if not size:
         return "Means, standard deviations and interval ends are integrals: they have no Monte Carlo error."
-    of, sd, end = (f"{number(100 * size, 2)} %" for size in sizes)
-    return (
-        f"The Monte Carlo error is at most {of} of a posterior standard deviation for means, {sd} for standard deviations and "
-        f"{end} for interval ends."
-    )
+    return f"The Monte Carlo error of a mean is at most {number(100 * size, 2)} % of its posterior standard deviation."
 
 
 def coefficient_table(results: Results, page: bool = False) -> Table:
     """Return the coefficients; a terminal has the clearest, with errors, those whose interval holds zero dim."""
     every = shown = results["coefficients"]
-    if not page:
+    notes = [error_sentence(every), results["model"]["prior"], results["model"]["noise"] or ""]
+    if not page and len(every) > MOST_COEFFICIENTS:
         by_clarity = sorted(every, key=lambda c: abs(c["mean"]) / max(c["sd"], 1e-300), reverse=True)
         clearest = {c["label"] for c in by_clarity[:MOST_COEFFICIENTS]}
         shown = [c for c in every if c["label"] in clearest]
-    notes = [error_sentence(every), results["model"]["prior"], results["model"]["noise"] or ""]
-    if len(shown) < len(every):
         notes.insert(0, f"the clearest {len(shown)} of {len(every)}; all are in coefficients.csv")
     made = _estimates(shown, "coefficient", results["model"]["target"], page, standardised=page)
     return Table(*made, "Coefficients, in the units of the file", list(filter(None, notes)), style="simple")
@@ -132,13 +118,8 @@ def coefficient_table(results: Results, page: bool = False) -> Table:
 def _estimates(
     shown: Rows, first: str, target: str = "", page: bool = False, standardised: bool = False
 ) -> tuple[list[str], list[list[Cell]]]:
-    """Columns and rows of posterior means, intervals and standard deviations, class by class.
-
-    In a terminal with their errors, where these are not all zero: integrals have no Monte Carlo error, and without a chain there
-    is no bias.
-    """
-    kinds = {} if page else {"Monte Carlo error": "std_error", "step-size bias": "bias"}
-    errors = {name: key for name, key in kinds.items() if any(row[key] for row in shown)}
+    """Columns and rows of posterior means, intervals and standard deviations, class by class; in a terminal with their errors."""
+    errors = {"Monte Carlo error": "std_error"} if not page and any(row["std_error"] for row in shown) else {}
     more = ["per sd of the column"] if standardised else []
     # short on the page, where a phone shows them side by side
     names = ["95\u00a0% interval", "sd"] if page else ["95\u00a0% credible interval", "posterior sd"]
@@ -162,36 +143,18 @@ def parameter_table(rows: Rows, page: bool = False) -> Table:
     return Table(*_estimates(rows, "parameter", page=page), "Further parameters", style="simple")
 
 
-def error_table(results: Results) -> Table | None:
-    """Return the errors of all numbers of the tables of estimates, for the page; None where there are none."""
-    every = [*results["coefficients"], *results["parameters"]]
-    sizes = {
-        "of the mean": [c["std_error"] for c in every],
-        "step-size bias": [c["bias"] for c in every],
-        "of the sd": [c["sd_error"] for c in every],
-        "of the low end": [c["interval_std_error"][0] for c in every],
-        "of the high end": [c["interval_std_error"][1] for c in every],
-    }
-    known = {name: [number(x, 2) for x in values] for name, values in sizes.items() if any(values)}
-    rows = [list(row) for row in zip([c["label"] for c in every], *known.values(), strict=True)]
-    return Table(["coefficient", *known], rows, "Errors of the computation") if known else None
-
-
 def effect_table(found: Mapping[str, Any]) -> Table:
     """Return ratios, average changes and contrasts."""
     heads = {"ratio": found["ratio"], "change": "average change"}
     shown = [key for key in heads if any(row[key] is not None for row in found["rows"])]
     columns = ["change of the row", *(text for key in shown for text in (heads[key], "95\u00a0% interval"))]
-    rows = [
-        [row["name"], *(text for key in shown for text in _estimate(key, row[key], row[f"{key}_interval_95"]))]
-        for row in found["rows"][:MOST_EFFECTS]
-    ]
+    cells = lambda row: (text for key in shown for text in _estimate(key, row[key], row[f"{key}_interval_95"]))
+    rows = [[row["name"], *cells(row)] for row in found["rows"][:MOST_EFFECTS]]
     notes = []
     if "change" in shown:
         what = found.get("what", f"the expected {found['target']}")
-        notes.append(
-            f"the average change is that of {what}, over the rows, all else as it is; a slope is per unit of its column"
-        )
+        said = f"the average change is that of {what}, over the rows, all else as it is"
+        notes.append(f"{said}; a slope is per unit of its column")
     if len(found["rows"]) > MOST_EFFECTS:
         notes.append(f"the first {MOST_EFFECTS} of {len(found['rows'])}; all are in fit.json")
     return Table(columns, rows, "What goes with what", notes, left=(columns[0],), style="simple")
@@ -208,10 +171,8 @@ def _estimate(kind: str, value: float | None, interval: Sequence[float] | None) 
 
 def _robust(robust: Results, coefficients: Rows) -> Table:
     sd = {c["name"]: number(c["sd"]) for c in coefficients}
-    rows = [
-        [c["name"], sd[c["name"]], number(c["sd"]), bounds(c["interval_95"]), number(c["ratio"], 2)]
-        for c in robust["coefficients"]
-    ]
+    cells = lambda c: [number(c["sd"]), bounds(c["interval_95"]), number(c["ratio"], 2)]
+    rows = [[c["name"], sd[c["name"]], *cells(c)] for c in robust["coefficients"]]
     columns = ["coefficient", "posterior sd", "robust sd", "robust 95\u00a0% interval", "ratio"]
     return Table(columns, rows, "Robust standard deviations", [robust["sentence"]], style="simple")
 
@@ -246,32 +207,23 @@ def _columns(results: Results) -> Table:
 
 
 def _predictions(part: Results) -> Table:
-    rows = [list(map(_prediction, part["columns"], row)) for row in part["first"]]
+    def cell(column: str, value: Any) -> str:
+        if isinstance(value, str | int):
+            return str(value)
+        return f"{value:.3f}" if column == "probability" else number(value, 2 if column == "monte_carlo_error" else 3)
+
+    rows = [list(map(cell, part["columns"], row)) for row in part["first"]]
     some = f"the first {len(rows)} of {part['rows']}; all are" if part["rows"] > len(rows) else "they are"
     names = [HEADINGS.get(name, str(name).replace("_", " ")) for name in part["columns"]]
     return Table(names, rows, part["title"], [f"{some} in {part['file']}"], left=(), style="simple")
 
 
-def _prediction(column: str, value: Any) -> str:
-    """A value of a table of predictions as text: probabilities with three decimals, errors with two digits."""
-    if isinstance(value, str | int):
-        return str(value)
-    if column == "probability":
-        return f"{value:.3f}"
-    return number(value, 2 if column == "monte_carlo_error" else 3)
-
-
 def _scores(held: Results) -> Table:
-    rows = [
-        [
-            s["name"],
-            plus_minus(s["value"], s["std_error"]),
-            number(s["baseline"]),
-            plus_minus(s["difference"], s["difference_std_error"]),
-            (s["verdict"], "green" if s["verdict"] == "better" else "yellow"),
-        ]
-        for s in held["scores"]
-    ]
+    rows = []
+    for s in held["scores"]:
+        verdict = (s["verdict"], "green" if s["verdict"] == "better" else "yellow")
+        difference = plus_minus(s["difference"], s["difference_std_error"])
+        rows.append([s["name"], plus_minus(s["value"], s["std_error"]), number(s["baseline"]), difference, verdict])
     title = f"Judged on {held['rows']} held-out rows, fitted to {held['trained_on']}"
     notes = [f"± is one standard error over rows; the baseline predicts from {held['baseline']} alone"]
     return Table(["score", "model", "baseline", "difference", "verdict"], rows, title, notes, style="simple")
@@ -336,3 +288,33 @@ TABLES: dict[str, Callable[[Results], list[Table]]] = {
 }
 """Every table of a fit, in the order of the terminal."""
 SUMMARY = ("coefficients", "parameters", "groups", "scores", "quoted")
+
+
+def explanation_tables(found: Results) -> Iterator[Table | str]:
+    """Yield the tables of `gyromc fit --explain`, with an empty line after each."""
+    classes = f" Classes: {', '.join(found['classes'])}." if found["classes"] else ""
+    family = f"Family {found['family']} for {found['target']}, {found['reason']}.{classes}"
+    yield f"{found['file']}: {counted(found['rows'], 'row')}. {family}\n"
+    keys = ("least", "mean", "most")
+    cells = lambda c: [c["name"], c["source"], c["coding"], *(plain(c[key]) for key in keys), c["prior"]]
+    rows = list(map(cells, found["columns"]))
+    notes = [f"intercept: {found['intercept']}" if found["intercept"] else "no intercept", *found["notes"]]
+    notes += [found["further"]] if found["further"] else []
+    notes += [f"{role}: column {name}" for role, name in found["other"].items()]
+    left = ["column", "from", "coding", "prior per unit"]
+    yield Table([*left[:3], *keys, left[3]], rows, "Design matrix", notes, left=left, style="simple")
+    yield ""
+    if found["groups"]:
+        left = ["grouped by", "effects that differ", "levels", "the first", "prior"]
+        text = lambda value: ", ".join(value) if isinstance(value, list) else str(value)
+        groups = [[text(value) for value in group.values()] for group in found["groups"]]
+        yield Table(left, groups, "Group terms", [], left=left, style="simple")
+        yield ""
+    names = [column["name"] for column in found["columns"]]
+    offset = ["offset"] if found["offset"] is not None else []
+    beside = [found["observed"], *([found["offset"]] if offset else []), *list(zip(*found["first_rows"], strict=True))]
+    cells = [[x if isinstance(x, str) else plain(x) for x in column] for column in beside[: MOST_SHOWN + 2]]
+    notes = [f"the first {MOST_SHOWN} of {len(names)} columns"] if len(names) > MOST_SHOWN else []
+    headings = ["line", found["target"], *offset, *names][: len(cells) + 1]
+    rows = [list(row) for row in zip(map(str, found["lines"]), *cells, strict=True)]
+    yield Table(headings, rows, "First rows", notes, left=(), style="simple")

@@ -1,15 +1,10 @@
-"""Columns that are no plain predictors: weights, offset, exposure, trials and clusters of the rows, and dates.
-
-Input: a table and the names of such columns. Output: their numbers, checked, with the place of what is wrong; for dates the table
-with year, month, weekday and days since the first in place of each, and what new rows need: the first day and the format.
-"""
+"""Columns that are no plain predictors: weights, offset, exposure, trials and clusters of the rows, and dates."""
 
 import dataclasses
 
 import numpy as np
 
 from gyromc.checks import require
-from gyromc.errors import InvalidInput
 from gyromc.tables.datatable import DataTable, as_numbers, as_text, pandas_module, text_dtype
 from gyromc.targets.families import FAMILIES
 from gyromc.targets.likelihoods import LinkFunction
@@ -58,22 +53,16 @@ class Roles:
         family, logs = FAMILIES[model], [name for name, known in FAMILIES.items() if known.link is LinkFunction.LOG]
         for role, name in self.given.items():
             require(name != target, f"`--{role} {name}`: that is the target itself.")
-        require(
-            self.exposure is None or family.link is LinkFunction.LOG,
-            f"`--exposure` multiplies an expected count: it suits {', '.join(logs)}, not {model}. Use `--offset`.",
-        )
-        require(
-            self.trials is None or "trials" in family.known,
-            f"`--trials` is for counts of successes: pass `--family binomial` or `--family beta-binomial`, not {model}.",
-        )
-        require(
-            self.trials is not None or "trials" not in family.known,
-            f"The family {model} needs the number of trials of each row: pass `--trials COLUMN`.",
-        )
-        require(
-            not self.survival or "censored" in family.known,
-            f"`--censored` and `--event` are for times: pass `--family weibull` or `--family exponential`, not {model}.",
-        )
+        counts = f"`--exposure` multiplies an expected count: it suits {', '.join(logs)}, not {model}. Use `--offset`."
+        require(self.exposure is None or family.link is LinkFunction.LOG, counts)
+        successes = "pass `--family binomial` or `--family beta-binomial`"
+        has_trials = "trials" in family.known
+        require(self.trials is None or has_trials, f"`--trials` is for counts of successes: {successes}, not {model}.")
+        needed = f"The family {model} needs the number of trials of each row: pass `--trials COLUMN`."
+        require(self.trials is not None or not has_trials, needed)
+        times = "pass `--family weibull` or `--family exponential`"
+        censored = f"`--censored` and `--event` are for times: {times}, not {model}."
+        require(not self.survival or "censored" in family.known, censored)
         require(not (self.censored and self.event), "`--event` says the opposite of `--censored`. Pass one of them.")
 
     def numbers(self, table: DataTable, role: str) -> np.ndarray | None:
@@ -85,11 +74,8 @@ class Roles:
         values, bad = as_numbers(table.columns[name])
         what, rule = RULES[role]
         wrong = bad | np.isnan(values) | ~rule(np.where(np.isnan(values), 1.0, values))
-        if wrong.any():
-            raise InvalidInput(
-                f"{table.path}, {table.place(wrong)}: `--{role} {name}` must be {what}, but is "
-                f"{table.columns[name][wrong].iloc[0]!s} there. Correct it, or remove the row."
-            )
+        text = f"`--{role} {name}` must be {what}, but is"
+        table.refuse(wrong, text, "Correct it, or remove the row.", table.columns[name])
         return values
 
     def censoring(self, table: DataTable) -> np.ndarray | None:
@@ -109,11 +95,8 @@ class Roles:
             return None
         table.require_column(self.cluster, "--cluster")
         texts = as_text(table.columns[self.cluster])
-        missing = texts.isna().to_numpy()
-        require(
-            not missing.any(),
-            f"{table.path}: `--cluster {self.cluster}` lacks values. Fill them in, or remove those rows.",
-        )
+        lacks = f"{table.path}: `--cluster {self.cluster}` lacks values. Fill them in, or remove those rows."
+        require(not texts.isna().any(), lacks)
         return np.unique(texts.to_numpy(str), return_inverse=True)[1]
 
 
@@ -143,7 +126,6 @@ class DateColumn:
         return f"{self.name!r}{written} becomes {', '.join(self.outputs)}; days are counted from {self.first}."
 
     def apply(self, table: DataTable) -> DataTable:
-        pandas = pandas_module()
         table.require_column(self.name, "--dates")
         taken = [name for name in self.outputs if name in table.columns]
         require(not taken, f"`--dates {self.name}` would make a second column {taken[:1]}. Rename that one.")
@@ -152,7 +134,7 @@ class DateColumn:
             "year": days.dt.year.astype(float),
             "month": days.dt.month_name().str[:3].astype("str"),
             "weekday": days.dt.day_name().str[:3].astype("str"),
-            "days": (days - pandas.Timestamp(self.first)).dt.days.astype(float),
+            "days": (days - pandas_module().Timestamp(self.first)).dt.days.astype(float),
         }
         new = dict(zip(self.outputs, made.values(), strict=True))
         columns = {}
@@ -185,40 +167,30 @@ def _day(column):
 def _format(table: DataTable, name: str, known) -> str:
     """Return the only format that reads all values; two that do, such as 03/04/2024, are refused."""
     pandas = pandas_module()
-    if not pandas.api.types.is_string_dtype(known):
-        raise InvalidInput(f"`--dates {name}`: the column holds numbers such as {known.iloc[0]!s}, no dates.")
+    texts = pandas.api.types.is_string_dtype(known)
+    require(texts, f"`--dates {name}`: the column holds numbers such as {known.iloc[0]!s}, no dates.")
     days = _day(known)
     read = {f: pandas.to_datetime(days, format=f, errors="coerce").notna() for f in FORMATS}
     fits = [f for f, good in read.items() if good.all()]
-    if len(fits) == 1:
-        return fits[0]
     if not fits:
         best = max(read.values(), key=lambda good: good.sum())
-        first = known[~best].index[0]
-        raise InvalidInput(
-            f"{table.path}, {table.unit} {table.lines[first]}: {known[first]!r} in {name!r} is no date like the others. Write "
-            "dates as 2024-03-31."
-        )
-    raise InvalidInput(
-        f"`--dates {name}`: {days.iloc[0]!r} could be read as {' or '.join(fits)}, and so could all others. Write dates as "
-        "2024-03-31."
-    )
+        wrong = np.isin(np.arange(table.num_rows), known[~best].index)
+        remedy = "It is no date like the others. Write dates as 2024-03-31."
+        table.refuse(wrong, f"`--dates {name}` reads", remedy, table.columns[name])
+    several = f"`--dates {name}`: {days.iloc[0]!r} could be read as {' or '.join(fits)}, and so could all others."
+    require(len(fits) == 1, f"{several} Write dates as 2024-03-31.")
+    return fits[0]
 
 
 def _parsed(table: DataTable, name: str, format: str | None):
     """Return the days as timestamps; missing ones stay missing."""
     column = table.columns[name]
     if format is None:
-        require(
-            _typed(column), f"{table.path}: column {name!r} held typed dates in the fitted data, and holds none here."
-        )
+        none = f"{table.path}: column {name!r} held typed dates in the fitted data, and holds none here."
+        require(_typed(column), none)
         return column.dt.tz_localize(None).dt.normalize()
     texts = column.astype(text_dtype()).where(column.notna(), None)
     days = pandas_module().to_datetime(_day(texts), format=format, errors="coerce")
     wrong = (days.isna() & column.notna()).to_numpy()
-    if wrong.any():
-        raise InvalidInput(
-            f"{table.path}, {table.place(wrong)}: {column[wrong].iloc[0]!r} in {name!r} is no date of the format {format}. "
-            "Correct it."
-        )
+    table.refuse(wrong, f"the date {name!r} is", f"It is no date of the format {format}. Correct it.", column)
     return days

@@ -1,13 +1,4 @@
-"""A fitted model as one file, predictions from it without the data that it was fitted to, and comparisons of such models.
-
-Input: the fit of a study and its encoding. Output: a `FittedModel`, which `save` writes and `gyromc.load` reads: the encoding of
-columns (a formula's knots, means and levels included), the draws of the posterior and the table of coefficients. The rows of the
-data are not in it.
-
-Models of the same rows are compared by leave-one-out cross-validation, from log p(y_i | all other rows) of each. The standard
-error of a difference is that of paired rows, √n sd(elpd_i - elpd'_i). Stacking weights w maximise
-Σ_i log Σ_k w_k p_k(y_i | all other rows), the log score of the mixture (Yao, Vehtari, Simpson and Gelman 2018).
-"""
+"""A fitted model, its file, predictions from it without the data that it was fitted to, and comparisons of such models."""
 
 import dataclasses
 import warnings
@@ -26,7 +17,7 @@ from gyromc.regression.fit import Coefficient
 from gyromc.show.files import write_atomically
 from gyromc.show.numbers import number
 from gyromc.show.tables import Shown, Table
-from gyromc.tables.datatable import DataTable, pandas_module, read_table, table_of
+from gyromc.tables.datatable import DataTable, pandas_module, read_table
 from gyromc.tables.effects import level_rows
 from gyromc.tables.encoding import CategoricalColumn, Encoding, GroupFactor, NumericColumn, Response
 from gyromc.tables.formula import FormulaDesign
@@ -66,17 +57,12 @@ class ModelComparison(Shown):
         return found[one_of(name, found, "name")]
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "target": self.target,
-            "rows": self.rows,
-            "models": [{**dataclasses.asdict(one), "verdict": one.verdict} for one in self.models],
-        }
+        models = [{**dataclasses.asdict(one), "verdict": one.verdict} for one in self.models]
+        return {"target": self.target, "rows": self.rows, "models": models}
 
     def shown(self) -> Sequence[Table | str]:
-        rows = [
-            [one.name, one.family, *one.cells[:-1], number(one.r_squared), f"{one.weight:.2f}", one.cells[-1]]
-            for one in self.models
-        ]
+        further = lambda one: [number(one.r_squared), f"{one.weight:.2f}", one.cells[-1]]
+        rows = [[one.name, one.family, *one.cells[:-1], *further(one)] for one in self.models]
         numbers = ["elpd", "difference", "effective parameters", "LOO R²", "stacking weight"]
         columns = ["model", "family", *numbers, "verdict"]
         note = (
@@ -150,10 +136,9 @@ class FittedModel(Shown):
         """Write the draws to a CSV or Parquet file, by its name."""
         require_draws_file(read_path(path))
         frame = self.draws
-        if str(path).endswith(".csv"):
-            write_atomically(Path(path), frame.to_csv(index=False, float_format="%.9g"))
-        else:
-            write_atomically(Path(path), lambda file: frame.to_parquet(file, index=False))
+        csv = str(path).endswith(".csv")
+        text = frame.to_csv(index=False, float_format="%.9g") if csv else ""
+        write_atomically(Path(path), text if csv else lambda file: frame.to_parquet(file, index=False))
 
     def to_datatree(self) -> Any:
         """The draws as an ArviZ DataTree with the group `posterior`, one variable for each parameter."""
@@ -166,11 +151,7 @@ class FittedModel(Shown):
 
     def plot(self, kind: str = "coefficients") -> Any:
         """Draw a Matplotlib figure: `coefficients`, `groups`, `predictive`, `residuals`, `trace`, `prior`, `pit`, `calibration`,
-        `curve`.
-
-        `prior` has the data beside data drawn from the prior. The last three are there where the model has them: numbers and
-        counts, held-out rows, a column that wants a curve.
-        """
+        `curve`."""
         with needs("fit", "A figure of a fit"):
             from gyromc.tables.figures import drawn
         return drawn(kind, self._findings())
@@ -199,17 +180,15 @@ class FittedModel(Shown):
 
     def table(self, data: Any, **text: Any) -> DataTable:
         """Return new rows as a table: of a file, with the options of `read_table`, a data frame or a mapping of columns."""
+        in_memory = text and not isinstance(data, str | Path)
+        require(not in_memory, f"{', '.join(text)}: for files, and the rows are in memory. Leave it out.")
         needs = self.encoding.needs
-        if isinstance(data, str | Path):
-            return read_table(data, needs[:1], keep=needs, role="needed by the model", **text)
-        require(not text, f"{', '.join(text)}: such options are for files, and the rows are in memory. Leave them out.")
-        return table_of(data, needs)
+        return read_table(data, needs[:1], keep=needs, role="needed by the model", **text)
 
     def predict(self, data: Any, **text: Any) -> Predictions:
         """Return what the model expects of new rows: mean, Monte Carlo error, posterior standard deviation and noise apart.
 
-        `data` is the path of a file, a data frame or a mapping of columns, in the units of the fitted file. Columns that the
-        model does not need are ignored.
+        `data`: a file, a data frame or a mapping, in the units of the fitted file; other columns than those needed are ignored.
         """
         rows = self.encoding.rows_of(self.table(data, **text), fitted=False)
         return self.posterior.predict(rows.X, **rows.beside())
@@ -219,8 +198,7 @@ class FittedModel(Shown):
         draws, rng = whole(draws, "draws", least=1), np.random.default_rng(whole(seed, "seed", least=0))
         rows = self.encoding.rows_of(self.table(data, **text), fitted=False)
         law = Predictive.of(self.posterior, rows.X, self.posterior.count, **rows.beside())
-        chosen = rng.choice(law.num_draws, draws, replace=draws > law.num_draws)
-        return law.replicate(rng)[chosen].T
+        return law.replicate(rng)[rng.choice(law.num_draws, draws, replace=draws > law.num_draws)].T
 
 
 def require_draws_file(path: str | Path | None) -> None:
@@ -230,7 +208,7 @@ def require_draws_file(path: str | Path | None) -> None:
 
 
 def compared(findings: Mapping[str, Mapping[str, Any]]) -> ModelComparison:
-    """Compare models by name, from the content of their fit.json."""
+    """Compare models by name, from the content of their fit.json: by log p(y_i | all other rows) of each, row by row."""
     require(len(findings) > 1, "Name two models or more, of different formulas or files.")
     (first, reference), *others = findings.items()
     for name, found in findings.items():
@@ -239,48 +217,36 @@ def compared(findings: Mapping[str, Mapping[str, Any]]) -> ModelComparison:
         _require_same(first, reference, name, found)
     rows = np.array([found["adequacy"]["pointwise"]["elpd"] for found in findings.values()])
     best = rows[int(np.argmax(rows.sum(axis=1)))]
-    count, weights = rows.shape[1], stacked(rows)
-    scale = reference["adequacy"]["of_rows"] / count
+    of_rows = reference["adequacy"]["of_rows"]
     models = []
-    for (name, found), elpd, weight in zip(findings.items(), rows, weights, strict=True):
+    for (name, found), elpd, weight in zip(findings.items(), rows, stacked(rows), strict=True):
         loo = found["adequacy"]["loo"]
-        one = ComparedModel(
-            found["model"]["name"],
-            **{key: loo[key] for key in ("elpd", "std_error", "p_loo")},
-            **ComparedFamily.against(elpd, best, scale),
-            heavy=loo["rows_above_0.7"],
-            name=name,
-            r_squared=found["adequacy"]["loo_r_squared"],
-            weight=float(weight),
-        )
-        models.append(one)
+        known = {key: loo[key] for key in ("elpd", "std_error", "p_loo")}
+        known |= ComparedFamily.against(elpd, best, of_rows / len(best)) | {"heavy": loo["rows_above_0.7"]}
+        further = {"name": name, "r_squared": found["adequacy"]["loo_r_squared"], "weight": float(weight)}
+        models.append(ComparedModel(found["model"]["name"], **known, **further))
     models.sort(key=lambda one: -one.difference)
-    return ModelComparison(tuple(models), reference["model"]["target"], reference["adequacy"]["of_rows"])
+    return ModelComparison(tuple(models), reference["model"]["target"], of_rows)
 
 
 def _require_same(first: str, reference: Mapping[str, Any], name: str, found: Mapping[str, Any]) -> None:
     """Raise unless two models predict the same responses of the same rows, both with densities or both with probabilities."""
     targets = [one["model"]["target"] for one in (reference, found)]
-    require(
-        targets[0] == targets[1],
-        f"{first} predicts {targets[0]!r} and {name} {targets[1]!r}: densities of different responses cannot be compared.",
-    )
+    both = f"{first} predicts {targets[0]!r} and {name} {targets[1]!r}"
+    require(targets[0] == targets[1], f"{both}: densities of different responses cannot be compared.")
     points = [one["adequacy"]["pointwise"] for one in (reference, found)]
-    require(
-        all(points[0][key] == points[1][key] for key in ("rows", "observed")),
-        f"{first} ({len(points[0]['rows'])} rows) and {name} ({len(points[1]['rows'])} rows) were not fitted to the same rows. "
-        "Fit both to rows that have all columns, as with `--missing drop` and one list of columns.",
-    )
+    both = f"{first} ({len(points[0]['rows'])} rows) and {name} ({len(points[1]['rows'])} rows)"
+    remedy = "Fit both to rows that have all columns, as with `--missing drop` and one list of columns."
+    same = all(points[0][key] == points[1][key] for key in ("rows", "observed"))
+    require(same, f"{both} were not fitted to the same rows. {remedy}")
     kinds = [FAMILIES[one["model"]["name"]].response is ResponseKind.NUMBERS for one in (reference, found)]
-    require(
-        kinds[0] == kinds[1],
-        f"{first} has a density of numbers and {name} probabilities of whole numbers: list both families in one fit, "
-        "as in `--family poisson,linear`, which compares them on one scale.",
-    )
+    both = "a density of numbers and probabilities of whole numbers"
+    remedy = "List both families in one fit, as in `--family poisson,linear`, which compares them on one scale."
+    require(kinds[0] == kinds[1], f"{first} and {name} have {both}. {remedy}")
 
 
 def stacked(elpd: np.ndarray) -> np.ndarray:
-    """Stacking weights from log densities, models × rows."""
+    """Stacking weights w from log densities, models × rows: they maximise Σ_i log Σ_k w_k p_k(y_i | all other rows)."""
     p = np.exp(elpd - elpd.max(axis=0))
     w = np.full(len(p), 1 / len(p))
     for _ in range(ROUNDS):

@@ -1,8 +1,4 @@
-"""All steps of a fit to a table: read, encode, choose a family, hold rows out, fit, judge, fit again to all rows, check.
-
-`fit` takes a formula and a data frame or a file and returns a `FittedModel`. `study` takes a `Request` with the options of the
-command line and writes a directory of results: fit.json, report.html and tables as CSV.
-"""
+"""All steps of a fit to a table: read, encode, choose a family, hold rows out, fit, judge, fit again to all rows, check."""
 
 import dataclasses
 import datetime
@@ -22,7 +18,7 @@ from gyromc.extras import needs
 from gyromc.machine import release_memory
 from gyromc.regression import fit as regression
 from gyromc.regression.comparing import compare
-from gyromc.regression.prior_predictive import prior_findings
+from gyromc.regression.draws import prior_findings
 from gyromc.regression.problem import of_family, read
 from gyromc.show.files import json_text, require_output, results_folder, write_atomically
 from gyromc.show.interruption import Interruption, interruptible
@@ -93,27 +89,20 @@ def fit(
     given = {"family": family, "test_fraction": test_fraction, **options}
     chosen = {name: _as_text(name, value) for name, value in given.items()}
     request = Request(data=str(data) if path else "data", formula=formula, **chosen)
+    watch = Watch(warn=lambda message: warnings.warn(message, GyromcWarning, stacklevel=5))
     try:
-        model, _ = computed(request, None if path else data, Watch(warn=_warn), progress)
+        model, _ = computed(request, None if path else data, watch, progress)
     except InvalidInput as error:
         raise type(error)(in_python(str(error))) from None
-    return dataclasses.replace(model, results=_in_python(model.results))
-
-
-def _in_python(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _in_python(entry) for key, entry in value.items()}
-    if isinstance(value, list):
-        return [_in_python(entry) for entry in value]
-    return in_python(value) if isinstance(value, str) else value
+    return dataclasses.replace(model, results=in_python(model.results))
 
 
 def _as_text(name: str, value: Any) -> Any:
     """An option as the command line has it: lists of texts for lists and mappings; numbers are checked where they are used."""
     kind = next(field for field in dataclasses.fields(Request) if field.name == name)
+    several = kind.default_factory is not dataclasses.MISSING
     if isinstance(kind.default, bool):
         return flag(value, name)
-    several = kind.default_factory is not dataclasses.MISSING
     if name == "effort" or isinstance(kind.default, int | float):
         return value
     if value is None and not isinstance(kind.default, str):
@@ -123,15 +112,9 @@ def _as_text(name: str, value: Any) -> Any:
         entries = [f"{key}={entry}" for key, entry in value.items()]
     elif isinstance(value, list | tuple) and (several or name in ("order", "family")):
         entries = [str(entry) if isinstance(entry, int | float) else entry for entry in value]
-    require(
-        all(isinstance(entry, str) for entry in entries),
-        f"`{name}` must be {'texts' if several else 'a text'}: got {shown(value)}.",
-    )
+    texts = all(isinstance(entry, str) for entry in entries)
+    require(texts, f"`{name}` must be {'texts' if several else 'a text'}: got {shown(value)}.")
     return entries if several else ",".join(entries)
-
-
-def _warn(message: str) -> None:
-    warnings.warn(message, GyromcWarning, stacklevel=5)
 
 
 def study(request: Request, say: Callable[[str], object] = lambda text: None) -> tuple[Path, dict[str, Any]]:
@@ -144,8 +127,7 @@ def study(request: Request, say: Callable[[str], object] = lambda text: None) ->
     with results_folder(request.directory, FILES, *inputs) as folder:
         model, tables = computed(request, None, watch)
         watch.stage("writing the report")
-        assert model.results is not None
-        results = write(model.results, tables, folder)
+        results = write(model.results or {}, tables, folder)
         watch.stop.check()
         if request.save is not None:
             model.save(request.save)
@@ -156,10 +138,7 @@ def study(request: Request, say: Callable[[str], object] = lambda text: None) ->
 
 @dataclasses.dataclass
 class Watch:
-    """Shows each stage, and warns; raises `KeyboardInterrupt` between stages after Ctrl-C.
-
-    `large`: whether a stage first gives back the memory that the last one took: for small tables that costs more than it helps.
-    """
+    """Shows each stage, and warns; raises `KeyboardInterrupt` between stages after Ctrl-C."""
 
     say: Callable[[str], object] = lambda text: None
     warn: Callable[[str], object] = lambda text: None
@@ -169,7 +148,7 @@ class Watch:
 
     def stage(self, text: str) -> None:
         self.stop.check()
-        if self.large:
+        if self.large:  # for small tables it costs more than it helps
             release_memory()
         self.say(text)
         self.shown.describe(text)
@@ -191,68 +170,66 @@ def computed(
         results, tables, model = _findings(request, prepared, watch)
     results["data"]["notes"] = prepared.notes
     results["checks"].append(prepared.given_away)
-    whole_time = {"started": started.isoformat(timespec="seconds"), "wall": time.perf_counter() - began}
-    results = {
-        "command": request.command,
-        "settings": dataclasses.asdict(request),
-        **results,
-        "files": ["fit.json", "report.html", *tables],
-        "times": whole_time | results["times"],
-    }
+    times = {"started": started.isoformat(timespec="seconds"), "wall": time.perf_counter() - began, **results["times"]}
+    settings = {"command": request.command, "settings": dataclasses.asdict(request)}
+    results = {**settings, **results, "files": ["fit.json", "report.html", *tables], "times": times}
     return dataclasses.replace(model, results=json.loads(json_text(results))), tables
 
 
 def chosen_family(request: Request, prepared: Prepared) -> tuple[Prepared, dict[str, Any] | None]:
     """Compare the families on the rows that are not held out; return the fit with the chosen one, and the comparison."""
-    families, encoding = prepared.families, prepared.encoding
+    families, response, values = prepared.families, prepared.encoding.response, None
     if not families:
         return prepared, None
-    if len(families) == 1:
-        family, reason, values = families[0], f"the only natural family for {encoding.response.name!r}", None
-    else:
+    family, reason = families[0], f"the only natural family for {response.name!r}"
+    if len(families) > 1:
         rows = prepared.rows.take(prepared.train)
         given = {**_given(request, prepared, rows), "priors": prepared.priors}
         found = compare(rows.X, prepared.y[prepared.train], families, seed=request.seed, **given)
         family, reason = found.chosen, f"chosen because {found.reason}"
-        values = {
-            "chosen": found.chosen,
-            "reason": found.reason,
-            "rows": found.rows,
-            "of_rows": found.of_rows,
-            "candidates": [{**dataclasses.asdict(one), "clearly_worse": one.clearly_worse} for one in found.candidates],
-        }
-    response = dataclasses.replace(encoding.response, model=family, reason=reason)
-    return dataclasses.replace(prepared, encoding=dataclasses.replace(encoding, response=response)), values
+        values = {name: getattr(found, name) for name in ("chosen", "reason", "rows", "of_rows")}
+        candidates = found.candidates
+        values["candidates"] = [{**dataclasses.asdict(one), "clearly_worse": one.clearly_worse} for one in candidates]
+    response = dataclasses.replace(response, model=family, reason=reason)
+    return dataclasses.replace(prepared, encoding=dataclasses.replace(prepared.encoding, response=response)), values
 
 
 def _findings(request: Request, prepared: Prepared, watch: Watch) -> tuple[dict[str, Any], dict[str, Any], FittedModel]:
-    spent = {}
+    spent, judged, held_out = {}, None, None
     if len(prepared.families) > 1:
         watch.stage(f"comparing families: {', '.join(prepared.families)}")
     began = time.perf_counter()
     prepared, families = chosen_family(request, prepared)
-    if families is not None:
-        spent["comparing"] = time.perf_counter() - began
+    spent |= {} if families is None else {"comparing": time.perf_counter() - began}
     table, encoding, rows, y = prepared.table, prepared.encoding, prepared.rows, prepared.y
-    train, test, held_out, judged = prepared.train, prepared.test, None, None
+    train, test = prepared.train, prepared.test
     if test.size:
         watch.stage(f"fitting {counted(train.size, 'row')}, to judge on {test.size}")
-        judged, held_out, spent["judging"] = _judged(request, prepared, watch)
+        # Rows without weight, not fewer rows: what is compiled for so many rows serves the fit to all of them.
+        weights = np.ones(len(y)) if rows.weights is None else rows.weights.copy()
+        weights[test] = 0.0
+        try:
+            judged, spent["judging"] = _fit(request, prepared, dataclasses.replace(rows, weights=weights), watch)
+            held_out = findings.held_out(judged, encoding, rows.take(test), y[test], y[train])
+        except (InvalidInput, DivergenceError) as error:
+            judged = None
+            failed = f"the fit to the others failed ({error})"
+            prepared.notes.append(f"predictions were not judged on held-out rows: {failed}")
+            watch.warn(prepared.notes[-1])
     watch.stage(f"fitting {'all ' if test.size else ''}{counted(table.num_rows, 'row')}")
     fit, spent["fitting"] = _fit(request, prepared, rows, watch)
     results = findings.results(fit, prepared, request.prior_scale)
-    robust = None
-    if request.robust or request.cluster is not None:
-        robust = findings.robust_findings(fit, rows, y, request.cluster)
-    tables: dict[str, Any] = {"coefficients.csv": findings.coefficient_table(fit, robust)}
-    predictions = []
+    robust = request.robust or request.cluster is not None
+    results["robust"] = findings.robust_findings(fit, rows, y, request.cluster) if robust else None
+    tables: dict[str, Any] = {"coefficients.csv": findings.coefficient_table(fit, results["robust"])}
+    results["predictions"] = []
+    if prepared.new is not None:
+        tables["predictions.csv"] = found = findings.predictions(fit, encoding, *prepared.new, y=None)
+        results["predictions"].append(findings.part("predictions.csv", encoding, found, table.num_rows, new=True))
     if judged is not None:
         found = findings.predictions(judged, encoding, table.take(test), rows.take(test), y[test])
         tables["held_out.csv"] = found
-        predictions.append(findings.part("held_out.csv", encoding, found, train.size, new=False))
-    if prepared.new is not None:
-        tables["predictions.csv"] = found = findings.predictions(fit, encoding, *prepared.new, y=None)
-        predictions.insert(0, findings.part("predictions.csv", encoding, found, table.num_rows, new=True))
+        results["predictions"].append(findings.part("held_out.csv", encoding, found, train.size, new=False))
     results["groups"] = group_findings(fit, rows, y) if rows.groups else []
     if results["groups"]:
         tables["groups.csv"] = group_table(results["groups"])
@@ -260,33 +237,16 @@ def _findings(request: Request, prepared: Prepared, watch: Watch) -> tuple[dict[
     results["prior"] = _prior_findings(request, prepared)
     watch.stage("checking the model")
     results["adequacy"] = adequacy(fit, prepared, held_out, request)
-    about = {
-        "file": located(request.data).name,
-        "rows": table.num_rows,
-        "formula": request.formula,
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    about = {"file": located(request.data).name, "rows": table.num_rows, "formula": request.formula}
+    about |= {
         "target": encoding.response.name,
         "family": encoding.response.model,
         "command": request.command,
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "date": now,
     }
     model = FittedModel(encoding, fit.posterior, (*fit.coefficients, *fit.auxiliary), about)
-    more = {"held_out": held_out, "predictions": predictions, "robust": robust, "families": families, "times": spent}
-    return {**results, **more}, tables, model
-
-
-def _judged(request: Request, prepared: Prepared, watch: Watch) -> tuple[Any, dict[str, Any] | None, float]:
-    """The fit to the rows that are not held out, what it says about the others, and its seconds; a fit that fails is left out."""
-    train, test, y, rows = prepared.train, prepared.test, prepared.y, prepared.rows
-    # Rows without weight, not fewer rows: what is compiled for so many rows serves the fit to all of them.
-    weights = np.ones(len(y)) if rows.weights is None else rows.weights.copy()
-    weights[test] = 0.0
-    try:
-        found, seconds = _fit(request, prepared, dataclasses.replace(rows, weights=weights), watch)
-    except (InvalidInput, DivergenceError) as error:
-        prepared.notes.append(f"predictions were not judged on held-out rows: the fit to the others failed ({error})")
-        watch.warn(prepared.notes[-1])
-        return None, None, 0.0
-    return found, findings.held_out(found, prepared.encoding, rows.take(test), y[test], y[train]), seconds
+    return {**results, "held_out": held_out, "families": families, "times": spent}, tables, model
 
 
 def _fit(request: Request, prepared: Prepared, rows: DesignRows, watch: Watch) -> tuple[Any, float]:
@@ -306,15 +266,9 @@ def _fit(request: Request, prepared: Prepared, rows: DesignRows, watch: Watch) -
 def _given(request: Request, prepared: Prepared, rows: DesignRows) -> dict[str, Any]:
     """What a regression is given beside X and y."""
     encoding = prepared.encoding
-    return {
-        "prior_scale": request.prior_scale,
-        "intercept": encoding.intercept,
-        "names": encoding.names,
-        "classes": encoding.response.classes or None,
-        "priors": of_family(prepared.priors, encoding.response.model),
-        "weights": rows.weights,
-        **rows.beside(),
-    }
+    priors, classes = of_family(prepared.priors, encoding.response.model), encoding.response.classes or None
+    known = {"prior_scale": request.prior_scale, "priors": priors, "weights": rows.weights, **rows.beside()}
+    return {**known, "intercept": encoding.intercept, "names": encoding.names, "classes": classes}
 
 
 def _prior_findings(request: Request, prepared: Prepared) -> dict[str, Any]:
@@ -326,9 +280,8 @@ def _prior_findings(request: Request, prepared: Prepared) -> dict[str, Any]:
 
 def draw_prior(request: Request, path: Path) -> dict[str, Any]:
     """Draw the data beside data from the prior into a file; return what it shows. Nothing is fitted."""
-    require(
-        path.suffix in (".png", ".svg", ".pdf"), f"`--prior-predictive` draws a .png, .svg or .pdf: got {path.name}."
-    )
+    kinds = (".png", ".svg", ".pdf")
+    require(path.suffix in kinds, f"`--prior-predictive` draws a .png, .svg or .pdf: got {path.name}.")
     require_output(str(path), "--prior-predictive", request.data)
     prepared = prepare(request)
     found = {"prior": _prior_findings(request, prepared), "model": {"target": prepared.encoding.response.name}}

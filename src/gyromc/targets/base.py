@@ -1,7 +1,4 @@
-"""The interface of a target: the potential U of the law μ ∝ exp(-H), H(θ, r) = U(θ) + ½|r|².
-
-`Target` is what every engine and every formula needs; `SumOverData` adds what a mini-batch oracle needs.
-"""
+"""The interface of a target: the potential U of the law μ ∝ exp(-H), H(θ, r) = U(θ) + ½|r|²."""
 
 import abc
 from collections.abc import Callable

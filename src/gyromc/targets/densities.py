@@ -1,7 +1,4 @@
-"""Targets given by a formula: Gaussian, cosine-perturbed, and a user's own nonlinearity, log density or sum over data.
-
-Input: numbers or functions. Output: U and ∇U, and the structure where it is known (`gaussian()`, `separable()`).
-"""
+"""Targets given by a formula: Gaussian, cosine-perturbed, and a user's own nonlinearity, log density or sum over data."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,9 +13,6 @@ from gyromc.checks import cause, leaves, numbers, require, require_finite, requi
 from gyromc.errors import InvalidInput
 from gyromc.precision import owned, private
 from gyromc.targets.base import Scalar, SumOverData, Target, Theta
-
-TRIED_AT = np.array([-2.7, -1.1, -0.3, 0.4, 1.3, 2.9])
-"""The points at which a slope given to `Separable` is compared with the derivative of its potential."""
 
 
 class Quadratic(Target):
@@ -150,8 +144,6 @@ class Separable(Target):
     - `precision`: P, symmetric; a vector is a diagonal. It need not be positive definite where φ grows fast enough.
     - `mean`: m; zeros when left out.
     - `weights`: c_i, one for each coordinate; ones when left out.
-    - `slope`: φ′, a function of one number for Numba (`numba.njit`), written without branches: it is compiled for sixteen numbers
-      at a time. Pass it when engine `lanes` cannot translate φ from JAX (its message says so).
 
     ```python
     import jax.numpy as jnp
@@ -162,20 +154,19 @@ class Separable(Target):
     """
 
     phi: Callable
-    slope: Callable | None
     precision: Float[np.ndarray, " d"] | Float[np.ndarray, "d d"]
     mean: Float[np.ndarray, " d"]
     weights: Float[np.ndarray, " d"]
 
-    def __init__(self, potential: Callable, precision, mean=None, weights=None, slope: Callable | None = None):
+    def __init__(self, potential: Callable, precision, mean=None, weights=None):
         self.precision = read_precision(precision)
         d = len(self.precision)
         self.mean = np.zeros(d) if mean is None else numbers(mean, "mean")
         self.weights = np.ones(d) if weights is None else numbers(weights, "weights")
         for name, value in (("mean", self.mean), ("weights", self.weights)):
             require(value.shape == (d,), f"`{name}` must have {d} entries, like `precision`: got shape {value.shape}.")
-        _check_functions(potential, slope)
-        self.phi, self.slope = owned(potential), slope
+        _check_potential(potential)
+        self.phi = owned(potential)
 
     @property
     def dim(self) -> int:
@@ -215,16 +206,8 @@ class Separable(Target):
         return np.asarray(flat, float).reshape(np.shape(t))
 
 
-def _check_functions(potential, slope) -> None:
-    for name, function in (("potential", potential), ("slope", slope)):
-        require(
-            callable(function) or (name == "slope" and function is None),
-            f"`{name}` must be a function of one number: got {type(function).__name__}.",
-        )
-    require(
-        slope is None or hasattr(slope, "py_func"),
-        "`slope` must be compiled by Numba: decorate it with `numba.njit`. A JAX function is passed as `potential`.",
-    )
+def _check_potential(potential) -> None:
+    require(callable(potential), f"`potential` must be a function of one number: got {type(potential).__name__}.")
     try:
         value = eqx.filter_eval_shape(potential, jax.ShapeDtypeStruct((), jnp.float32))
     except Exception as error:
@@ -234,18 +217,6 @@ def _check_functions(potential, slope) -> None:
     require(
         getattr(value, "shape", None) == () and jnp.issubdtype(value.dtype, jnp.floating),
         f"`potential` must map one number to one number: it returns {value}.",
-    )
-    if slope is None:
-        return
-    with jax.enable_x64(True):
-        derivative = np.asarray(jax.vmap(jax.grad(potential))(jnp.asarray(TRIED_AT)))
-    given = np.array([float(slope(t)) for t in TRIED_AT])
-    gap = np.abs(given - derivative)
-    worst = int(gap.argmax())
-    require(
-        np.all(gap <= 1e-6 * (1 + np.abs(derivative))),
-        f"`slope` must be the derivative of `potential`: at {TRIED_AT[worst]:g} it returns {given[worst]:.6g}, but "
-        f"the derivative is {derivative[worst]:.6g}.",
     )
 
 

@@ -1,7 +1,7 @@
 """Regressions: models that use the data only through linear predictors, U(θ) = Σ_i loss(x_iᵀθ, y_i) + |θ|²/(2σ₀²).
 
-Input: a design matrix and responses. Output: U, ∇U, ∇²U and the sums over rows that a mini-batch needs. The formulas for y given
-its linear predictors are in `likelihoods`. Data are float64 NumPy arrays; an engine casts them to its own precision.
+The formulas for y given its linear predictors are in `likelihoods`. Data are float64 NumPy arrays; an engine casts them to its
+own precision.
 """
 
 import abc
@@ -30,8 +30,6 @@ IN_CACHE = 2**16  # linear predictors of a block of rows at some points, so that
 
 class Regression(SumOverData):
     """The base of all regressions: rows x_i with responses y_i, and the prior θ ~ N(0, σ₀² I).
-
-    A subclass defines `loss(t, y)` of the linear predictors t and its derivative `slope(t, y)` in t.
 
     **Arguments:**
 
@@ -78,7 +76,6 @@ class Regression(SumOverData):
 
     @property
     def design(self) -> tuple[np.ndarray, np.ndarray]:
-        """(X, y)."""
         return self.X, self.y
 
     def potential(self, params):
@@ -127,7 +124,7 @@ class KnownLikelihood(SumOverData):
         return np.swapaxes(theta.reshape(*theta.shape[:-1], self.likelihood.outputs, -1) @ X.T, -1, -2)
 
     def _parts(self, points: np.ndarray, rows: int) -> list[np.ndarray]:
-        """The points in parts whose linear predictors stay in the cache; fewer than eight would read X again and again."""
+        # Their linear predictors stay in the cache; fewer than eight points would read X again and again.
         count = max(8, IN_CACHE // (rows * self.likelihood.outputs))
         return [points[i : i + count] for i in range(0, len(points), count)]
 
@@ -135,10 +132,6 @@ class KnownLikelihood(SumOverData):
         """Σ_i of a function of (points, X, y) that has a row for each point."""
         block = lambda X, y: np.concatenate([function(part, X, y) for part in self._parts(points, len(X))])
         return self.over_data(block, len(points))
-
-    def _along_rows(self, slopes: np.ndarray, X: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-        """Σ_i of derivatives in the linear predictors times the row: derivatives in θ."""
-        return ((np.swapaxes(slopes, -1, -2) if self.likelihood.vector else slopes) @ X).reshape(shape)
 
     def loss_sums(self, points: np.ndarray) -> np.ndarray:
         """Σ_i ℓ_i at each point."""
@@ -149,8 +142,12 @@ class KnownLikelihood(SumOverData):
     def slope_sums(self, points: np.ndarray) -> np.ndarray:
         """Σ_i ∇ℓ_i at each point."""
         spend(len(points))
-        slopes = lambda part, X, y: self.likelihood.slope(self.predictors(part, X), y)
-        return self._sums(lambda part, X, y: self._along_rows(slopes(part, X, y), X, part.shape), points)
+
+        def slopes(part: np.ndarray, X: np.ndarray, y: np.ndarray) -> np.ndarray:
+            found = self.likelihood.slope(self.predictors(part, X), y)
+            return ((np.swapaxes(found, -1, -2) if self.likelihood.vector else found) @ X).reshape(part.shape)
+
+        return self._sums(slopes, points)
 
     def mean_data_hessian(self, points: np.ndarray) -> np.ndarray:
         """The mean over points of Σ_i ∇²ℓ_i."""
@@ -316,10 +313,9 @@ class PoissonRegression(WithLikelihood, GeneralizedLinear):
 class SoftmaxRegression(WithLikelihood):
     """Bayesian regression on C classes: P(y = c | x) ∝ e^{w_cᵀx}, the prior of w_c N(0, σ₀² I), their common part removed.
 
-    Adding one vector to all w_c changes no probability, so the common part is not a parameter: with B an orthonormal basis of the
-    vectors in R^C that sum to zero, the weights are W = BΘ (C × d) and Θ, (C-1) × d, has the prior N(0, σ₀² I). The
-    probabilities have the same law as under independent priors on all w_c, no class is singled out, and for C = 2 the model is
-    logistic regression with prior scale √2 σ₀. θ is Θ by rows.
+    Adding one vector to all w_c changes no probability. So with B an orthonormal basis of the vectors in R^C that sum to zero,
+    the weights are W = BΘ (C × d), and Θ, (C-1) × d, has the prior N(0, σ₀² I); θ is Θ by rows. No class is singled out, and
+    for C = 2 the model is logistic regression with prior scale √2 σ₀.
 
     **Arguments:**
 
@@ -352,7 +348,6 @@ class SoftmaxRegression(WithLikelihood):
 
     @property
     def basis(self) -> np.ndarray:
-        """The matrix B above: C × (C-1)."""
         return self.likelihood.basis
 
     def weights(self, params):
@@ -361,8 +356,6 @@ class SoftmaxRegression(WithLikelihood):
 
 
 _categorical = functools.cache(Categorical)  # keeps the basis once computed
-
-
 BY_FAMILY: dict[str, Any] = {
     kind.likelihood.name: kind for kind in (LinearRegression, LogisticRegression, PoissonRegression)
 }

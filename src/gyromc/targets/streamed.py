@@ -1,8 +1,7 @@
 """Regressions over rows that are not in memory: U(θ) = Σ_i loss(x_iᵀθ, y_i) + |θ|²/(2σ₀²), the rows read from a `RowSource`.
 
-Input: a source and a family. Output: U, ∇U and ∇²U by passes over all rows, in float64 whatever the rows are stored in, and the
-sums over drawn rows that a mini-batch needs. A pass at one θ computes all three, so that a Newton step, the anchor of a control
-variate and the curvature there take one pass together.
+Sums over all rows are in float64 whatever the rows are stored in. A pass at one θ computes U, ∇U and ∇²U, so that a Newton step,
+the anchor of a control variate and the curvature there take one pass together.
 """
 
 import dataclasses
@@ -22,12 +21,9 @@ from gyromc.evaluation import POTENTIAL, spend
 from gyromc.targets.likelihoods import Canonical
 from gyromc.targets.regressions import BY_FAMILY, KnownLikelihood, WithLikelihood
 
-__all__ = ["StreamedRegression"]
-
 KEPT = 4  # points whose sums are kept
 AT_ONCE = 2**21  # linear predictors of a block at several points that are held together
-Sums = tuple[float, np.ndarray, np.ndarray]
-"""Σ_i ℓ_i, its gradient and its Hessian at one θ."""
+Sums = tuple[float, np.ndarray, np.ndarray]  # Σ_i ℓ_i, its gradient and its Hessian at one θ
 
 
 @dataclasses.dataclass(eq=False)

@@ -1,9 +1,7 @@
 """Engine `lanes`: chains as SIMD lanes on the CPU, with the whole loop in the cache.
 
 `Session` takes a plan and the state of its chains and moves them by a number of steps. Threads share blocks of 64 chains; every
-chain has its own stream of random numbers, so the result is the same for any number of threads, blocks and chunks. `program`
-turns a plan into arrays, `kernel` is the loop, `gradients` computes what depends on the target, `users` compiles the slope of a
-user's own model; `functions` and `vectors` are the parts they are made of.
+chain has its own stream of random numbers, so the result is the same for any number of threads, blocks and chunks.
 
 `loop_of` compiles the loop with Numba, for one part of `gradients` and without what a plan does not use. Loops are loaded from a
 folder that only this user can write where an earlier process stored them. `STAMP` changes with every file of this package, so
@@ -17,7 +15,7 @@ import hashlib
 import itertools
 import warnings
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numba
 import numpy as np
@@ -28,9 +26,9 @@ from gyromc.engines import base as protocol
 from gyromc.engines import suitability
 from gyromc.engines.base import initial_state as shared_state
 from gyromc.engines.lanes import functions, gradients, kernel, program
-from gyromc.engines.lanes.gradients import Part, mapped_source, steps_between_releases
+from gyromc.engines.lanes.gradients import Part
 from gyromc.engines.lanes.kernel import Chains, Program, Task
-from gyromc.engines.lanes.program import aligned
+from gyromc.engines.lanes.program import aligned, mapped_source
 from gyromc.engines.lanes.users import VectorFunction, written
 from gyromc.engines.lanes.vectors import LANES, WIDTH
 from gyromc.engines.meshes import sliced
@@ -113,29 +111,20 @@ LOOP = """
 def made(stamp):
     def loop(p, c, task, workspace):
         _ = stamp
-        advance(p, c, task, workspace, {gradient}, {width}, {slope}, {increments})
+        advance(p, c, task, workspace, {})
 
     return loop
 """
 
 
-class LoopParts(NamedTuple):
-    """What a loop is compiled with, by name: the arguments of `kernel.advance` after the first four."""
-
-    gradient: str
-    width: str
-    slope: str
-    increments: str
-
-
 def loop_of(plan: Plan, p: Program) -> Any:
     """The loop for a program; what it does not use is not compiled."""
     part = Part(p.part)
-    parts = LoopParts(
-        gradient=part.name.lower(),
-        width="p.row_width" if part >= Part.BATCH and p.row_width > LANES else "LANES",
-        slope={gradients.USERS: "users_slope", gradients.SINE: "sine_slope"}.get(p.slope_code, "known_slope"),
-        increments="add_increments" if plan.martingale else "no_increments",
+    parts = (
+        part.name.lower(),
+        "p.row_width" if part >= Part.BATCH and p.row_width > LANES else "LANES",
+        {gradients.USERS: "users_slope", gradients.SINE: "sine_slope"}.get(p.slope_code, "known_slope"),
+        "add_increments" if plan.martingale else "no_increments",
     )
     # Mapped rows can have a type of their own.
     names = dict.fromkeys(str(np.dtype(kind)) for kind in (plan.dtype, p.mapped.rows.dtype, p.mapped.responses.dtype))
@@ -143,14 +132,14 @@ def loop_of(plan: Plan, p: Program) -> Any:
 
 
 @functools.cache
-def compiled_loop(parts: LoopParts, precision: str) -> Any:
-    """`advance` with the given parts, compiled once and stored on disk.
+def compiled_loop(parts: tuple[str, ...], precision: str) -> Any:
+    """`advance` with the given arguments after the first four, compiled once and stored on disk.
 
     Numba looks a stored loop up by the variables of the function. They must be numbers: a compiled function among them is another
     one in every process. `stamp`, which changes with any file of this package, is one: Numba would check this file alone.
     """
     scope: dict[str, Any] = {**vars(functions), **vars(gradients), **vars(kernel), **globals()}
-    exec(compile(LOOP.format(**parts._asdict()), __file__, "exec"), scope)
+    exec(compile(LOOP.format(", ".join(parts)), __file__, "exec"), scope)
     loop = scope["made"](STAMP)
     # A name, and so a file, for each: two processes that add to one file can mix up its entries, and those of another version
     # may refer to classes that this one does not have.
@@ -205,7 +194,6 @@ class LanesSession:
             self.program = self.program._replace(users=self.users.address)
         self.loop = loop_of(plan, self.program)
         self.threads = min(num_threads(), self.blocks)
-        self.until_release = steps_between_releases(plan) if self.program.part == Part.MAPPED_BATCH else None
         self.chains = self._chains(state, slots)
         self.workspaces = [self._workspace() for _ in range(self.threads)]
         self._work(0, 0, 0, 0, self.workspaces[0])  # no blocks, no steps: compiles, or loads from the cache
@@ -233,20 +221,16 @@ class LanesSession:
         return rows[: self.plan.num_chains].copy()
 
     def _workspace(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Buffers for one thread: floats; offsets of rows (padded with the empty row) and marks; sizes."""
+        """Buffers for one thread: floats; offsets of rows, padded with the empty row; sizes."""
         p, dtype = self.program, np.dtype(self.plan.dtype)
-        rows = 2 * p.m + p.d + p.draws + 1 + len(p.observed.shift)
-        floats = rows * WIDTH + LANES * (2 * p.row_width + p.padded_batch)
+        in_scratch = LANES * (2 * p.row_width + p.padded_batch)
+        floats = (2 * p.m + p.d + p.draws + 1 + len(p.observed.shift)) * WIDTH + in_scratch
         offsets = np.full(LANES * max(1, p.padded_batch), p.num_rows * p.row_width, np.uint32)
         if p.part == Part.MAPPED_BATCH:
-            floats += p.padded_batch * p.row_width
-            first = LANES * 2 * p.row_width + p.padded_batch  # where `mapped_batch` copies the rows to
-            places = np.repeat(first + p.row_width * np.arange(p.padded_batch, dtype=np.uint32), LANES)
-            offsets = np.concatenate([np.zeros_like(offsets), places.astype(np.uint32)])
-        elif p.part == Part.IN_PLACE_BATCH:
-            offsets = np.zeros(2 * len(offsets), np.uint32)  # numbers of rows, then where they begin
-        elif not p.replace and p.batch > gradients.MOST_COMPARED:
-            offsets = np.concatenate([offsets, np.zeros(p.num_rows, np.uint32)])
+            floats += offsets.size * p.row_width
+            # Where `mapped_batch` copies the rows to, those of one chain after each other.
+            places = np.arange(offsets.size, dtype=np.uint32).reshape(LANES, -1).T.ravel()
+            offsets = np.concatenate([np.zeros_like(offsets), in_scratch + p.row_width * places])
         return aligned(np.zeros(floats, dtype)), aligned(offsets), aligned(np.zeros(WIDTH, f"uint{8 * dtype.itemsize}"))
 
     def _work(self, first: int, last: int, num_steps: int, first_slot: int, workspace) -> None:
@@ -254,15 +238,8 @@ class LanesSession:
         self.loop(self.program, self.chains, task, workspace)
 
     def advance(self, num_steps: int, first_slot: int = 0) -> None:
-        if self.until_release is None:
-            self._advance(num_steps, first_slot)
-            return
-        for done in range(0, num_steps, self.until_release):  # pages of a mapped file are given back in between
-            self._advance(min(self.until_release, num_steps - done), first_slot)
-            mapped_source(self.plan).release()
+        if self.program.part == Part.MAPPED_BATCH:
             mapped_source(self.plan).check_size()
-
-    def _advance(self, num_steps: int, first_slot: int) -> None:
         if self.threads == 1:
             self._work(0, self.blocks, num_steps, first_slot, self.workspaces[0])
         else:

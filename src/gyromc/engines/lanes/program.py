@@ -1,10 +1,7 @@
 """A plan as the arrays of the loop: one sparse matrix per step, a table of rows, the observables' directions and increments.
 
-`compile_program` takes a plan and returns a `Program`. The nonlinear part of a target's gradient is one of the parts of
-`gradients`. Everything is computed in float64 and rounded once, to the run's precision.
-
-The increments of the martingale control variate (T9) are a table of terms: rows to multiply with (y⁺, s, ξ), and for every
-observable the terms of
+Everything is computed in float64 and rounded once, to the run's precision. The increments of the martingale control variate (T9)
+are a table of terms: rows to multiply with (y⁺, s, ξ), and for every observable the terms of
 
     ψ = Σ_t u_t (cross_t v_t - square_t u_t + linear_t) - constant,   u_t a product with ξ, v_t a product with y⁺.
 
@@ -20,9 +17,10 @@ import jax
 import numpy as np
 
 from gyromc import targets
+from gyromc.data import Mapped
 from gyromc.dynamics import augment
 from gyromc.engines.lanes import gradients
-from gyromc.engines.lanes.gradients import Part, mapped_rows, no_rows
+from gyromc.engines.lanes.gradients import MappedRows, Part
 from gyromc.engines.lanes.kernel import IncrementTerms, Program, Sparse
 from gyromc.engines.lanes.vectors import LANES, WIDTH
 from gyromc.engines.lowering import Center, center_of, linear_step
@@ -59,9 +57,9 @@ class Form(NamedTuple):
 def user_slope(target) -> tuple[Callable, int] | None:
     """The scalar function of a user's own model and how many arguments it has: φ′ of a `Separable`, ∂ loss/∂t of rows."""
     if isinstance(target, targets.Separable):
-        return target.slope or jax.grad(target.phi), 1  # type: ignore[arg-type]  # φ is not None where there is no slope
+        return jax.grad(target.phi), 1
     if isinstance(target, targets.GeneralizedLinear) and type(target) not in KNOWN:
-        return getattr(type(target), "numba_slope", target.slope), 2
+        return target.slope, 2
     return None
 
 
@@ -147,17 +145,23 @@ def _batch_form(target: targets.GeneralizedLinear, oracle: Batch) -> Form:
     )
 
 
+def mapped_source(plan: Plan) -> Mapped:
+    """The mapped file of a plan that has one."""
+    assert isinstance(plan.flat_target, targets.StreamedRegression)
+    source = plan.flat_target.by_row
+    assert isinstance(source, Mapped)
+    return source
+
+
 def _mapped_form(target: targets.StreamedRegression, oracle: Batch) -> Form:
     """The gradient of a mini-batch of mapped rows; the table has the width of a row and y beside it, and no rows."""
     center = center_of(oracle) if isinstance(oracle, ControlVariate) else None
-    second = center is not None and center.curvature is not None
-    table, code = _padded(np.zeros((0, target.dim + 1))), KNOWN[BY_FAMILY[target.family]]
     K, a = _linear_part(target, center)
     return Form(
-        *(K, a, target.num_data / oracle.size, Part.MAPPED_BATCH, code),
+        *(K, a, target.num_data / oracle.size, Part.MAPPED_BATCH, KNOWN[BY_FAMILY[target.family]]),
         centre_column=int(center is not None),
-        curvature_column=int(second),
-        table=table,
+        curvature_column=int(center is not None and center.curvature is not None),
+        table=_padded(np.zeros((0, target.dim + 1))),
         batch=oracle.size,
     )
 
@@ -192,26 +196,26 @@ def sparse_rows(matrix: np.ndarray, shift: np.ndarray, dtype) -> Sparse:
     return Sparse(start.astype(np.int64), column, entry, shift.astype(dtype))
 
 
-def _form_and_table(plan: Plan, dtype: np.dtype) -> tuple[Form, np.ndarray]:
-    """The form, with an empty table of the right width, and the table in its precision; the model keeps those of its last run."""
-    oracle, kept = plan.prepared_oracle, plan.model._kept.get("lanes table")
+def compile_program(plan: Plan, bound: float, thin: int | None) -> Program:
+    """The plan as arrays, in its precision."""
+    dtype, oracle = np.dtype(plan.dtype), plan.prepared_oracle
+    kept = plan.model._kept.get("lanes table")  # that of the last run of the model
     if kept is None or kept[0] is not oracle or kept[1] != dtype:
         f = form(plan)
         kept = oracle, dtype, f._replace(table=f.table[:0]), aligned(f.table.astype(dtype, copy=False))
         plan.model._kept["lanes table"] = kept
-    return kept[2], kept[3]
-
-
-def compile_program(plan: Plan, bound: float, thin: int | None) -> Program:
-    """The plan as arrays, in its precision."""
-    dtype = np.dtype(plan.dtype)
-    f, table = _form_and_table(plan, dtype)
+    f, table = kept[2:]
     matrix, shift = step_matrix(plan, f)
     # All observables are ridges: see `suitability`.
     ridges = [h for h in plan.observables.values() if isinstance(h, Ridge)]
     rows, terms = increments(plan, np.stack([np.asarray(h.direction, float) for h in ridges]))
     row_width, m, d = f.table.shape[1], plan.state_size, plan.dim
-    mapped = mapped_rows(plan, row_width) if f.part is Part.MAPPED_BATCH else no_rows(dtype)
+    mapped = MappedRows(*[np.zeros(0, dtype)] * 3)
+    if f.part is Part.MAPPED_BATCH:
+        source, centre = mapped_source(plan), np.zeros(row_width, dtype)
+        if isinstance(oracle, ControlVariate):
+            centre[:d] = oracle.center
+        mapped = MappedRows(source.X.reshape(-1), source.y, centre)
     word = f"int{8 * dtype.itemsize}"
     return Program(
         n=plan.dynamics.size,
@@ -229,7 +233,7 @@ def compile_program(plan: Plan, bound: float, thin: int | None) -> Program:
         bound_bits=int(np.array(min(bound, float(np.finfo(dtype).max)), dtype).view(word)),
         infinity_bits=int(np.array(np.inf, dtype).view(word)),
         magnitude_bits=int(np.iinfo(word).max),
-        part=int(Part.IN_PLACE_BATCH if mapped.in_place else f.part),
+        part=int(f.part),
         **{
             name: getattr(f, name)
             for name in ("slope_code", "uses_response", "centre_column", "curvature_column", "batch")

@@ -1,13 +1,10 @@
 """A user's scalar function as machine code for vectors: the slopes of custom losses and of potentials.
 
-`VectorFunction` takes a function of one or two numbers, written with `jax.numpy` or for Numba, and a precision. It writes the
-operations of its jaxpr as LLVM instructions on sixteen numbers; `address` is where the loop calls them. So a subclass of
-`GeneralizedLinear` is written once, in JAX, for every engine, and a new function takes milliseconds, not a loop of its own. Its
-code is released with the object. `Unsupported` is raised for an operation that vectors do not have.
+`VectorFunction` writes the operations of a function's jaxpr as LLVM instructions on sixteen numbers; `address` is where the loop
+calls them. A new function takes milliseconds, not a loop of its own. `Unsupported` is raised for an operation that vectors lack.
 """
 
 import functools
-import types
 from collections.abc import Callable
 from typing import Any
 
@@ -18,10 +15,8 @@ import numba
 import numpy as np
 from llvmlite import ir
 from numba.core import cgutils
-from numba.core.dispatcher import Dispatcher
 from numba.core.typing.templates import signature
 
-from gyromc.checks import cause
 from gyromc.engines.lanes import functions
 from gyromc.engines.lanes.vectors import LANES, VECTORS, call_intrinsic, llvm_type
 from gyromc.engines.unrolled import Unsupported, entries, unroll
@@ -30,10 +25,11 @@ INSTRUCTIONS = {
     **{"add": "fadd", "add_any": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv", "neg": "fneg"},
     **{"and": "and_", "or": "or_", "not": "not_"},
 }
+"""Operations of a jaxpr as methods of llvmlite's builder."""
 COMPARISONS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "=="}
 INTRINSICS = {"max": "maxnum", "min": "minnum", "abs": "fabs", "sqrt": "sqrt"}
 CALLED = ("exp", "log", "sin", "cos", "tanh", "logistic")
-"""Operations of a jaxpr: as methods of llvmlite's builder, as intrinsics of LLVM, and as functions of `functions`."""
+"""Those that are functions of `functions`."""
 FORMULAS: dict[str, Callable] = {
     "log1p": lambda x: jnp.log(x + 1),
     "expm1": lambda x: jnp.exp(x) - 1,
@@ -43,14 +39,13 @@ FORMULAS: dict[str, Callable] = {
     "sign": lambda x: jnp.where(x > 0, 1, jnp.where(x < 0, -1, 0)).astype(x.dtype),
     "square": lambda x: x * x,
 }
-"""Operations as others."""
 OF_TRUTH = ("and", "or", "not", "select_n", "convert_element_type", "stop_gradient", "copy")
 """Operations that take what a comparison returns."""
 MAX_POWER = 16
 
 
 class VectorFunction:
-    """A function of one or two numbers, compiled for vectors of a precision."""
+    """A function of one or two numbers, compiled for vectors of a precision; its code is released with it."""
 
     def __init__(self, function: Callable, num_arguments: int, kind: str):
         text, *libraries = written(function, num_arguments, kind)
@@ -74,7 +69,6 @@ class VectorFunction:
 
 
 def _machine() -> llvm.TargetMachine:
-    """The processor that this process runs on."""
     cpu, features = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
     target = llvm.Target.from_triple(llvm.get_process_triple())
     return target.create_target_machine(cpu=cpu, features=features, opt=3, jit=True)
@@ -91,27 +85,20 @@ def written(function: Callable, num_arguments: int, kind: str) -> list[str]:
 
     The texts after it are of the functions that it calls.
     """
-    vector = llvm_type(VECTORS[kind])
-    module = ir.Module()
+    vector, module = llvm_type(VECTORS[kind]), ir.Module()
     module.triple = llvm.get_process_triple()
-    pointer = vector.as_pointer()
-    place = ir.Function(module, ir.FunctionType(ir.VoidType(), [pointer, pointer]), "users")
+    place = ir.Function(module, ir.FunctionType(ir.VoidType(), [vector.as_pointer()] * 2), "users")
     builder = ir.IRBuilder(place.append_basic_block())
-    vectors = [_aligned(builder.load(argument), kind) for argument in place.args[:num_arguments]]
-    writer = _Writer(builder, kind)
+    writer, vectors = _Writer(builder, kind), [builder.load(argument) for argument in place.args[:num_arguments]]
     with jax.enable_x64(kind == "float64"):
         scalar = jax.ShapeDtypeStruct((), np.dtype(kind))
-        unrolled = unroll(_in_jax(function), *[scalar] * num_arguments, operation=writer.operation)
+        unrolled = unroll(function, *[scalar] * num_arguments, operation=writer.operation)
         result = unrolled(*(entries([x], ()) for x in vectors))[()]
-    _aligned(builder.store(writer.vector(result), place.args[0]), kind)
+    instructions: list[Any] = [*vectors, builder.store(writer.vector(result), place.args[0])]
+    for instruction in instructions:
+        instruction.align = VECTORS[kind].bits // 8  # a vector may lie wherever a number may
     builder.ret_void()
     return [str(module), *(text for _, text in writer.libraries.values())]
-
-
-def _aligned(instruction, kind: str):
-    """The same load or store, of a vector that may lie wherever a number may."""
-    instruction.align = VECTORS[kind].bits // 8
-    return instruction
 
 
 class _Writer:
@@ -177,52 +164,3 @@ def _library(name: str, kind: str) -> tuple[str, str]:
     own, vector = getattr(functions, name), VECTORS[kind]
     compiled = numba.cfunc(signature(vector, vector), forceinline=True, **functions.COMPILED)(lambda x: own(x))
     return compiled.native_name.removeprefix("cfunc."), compiled.inspect_llvm()
-
-
-def _in_jax(function: Callable) -> Callable:
-    """A function as one that JAX traces; one for Numba is made of NumPy's functions of numbers."""
-    if not isinstance(function, Dispatcher):
-        return function
-    plain = _without_numba(function)
-
-    def traced(*args):
-        try:
-            return jnp.asarray(getattr(found := plain(*map(_Traced, args)), "value", found))
-        except Unsupported:
-            raise
-        except Exception as error:
-            raise _no_vectors(f"something that JAX cannot trace ({cause(error)})") from None
-
-    return traced
-
-
-def _no_vectors(what: str) -> Unsupported:
-    advice = "write it without branches, or pass a JAX function"
-    return Unsupported(f"a Numba function with {what} that vectors do not have: {advice}")
-
-
-def _without_numba(function: Any) -> Any:
-    """The Python function of a Numba function, whose own Numba functions are Python functions too."""
-    if not isinstance(function, Dispatcher):
-        return function
-    own = function.py_func
-    used = {name: own.__globals__[name] for name in own.__code__.co_names if name in own.__globals__}
-    scope = {**own.__globals__, **{name: _without_numba(value) for name, value in used.items()}}
-    cells = tuple(types.CellType(_without_numba(cell.cell_contents)) for cell in own.__closure__ or ())
-    return types.FunctionType(own.__code__, scope, own.__name__, own.__defaults__, cells)
-
-
-class _Traced(np.lib.mixins.NDArrayOperatorsMixin):
-    """A JAX value on which NumPy's functions are JAX's."""
-
-    def __init__(self, value):
-        self.value = value
-
-    def __bool__(self) -> bool:
-        raise _no_vectors("a branch")
-
-    def __array_ufunc__(self, ufunc, method, *inputs, **_):
-        name = "abs" if ufunc.__name__ == "absolute" else ufunc.__name__
-        if method != "__call__" or not hasattr(jnp, name):
-            raise _no_vectors(f"`{ufunc.__name__}`")
-        return _Traced(getattr(jnp, name)(*(x.value if isinstance(x, _Traced) else x for x in inputs)))

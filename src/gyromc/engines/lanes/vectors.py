@@ -1,13 +1,8 @@
 """SIMD vectors for Numba: sixteen numbers as one value; and whole rows of a table as vectors, as mini-batches read them.
 
-Numba code such as `a * b + 0.5` on a `Vector` becomes LLVM vector instructions. A `Vector` is sixteen float32, float64, uint32
-or uint64. LLVM splits it into the registers the processor has (one AVX-512 register of float32, two of AVX2, four of NEON), so
-the same code works everywhere. Nothing is left to a loop vectoriser, which gives up on aliasing and on short loops.
-
-For mini-batches the input is a table whose rows are multiples of sixteen numbers wide, and the offsets of the rows drawn; the
-output is their dot products with one chain's θ, weighted or plain sums of rows, and transposed tiles. A row is read in one piece
-from where it is stored, which is impossible with one chain per lane; everything else in a step has chains as lanes, and a 16 × 16
-transposition converts one layout into the other.
+Numba code such as `a * b + 0.5` on a `Vector` becomes LLVM vector instructions, which LLVM splits into the registers that the
+processor has. Rows of a table are multiples of sixteen numbers wide, and are given by their offsets. A row is read in one piece,
+which is impossible with one chain per lane; a 16 × 16 transposition converts one layout into the other.
 """
 
 import operator
@@ -182,6 +177,19 @@ def widened(typingctx, a):
 
 
 @intrinsic
+def converted(typingctx, a, array):
+    """Floats in the precision of an array."""
+    to = Vector(str(array.dtype), a.lanes)
+
+    def codegen(context, builder, sig, args):
+        if a == to:
+            return args[0]
+        return (builder.fpext if a.bits < to.bits else builder.fptrunc)(args[0], llvm_type(to))
+
+    return signature(to, a, array), codegen
+
+
+@intrinsic
 def shift_signed(typingctx, a, count):
     """Integers in two's complement, shifted right with their sign."""
     return signature(a, a, a), lambda context, builder, sig, args: builder.ashr(*args)
@@ -212,38 +220,6 @@ def any_above(typingctx, a, limit):
         return builder.icmp_unsigned("!=", mask, ir.Constant(ir.IntType(LANES), 0))
 
     return signature(types.boolean, a, a), codegen
-
-
-def _comparison(predicate: str, ordered: bool = True):
-    """A function of two vectors of floats: all bits set where the comparison holds, none where it does not."""
-
-    @intrinsic
-    def compare(typingctx, a, b):
-        vector = a if isinstance(a, Vector) else b
-        mask = VECTORS[f"uint{vector.bits}"]
-
-        def codegen(context, builder, sig, args):
-            holds = (builder.fcmp_ordered if ordered else builder.fcmp_unordered)(predicate, *args)
-            return builder.sext(holds, llvm_type(mask))
-
-        return signature(mask, vector, vector), codegen
-
-    return compare
-
-
-less, at_most, equal, unequal = _comparison("<"), _comparison("<="), _comparison("=="), _comparison("!=", ordered=False)
-
-
-@intrinsic
-def selected(typingctx, mask, yes, no):
-    """`yes` in the lanes where the mask of a comparison is set, `no` in the others; both floats."""
-    vector = VECTORS[f"float{mask.bits}"]
-
-    def codegen(context, builder, sig, args):
-        mask, yes, no = args
-        return builder.select(builder.icmp_unsigned("!=", mask, ir.Constant(mask.type, [0] * LANES)), yes, no)
-
-    return signature(vector, mask, vector, vector), codegen
 
 
 @intrinsic
@@ -408,24 +384,6 @@ def add_weighted_rows(typingctx, table, offsets, first, column, weights, at, tot
 
 
 @intrinsic
-def add_rows(typingctx, table, offsets, first, column, total):
-    """total + Σ_j (sixteen numbers of row j from `column` on), over sixteen rows."""
-
-    def codegen(context, builder, sig, args):
-        data, where, begin, column, value = args
-        rows = [value]
-        for j in range(LANES):
-            origin = _row_offset(context, builder, offsets, where, begin, j)
-            rows.append(load_lanes(context, builder, table, data, builder.add(origin, column)))
-        while len(rows) > 1:
-            paired = [builder.fadd(a, b) for a, b in zip(rows[::2], rows[1::2], strict=False)]
-            rows = paired + rows[len(paired) * 2 :]
-        return rows[0]
-
-    return signature(total, table, offsets, types.intp, types.intp, total), codegen
-
-
-@intrinsic
 def column_of_rows(typingctx, table, offsets, first, column):
     """One entry of each of sixteen rows."""
     vector = VECTORS[str(table.dtype)]
@@ -466,54 +424,3 @@ def transpose(typingctx, source, source_at, source_stride, target, target_at, ta
 
     args = (source, types.intp, types.intp, target, types.intp, types.intp)
     return signature(types.void, *args), codegen
-
-
-@intrinsic
-def read_bytes(typingctx, descriptor, array, at, count, place):
-    """Read `count` bytes of an open file, from `place` on, into the array from `array[at]` on; how many were read.
-
-    The system's `pread`: several threads may use one file.
-    """
-
-    def codegen(context, builder, sig, args):
-        file, data, at, count, place = args
-        word, byte = ir.IntType(64), ir.IntType(8).as_pointer()
-        pointer = builder.bitcast(pointer_to(context, builder, array, data, at), byte)
-        kind = ir.FunctionType(word, [ir.IntType(32), byte, word, word])
-        function = cgutils.get_or_insert_function(builder.module, kind, "pread")
-        return builder.call(function, [builder.trunc(file, ir.IntType(32)), pointer, count, place])
-
-    return signature(types.int64, types.int64, array, types.intp, types.int64, types.int64), codegen
-
-
-@intrinsic
-def copy_lanes(typingctx, target, at, source, first):
-    """target[at + k] = source[first + k] for sixteen k, converted to the target's precision."""
-
-    def codegen(context, builder, sig, args):
-        out, at, data, first = args
-        value = load_lanes(context, builder, source, data, first)
-        wanted = llvm_type(VECTORS[str(target.dtype)])
-        if source.dtype.bitwidth != target.dtype.bitwidth:
-            narrower = source.dtype.bitwidth > target.dtype.bitwidth
-            value = builder.fptrunc(value, wanted) if narrower else builder.fpext(value, wanted)
-        pointer = pointer_to(context, builder, target, out, at)
-        builder.store(value, builder.bitcast(pointer, wanted.as_pointer())).align = 4
-        return context.get_dummy_value()
-
-    return signature(types.void, target, types.intp, source, types.intp), codegen
-
-
-@intrinsic
-def prefetch(typingctx, array, at):
-    """Begin to load the cache line of array[at]: nothing waits for it."""
-
-    def codegen(context, builder, sig, args):
-        byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
-        pointer = builder.bitcast(pointer_to(context, builder, array, *args), byte)
-        kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
-        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
-        builder.call(function, [pointer, word(0), word(3), word(1)])  # to read, into the nearest cache, data
-        return context.get_dummy_value()
-
-    return signature(types.void, array, types.intp), codegen

@@ -4,9 +4,8 @@
 (seed, chain, step, draw) alone and sums are kept in two floats, so results depend neither on how chains are laid out in blocks
 nor on how steps are cut into chunks, and a run can be continued exactly.
 
-The kernel is compiled by Pallas' Triton lowering, which JAX calls deprecated since 0.11, or by its Mosaic GPU lowering (the
-environment variable `GYROMC_PALLAS_LOWERING`, or `Session(lowering=...)`); where JAX has no Triton lowering, by Mosaic.
-Plans that differ only in step size, seed or the numbers in their data share a kernel.
+The kernel is compiled by Pallas' Triton lowering. Plans that differ only in step size, seed or the numbers in their data share a
+kernel.
 
 Without a GPU the engine is not available, except that with the environment variable `GYROMC_PALLAS_INTERPRET=1` its kernel is
 interpreted on the CPU: slow, for tests.
@@ -24,7 +23,7 @@ from gyromc.engines.base import initial_state
 from gyromc.engines.meshes import sliced
 from gyromc.engines.pallas.kernel import NEVER, Arrays, Inputs, compiled
 from gyromc.engines.pallas.recipe import Recipe, check, make_recipe
-from gyromc.engines.pallas.threads import Layout, Lowering, choose_lowering, instructions, why_no_lowering
+from gyromc.engines.pallas.threads import Layout, why_no_triton
 from gyromc.engines.suitability import interpreting
 from gyromc.engines.unrolled import Unsupported
 from gyromc.observables import Ridge
@@ -40,11 +39,11 @@ LARGEST_TEAM = 8
 
 def why_not(plan: Plan, mesh: Any = None) -> str | None:
     """Why this engine cannot run the plan, or None."""
-    reason = suitability.pallas(plan, mesh) or (None if interpreting() else why_no_lowering())
+    reason = suitability.pallas(plan, mesh) or (None if interpreting() else why_no_triton())
     if reason is not None:
         return reason
     try:
-        with jax.enable_x64(False), instructions(choose_lowering(), interpreting()).refusing():
+        with jax.enable_x64(False):
             check(make_recipe(plan, team_size(plan))[0])
     except Unsupported as unsupported:
         return f"a kernel cannot hold {unsupported}: `scan` can"
@@ -74,11 +73,10 @@ def team_size(plan: Plan) -> int:
     return min(LARGEST_TEAM, 1 << (max(work).bit_length() - 1))
 
 
-def default_layout(plan: Plan, team: int, asked: Lowering | None = None) -> Layout:
-    """Blocks of one warp until the GPU is full, of four warps beyond; Mosaic has blocks of four warps only."""
-    chosen = choose_lowering(asked)
-    warps = 1 if chosen is Lowering.TRITON and plan.num_chains * team < 2**18 else 4
-    return Layout(max(1, 32 * warps // team), warps, interpreting(), chosen)
+def default_layout(plan: Plan, team: int) -> Layout:
+    """Blocks of one warp until the GPU is full, of four warps beyond."""
+    warps = 1 if plan.num_chains * team < 2**18 else 4
+    return Layout(max(1, 32 * warps // team), warps, interpreting())
 
 
 class LateSums:
@@ -110,7 +108,6 @@ class PallasSession:
         slots: int,
         team: int | None = None,
         layout: Layout | None = None,
-        lowering: Lowering | None = None,
         first_chain: int = 0,
     ):
         self.first_chain = first_chain  # among those of all sessions: random numbers depend on a chain's number
@@ -118,7 +115,7 @@ class PallasSession:
         self.latest: LateSums | None = None  # to be copied to the host while the next steps are made
         with jax.enable_x64(False):
             team = team or team_size(plan)
-            layout = layout or default_layout(plan, team, lowering)
+            layout = layout or default_layout(plan, team)
             self.recipe, tables = make_recipe(plan, team)
             blocks = -(-plan.num_chains // layout.chains)
             self.move = compiled(self.recipe, layout, blocks)

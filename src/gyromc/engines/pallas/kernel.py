@@ -17,7 +17,7 @@ from jax.experimental import pallas as pl
 from gyromc.checks import require
 from gyromc.engines.base import two_sum
 from gyromc.engines.pallas.recipe import Recipe, Row, Rows, dot
-from gyromc.engines.pallas.threads import NOISE, ORACLE, ROWS, Layout, Team, instructions, row_numbers
+from gyromc.engines.pallas.threads import NOISE, ORACLE, ROWS, Layout, Team, row_numbers
 from gyromc.engines.unrolled import entries
 from gyromc.observables import PROFILES
 
@@ -56,11 +56,6 @@ def compiled(recipe: Recipe, layout: Layout, num_blocks: int) -> Callable[[Input
         f"A block must have one thread per chain and member of its team: {B} chains with teams of {recipe.team} are {threads}, "
         f"{layout.warps} warps are {32 * layout.warps}.",
     )
-    machine = instructions(layout.lowering, layout.interpret)
-    require(
-        machine.warps_per_block in (None, layout.warps),
-        f"A block of the lowering `{layout.lowering}` has {machine.warps_per_block} warps: got {layout.warps}.",
-    )
     sums = len(recipe.slots)
     sizes = Arrays(y=(recipe.state, B), high=(sums, threads), low=(sums, threads), failed_at=(1, threads))
     kinds = Arrays(jnp.float32, jnp.float32, jnp.float32, failed_at=jnp.int32)
@@ -68,7 +63,7 @@ def compiled(recipe: Recipe, layout: Layout, num_blocks: int) -> Callable[[Input
 
     @jax.jit
     def advance(inputs: Inputs, arrays: Arrays, num_threads) -> tuple[Arrays, Any]:
-        call = machine.call(functools.partial(_kernel, recipe, layout), inputs, shapes, num_blocks, layout.warps)
+        call = _call(recipe, layout, inputs, shapes, num_blocks)
         moved = Arrays(*call(*inputs, *arrays))
         bad = moved.failed_at[0] != NEVER
         return moved, jnp.any(bad & (jnp.arange(bad.size) < num_threads))
@@ -76,32 +71,42 @@ def compiled(recipe: Recipe, layout: Layout, num_blocks: int) -> Callable[[Input
     return advance
 
 
+def _call(recipe: Recipe, layout: Layout, inputs: Inputs, shapes: list, num_blocks: int) -> Callable:
+    """The kernel over all blocks, with all inputs for every block and each block's own columns of the chains' arrays."""
+    chains = [pl.BlockSpec((s.shape[0], s.shape[1] // num_blocks), lambda i: (0, i)) for s in shapes]
+    whole = [pl.BlockSpec(array.shape, lambda i, n=array.ndim: (0,) * n) for array in inputs]
+    return pl.pallas_call(
+        functools.partial(_kernel, recipe, layout),
+        out_shape=tuple(shapes),
+        grid=(num_blocks,),
+        name="gyromc",
+        in_specs=[*whole, *chains],
+        out_specs=tuple(chains),
+        **layout.machine.options(layout.warps),
+    )
+
+
 def _kernel(recipe: Recipe, layout: Layout, *refs) -> None:
     count, each = len(Inputs._fields), len(Arrays._fields)
     inputs, before, after = Inputs(*refs[:count]), Arrays(*refs[count : count + each]), Arrays(*refs[count + each :])
     block = _Block(recipe, layout, inputs, after)
-    at, own, machine = block.team.at, block.team.own, block.team.machine
-    coordinates, held = range(recipe.state), range(recipe.num_in_memory, len(recipe.slots))
-    y = tuple(machine.read(before.y, j, at) for j in coordinates)
-    high, low = (tuple(machine.read(ref, s, own) for s in held) for ref in (before.high, before.low))
+    at, held = block.team.at, range(recipe.num_in_memory, len(recipe.slots))
+    y = tuple(before.y[j, at] for j in range(recipe.state))
+    high, low = (tuple(ref[s, :] for s in held) for ref in (before.high, before.low))
 
     def copy(s, nothing):
-        machine.write(after.high, s, own, machine.read(before.high, s, own))
-        machine.write(after.low, s, own, machine.read(before.low, s, own))
+        after.high[s, :], after.low[s, :] = before.high[s, :], before.low[s, :]
         return nothing
 
     if recipe.num_in_memory:
         jax.lax.fori_loop(0, recipe.num_in_memory, copy, 0)
-    first, steps, failed_at = inputs.counts[0], inputs.counts[1], machine.read(before.failed_at, 0, own)
-    with machine.functions():
-        carry = jax.lax.fori_loop(first, first + steps, block.step, (y, high, low, failed_at))
-    y, high, low, failed_at = carry
-    for j in coordinates:
-        machine.write(after.y, j, at, y[j])  # every thread of a team writes the same number
+    first, steps = inputs.counts[0], inputs.counts[1]
+    carry = jax.lax.fori_loop(first, first + steps, block.step, (y, high, low, before.failed_at[0, :]))
+    y, high, low, after.failed_at[0, :] = carry
+    for j in range(recipe.state):
+        after.y[j, at] = y[j]  # every thread of a team writes the same number
     for i, s in enumerate(held):
-        machine.write(after.high, s, own, high[i])
-        machine.write(after.low, s, own, low[i])
-    machine.write(after.failed_at, 0, own, failed_at)
+        after.high[s, :], after.low[s, :] = high[i], low[i]
 
 
 class _Block:
@@ -144,24 +149,18 @@ class _Block:
     def summed(self, k, high, low, values: list) -> list:
         """The first sums, in two floats each, with the values added; nothing is added during burn-in."""
         if self.recipe.burns_in:
-            counts = self.team.machine.condition(k >= self.burn_in)
-            values = [jnp.where(counts, v, np.float32(0)) for v in values]
+            values = [jnp.where(k >= self.burn_in, v, np.float32(0)) for v in values]
         return [two_sum(h, l, v) for h, l, v in zip(high, low, values, strict=False)]
 
     def add_to(self, k, slot, value) -> None:
         """Add one value per thread to sums that stay in memory, since there are too few registers."""
-        refs, own, machine = (self.after.high, self.after.low), self.team.own, self.team.machine
-        high, low = (machine.read(ref, slot, own) for ref in refs)
-        [pair] = self.summed(k, [high], [low], [value])
-        for ref, part in zip(refs, pair, strict=True):
-            machine.write(ref, slot, own, part)
+        [(high, low)] = self.summed(k, [self.after.high[slot, :]], [self.after.low[slot, :]], [value])
+        self.after.high[slot, :], self.after.low[slot, :] = high, low
 
     def sum_table(self, k, theta, profile: str, table, failed_at):
         """Add one table's observables, one per thread."""
         here = table * self.recipe.team + self.team.thread
-        value = PROFILES[profile](
-            dot([self.team.machine.read(self.inputs.directions, j, here) for j in range(len(theta))], theta)
-        )
+        value = PROFILES[profile](dot([self.inputs.directions[j, here] for j in range(len(theta))], theta))
         self.add_to(k, table, value)  # E4
         return self.look(k, jnp.abs(value) >= 0, [value], failed_at)
 
@@ -219,9 +218,7 @@ class _Block:
         """ψ of one observable per thread, from y⁺ and ξ; the numbers are laid out in `recipe`."""
         n, m = len(xi), len(y)
         here = table if self.team.thread is None else table * self.recipe.team + self.team.thread
-        numbers = lambda start, count: [
-            self.team.machine.read(self.inputs.increments, start + i, here) for i in range(count)
-        ]
+        numbers = lambda start, count: [self.inputs.increments[start + i, here] for i in range(count)]
         value = dot(numbers(0, n), xi)
 
         def one(t, value):
@@ -257,16 +254,14 @@ class Reader:
         rounds = pl.cdiv(rows.num_rows if rows.batch is None else pl.cdiv(rows.batch, 4), T)
 
         def add(index, weight, sums):
-            columns = self.team.machine.apart(
-                [self.team.machine.read(self.columns, j, index) for j in range(rows.num_columns)]
-            )
+            columns = self.team.machine.apart([self.columns[j, index] for j in range(rows.num_columns)])
             return tuple(a + b for a, b in zip(sums, rows.add(theta, columns, weight), strict=True))
 
         def some(c, sums):
             taken = take(k, c)
             if rows.num_columns * len(taken) > UNROLLED_LOADS:  # many unrolled loads take long to compile
                 pick = lambda i, part: functools.reduce(
-                    lambda a, w: jnp.where(self.team.machine.condition(i == w), taken[w][part], a),
+                    lambda a, w: jnp.where(i == w, taken[w][part], a),
                     range(1, len(taken)),
                     taken[0][part],
                 )

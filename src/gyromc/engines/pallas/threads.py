@@ -1,96 +1,112 @@
-"""The threads of a block, and the compiler that makes their kernel: Pallas' Triton lowering or its Mosaic GPU lowering.
+"""The threads of a block: the instructions that they have beyond plain JAX, their random numbers, their teams.
 
-`choose_lowering` takes what was asked for and returns a `Lowering`; `why_no_lowering` says why there is none on this machine.
-
-`Team` takes how chains are laid out on the GPU and returns tiles, arrays with one entry per thread of the block: which chain a
-thread works on, its random numbers, and sums over the threads of one chain, which lie side by side in a warp. Random words,
-standard normals and row numbers are functions of (seed, chain, step, draw) alone. The generator is Philox4x32-10 (Salmon, Moraes,
-Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", 2011): the seed is the key, and the counter is (step, chain, draw,
-stream). It has no state, so a run does not depend on how chains and steps are divided. One key has 2¹²⁸ counters of four words
-each; one chain's step has 2³² of them per stream.
+Random words, standard normals and row numbers are functions of (seed, chain, step, draw) alone. The generator is Philox4x32-10
+(Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", 2011): the seed is the key, and the counter is (step,
+chain, draw, stream). It has no state, so a run does not depend on how chains and steps are divided. One key has 2¹²⁸ counters of
+four words each; one chain's step has 2³² of them per stream.
 """
 
 import dataclasses
-import enum
 import functools
 import importlib.util
-import os
-import warnings
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import pallas as pl
 
-from gyromc.checks import one_of
-from gyromc.engines.pallas.instructions import Instructions, Triton, multiply_high
-from gyromc.errors import GyromcWarning
+CAPABILITY = 8.0
+"""The least compute capability of a GPU that Triton supports."""
+_MASK = np.uint32(0xFFFF)
 
 
-class Lowering(enum.StrEnum):
-    """The compilers."""
-
-    TRITON = "triton"
-    MOSAIC = "mosaic"
-
-
-CAPABILITY = {Lowering.TRITON: 8.0, Lowering.MOSAIC: 9.0}
-"""The least compute capability of a GPU that each compiler supports."""
-VARIABLE = "GYROMC_PALLAS_LOWERING"
-_MODULES = {
-    Lowering.TRITON: "jax.experimental.pallas.triton",
-    Lowering.MOSAIC: "jax.experimental.pallas.mosaic_gpu",
-}
-
-
-def instructions(lowering: Lowering, interpret: bool) -> Instructions:
-    """The instructions of a compiler, or plain JAX for an interpreted kernel."""
-    if interpret:
-        return Instructions()
-    if lowering is Lowering.TRITON:
-        return Triton()
-    from gyromc.engines.pallas.mosaic import Mosaic
-
-    return Mosaic()
-
-
-def in_this_jax(lowering: Lowering) -> bool:
-    """Whether the installed JAX has this lowering."""
-    return importlib.util.find_spec(_MODULES[lowering]) is not None
-
-
-def choose_lowering(asked: str | Lowering | None = None) -> Lowering:
-    """The lowering asked for, here or by the environment variable; left out: Triton where JAX has it, else Mosaic."""
-    asked = asked or os.environ.get(VARIABLE) or None
-    if asked is None and in_this_jax(Lowering.TRITON):
-        return Lowering.TRITON
-    if asked is None:
-        _say_once(jax.__version__)
-        return Lowering.MOSAIC
-    return Lowering(one_of(asked, tuple(Lowering), f"lowering` or `{VARIABLE}"))
-
-
-@functools.cache
-def _say_once(version: str) -> None:
-    """Warn, once in a process, that the default lowering is not there."""
-    warnings.warn(
-        f"JAX {version} has no Triton lowering of Pallas: the engine `pallas` compiles its kernels with Mosaic GPU. "
-        f"Chains are the same up to rounding. Set `{VARIABLE}=mosaic` to turn this warning off.",
-        GyromcWarning,
-        stacklevel=2,
-    )
-
-
-def why_no_lowering(asked: str | Lowering | None = None) -> str | None:
+def why_no_triton() -> str | None:
     """Why no kernel can be compiled for JAX's default GPU, or None."""
-    lowering = choose_lowering(asked)
-    others = "" if in_this_jax(Lowering.TRITON) else f"JAX {jax.__version__} has no Triton lowering, and "
-    if not in_this_jax(lowering):
-        return f"JAX {jax.__version__} has no Pallas lowering `{lowering}`"
+    if importlib.util.find_spec("jax.experimental.pallas.triton") is None:
+        return f"JAX {jax.__version__} has no Triton lowering of Pallas"
     capability = float(getattr(jax.devices()[0], "compute_capability", 0))
-    if capability < CAPABILITY[lowering]:
-        return f"{others}the lowering `{lowering}` needs compute capability {CAPABILITY[lowering]}, and the GPU has {capability}"
+    if capability < CAPABILITY:
+        return f"it needs compute capability {CAPABILITY}, and the GPU has {capability}"
     return None
+
+
+def multiply_high(a, b):
+    """The upper 32 bits of a · b for 32-bit words, by products of halves, which fit into a word."""
+    sixteen = np.uint32(16)
+    a_low, a_high, b_low, b_high = a & _MASK, a >> sixteen, b & _MASK, b >> sixteen
+    cross = a_high * b_low + ((a_low * b_low) >> sixteen)
+    other = a_low * b_high + (cross & _MASK)
+    return a_high * b_high + (cross >> sixteen) + (other >> sixteen)
+
+
+class Interpreted:
+    """Instructions in plain JAX, for kernels that are interpreted; tiles are arrays with one entry per thread of a block."""
+
+    def high_word(self, constant: int, x):
+        """The upper 32 bits of constant · x."""
+        return multiply_high(np.uint32(constant), x)
+
+    def pair(self, u, angle):
+        """Two standard normals from u in (0, 1) and an angle in [-π, π), by Box and Muller."""
+        radius = jnp.sqrt(np.float32(-2) * jnp.log(u))
+        return radius * jnp.cos(angle), radius * jnp.sin(angle)
+
+    def exchanged(self, x, distance: int):
+        """The value of the thread at `distance` (a power of two below 32) in the same warp."""
+        return x[jnp.arange(x.size) ^ distance]
+
+    def from_thread(self, x, number: int, team: int):
+        """The value of thread `number` of the same team, for teams of `team` threads side by side in a warp."""
+        return x[jnp.arange(x.size) // team * team + number]
+
+    def apart(self, tiles: list) -> list:
+        """The same tiles; when interpreting, this keeps XLA from computing them again for every use."""
+        return list(jax.lax.optimization_barrier(tuple(tiles)))
+
+    def options(self, warps: int) -> dict[str, Any]:
+        """Those of `pallas_call`."""
+        return {"interpret": True}
+
+
+class Triton(Interpreted):
+    """Pallas' Triton lowering, which JAX 0.11 calls deprecated; elementwise assembly, one instruction each."""
+
+    def high_word(self, constant: int, x):
+        signed = self._instruction(f"mul.hi.u32 $0, $1, {constant};", jax.lax.bitcast_convert_type(x, jnp.int32), "r")
+        return jax.lax.bitcast_convert_type(signed, jnp.uint32)  # assembly returns signed words
+
+    def pair(self, u, angle):
+        """By the special-function unit: the absolute errors are 2⁻²² in log₂ u and 2⁻²⁰ in sin and cos."""
+        log2 = self._instruction("lg2.approx.f32 $0, $1;", u)
+        square = jnp.maximum(log2 * np.float32(-2 * np.log(2)), np.float32(0))
+        radius = self._instruction("sqrt.approx.f32 $0, $1;", square)
+        cosine, sine = (self._instruction(f"{name}.approx.f32 $0, $1;", angle) for name in ("cos", "sin"))
+        return radius * cosine, radius * sine
+
+    def exchanged(self, x, distance: int):
+        return self._instruction(f"shfl.sync.bfly.b32 $0, $1, {distance}, 0x1f, 0xffffffff;", x, "r")
+
+    def from_thread(self, x, number: int, team: int):
+        segments = (32 - team) << 8 | 0x1F  # a warp is cut into pieces of `team` threads
+        return self._instruction(f"shfl.sync.idx.b32 $0, $1, {number}, {segments}, 0xffffffff;", x, "r")
+
+    def apart(self, tiles: list) -> list:
+        return tiles
+
+    def options(self, warps: int) -> dict[str, Any]:
+        from jax.experimental.pallas import triton
+
+        return {"compiler_params": triton.CompilerParams(num_warps=warps, num_stages=1)}
+
+    def _instruction(self, assembly: str, x, kind: str = "f"):
+        from jax.experimental.pallas import triton
+
+        shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+        [result] = triton.elementwise_inline_asm(
+            assembly, args=[x], constraints=f"={kind},{kind}", pack=1, result_shape_dtypes=[shape]
+        )
+        return result
 
 
 NOISE, ROWS, ORACLE = 0, 1, 2
@@ -98,10 +114,10 @@ NOISE, ROWS, ORACLE = 0, 1, 2
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 _ROUNDS = 10
-PLAIN = Instructions()
+PLAIN = Interpreted()
 
 
-def random_words(key, counter, machine: Instructions = PLAIN):
+def random_words(key, counter, machine: Interpreted = PLAIN):
     """Four random words for every counter (four words), by ten rounds of Philox4x32."""
 
     def one_round(_, words):
@@ -112,18 +128,17 @@ def random_words(key, counter, machine: Instructions = PLAIN):
         return high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0, *bumped
 
     words = (*counter, *key)
-    if not machine.unrolls:
-        return jax.lax.fori_loop(0, _ROUNDS, one_round, words)[:4]
-    for number in range(_ROUNDS):
-        words = one_round(number, words)
-    return words[:4]
+    if isinstance(machine, Triton):
+        return functools.reduce(lambda words, number: one_round(number, words), range(_ROUNDS), words)[:4]
+    # XLA would repeat unrolled rounds for every use.
+    return jax.lax.fori_loop(0, _ROUNDS, one_round, words)[:4]
 
 
-def normals(words, machine: Instructions = PLAIN):
+def normals(words, machine: Interpreted = PLAIN):
     """As many independent standard normals as words, by Box and Muller; |ξ| ≤ 6.77.
 
-    A compiled kernel uses the special-function unit: a normal is then off by less than 10⁻⁵, except where the radius is under
-    0.02 (2 in 10⁴ of them), where it is off by less than 6 · 10⁻⁴. Users' functions are compiled to full float32.
+    In a compiled kernel a normal is off by less than 10⁻⁵, except where the radius is under 0.02 (2 in 10⁴ of them), where it is
+    off by less than 6 · 10⁻⁴. Users' functions are compiled to full float32.
     """
     drawn: list = []
     for a, b in zip(words[::2], words[1::2], strict=True):
@@ -145,23 +160,22 @@ class Layout:
     chains: int  # per block
     warps: int  # of 32 threads, per block
     interpret: bool = False
-    lowering: Lowering = Lowering.TRITON  # what compiles the kernel, unless it is interpreted
+
+    @property
+    def machine(self) -> Interpreted:
+        return PLAIN if self.interpret else Triton()
 
 
 class Team:
     """The threads of one block, in teams of `size`; `key` is the seed in two words, `first` the number of the first chain."""
 
     def __init__(self, layout: Layout, size: int, key: tuple, first):
-        self.size, self.key, self.machine = size, key, instructions(layout.lowering, layout.interpret)
-        self.tile, block = (layout.chains * size,), self.machine.block()
-        index = self.machine.index(self.tile)
-        local = index >> (size.bit_length() - 1)  # the chain within the block
-        chain = local + block * layout.chains
-        self.chain = (chain + first).astype(jnp.uint32)
+        self.size, self.key, self.machine = size, key, layout.machine
+        self.tile = (layout.chains * size,)
+        index = jax.lax.broadcasted_iota(jnp.int32, self.tile, 0)
+        self.at = index >> (size.bit_length() - 1)  # the chain within the block
+        self.chain = (self.at + pl.program_id(0) * layout.chains + first).astype(jnp.uint32)
         self.thread = None if size == 1 else index & (size - 1)
-        # The columns of a chain in the states y, and of a thread in the sums.
-        self.at = chain if self.machine.whole else local
-        self.own = index + block * self.tile[0] if self.machine.whole else slice(None)
 
     def total(self, x):
         """The sum over a team, in each of its threads, by exchanges over doubling distances."""

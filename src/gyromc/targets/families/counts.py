@@ -10,6 +10,7 @@ import scipy
 from gyromc.targets.likelihoods import (
     Canonical,
     Domain,
+    Effect,
     Further,
     Likelihood,
     LinkFunction,
@@ -20,7 +21,6 @@ from gyromc.targets.likelihoods import (
     library,
     log_gamma,
     log_sigmoid,
-    quick_sigmoid,
     rising,
     sigmoid,
     softplus,
@@ -34,7 +34,8 @@ MOST_LOG_MODE = 40.0  # beyond, all counts are the largest
 NEWTON_STEPS, NEWTON_ERROR = 20, 1e-6  # the error of the variance is of its order
 SMALLEST_TERM = 1e-15  # of a sum whose largest term is 1
 
-
+RATE = Effect("the logarithm of {name}'s expectation", "change of the log rate", "rate ratio")
+SUCCESS = Effect("the log-odds of a success", "change of the log-odds", "odds ratio")
 ZEROS = Further(
     "zeros",
     lambda u: library(u).clip(uniform(u), LEAST_ZEROS, 1 - LEAST_ZEROS),
@@ -68,27 +69,21 @@ class _OfTrials(Likelihood):
     def mean(self, t, *given):
         return given[0] * sigmoid(t)
 
-    def quick_mean(self, t, *given):
-        return np.multiply(quick_sigmoid(t), given[0], out=t)
-
     def constant(self, y, *given):
         n = given[0]
         return scipy.special.gammaln(y + 1) + scipy.special.gammaln(n - y + 1) - scipy.special.gammaln(n + 1)
 
 
-@dataclasses.dataclass(frozen=True)
 class Poisson(_Counts, Canonical):
     """y ~ Poisson(eᵗ)."""
 
     name = "poisson"
     rank, wider = 0, "negative-binomial"
     words = Wording(
-        title="Poisson regression",
-        sentence="{name} is a Poisson count; the logarithm of its expectation is a weighted sum of the columns.",
-        of="the logarithm of {name}'s expectation",
-        effect="change of the log rate",
-        law="a Poisson law",
-        ratio="rate ratio",
+        "Poisson regression",
+        "{name} is a Poisson count; the logarithm of its expectation is a weighted sum of the columns.",
+        RATE,
+        "a Poisson law",
     )
 
     def loss(self, t, y, *given):
@@ -110,7 +105,6 @@ class Poisson(_Counts, Canonical):
         return np.where(y < 0, 0.0, scipy.special.pdtr(np.maximum(y, 0), np.exp(t)))
 
 
-@dataclasses.dataclass(frozen=True)
 class NegativeBinomial(_Counts):
     """Counts with mean μ = eᵗ and variance μ + μ²/shape."""
 
@@ -119,13 +113,10 @@ class NegativeBinomial(_Counts):
     rank = 3
     further = (dispersion("shape"),)
     words = Wording(
-        title="negative binomial regression",
-        sentence="{name} is a count that varies more than a Poisson one; the logarithm of its expectation is a weighted sum "
-        "of the columns.",
-        of="the logarithm of {name}'s expectation",
-        effect="change of the log rate",
-        law="a negative binomial law",
-        ratio="rate ratio",
+        "negative binomial regression",
+        "{name} varies more than a Poisson count; the logarithm of its expectation is a weighted sum of the columns.",
+        RATE,
+        "a negative binomial law",
     )
 
     def loss(self, t, y, *given):
@@ -145,19 +136,16 @@ class NegativeBinomial(_Counts):
         return np.where(y < 0, 0.0, scipy.special.betainc(s, np.maximum(np.floor(y), 0) + 1, s / (s + np.exp(t))))
 
 
-@dataclasses.dataclass(frozen=True)
 class Binomial(_OfTrials):
     """y successes of n trials, each with the chance p = 1/(1 + e⁻ᵗ): logistic regression of rows that sum up trials."""
 
     name = "binomial"
     rank, wider = 1, "beta-binomial"
     words = Wording(
-        title="binomial regression",
-        sentence="{name} counts successes among trials; the log-odds of a success are a weighted sum of the columns.",
-        of="the log-odds of a success",
-        effect="change of the log-odds",
-        law="a binomial law",
-        ratio="odds ratio",
+        "binomial regression",
+        "{name} counts successes among trials; the log-odds of a success are a weighted sum of the columns.",
+        SUCCESS,
+        "a binomial law",
     )
 
     def loss(self, t, y, *given):
@@ -176,7 +164,6 @@ class Binomial(_OfTrials):
         return np.where(y < 0, 0.0, scipy.special.bdtr(np.maximum(y, 0), np.asarray(n).astype(int), sigmoid(t)))
 
 
-@dataclasses.dataclass(frozen=True)
 class BetaBinomial(_OfTrials):
     """y successes of n trials, whose chance has a beta law with mean p = 1/(1 + e⁻ᵗ): `concentration` a + b.
 
@@ -188,13 +175,10 @@ class BetaBinomial(_OfTrials):
     rank = 4
     further = (dispersion("concentration"),)
     words = Wording(
-        title="beta-binomial regression",
-        sentence="{name} counts successes among trials and varies more than a binomial count; the log-odds of a success are a "
-        "weighted sum of the columns.",
-        of="the log-odds of a success",
-        effect="change of the log-odds",
-        law="a beta-binomial law",
-        ratio="odds ratio",
+        "beta-binomial regression",
+        "{name} counts successes and varies more than a binomial count; their log-odds are a weighted sum of the columns.",
+        SUCCESS,
+        "a beta-binomial law",
     )
 
     def loss(self, t, y, *given):
@@ -230,7 +214,6 @@ class BetaBinomial(_OfTrials):
         return np.where(y < 0, 0.0, np.clip(np.where(upper, 1 - total, total), 0.0, 1.0))
 
 
-@dataclasses.dataclass(frozen=True)
 class ZeroInflatedPoisson(_Counts):
     """A zero with the probability `zeros`, else a Poisson count with mean eᵗ, which may be zero too."""
 
@@ -239,13 +222,10 @@ class ZeroInflatedPoisson(_Counts):
     rank, wider = 14, "negative-binomial"
     further = (ZEROS,)
     words = Wording(
-        title="zero-inflated Poisson regression",
-        sentence="{name} is zero for a share of the rows, else a Poisson count; the logarithm of that count's expectation is a "
-        "weighted sum of the columns.",
-        of="the logarithm of {name}'s expectation",
-        effect="change of the log rate",
-        law="a Poisson law with more zeros",
-        ratio="rate ratio",
+        "zero-inflated Poisson regression",
+        "{name} is zero for a share of the rows, else a Poisson count, whose log expectation is a weighted sum of the columns.",
+        RATE,
+        "a Poisson law with more zeros",
     )
 
     def start(self, y):
@@ -279,7 +259,6 @@ class ZeroInflatedPoisson(_Counts):
         return scipy.special.pdtr(y, np.exp(t))
 
 
-@dataclasses.dataclass(frozen=True)
 class HurdlePoisson(ZeroInflatedPoisson):
     """A zero with the probability `zeros`, else a Poisson count of rate eᵗ that is not zero."""
 
@@ -287,13 +266,14 @@ class HurdlePoisson(ZeroInflatedPoisson):
     aliases = ("hurdle", "hurdlepoisson")
     rank = 15
     words = Wording(
-        title="hurdle Poisson regression",
-        sentence="{name} is zero for a share of the rows; the others follow a Poisson law without zero, and the logarithm of its "
-        "rate is a weighted sum of the columns.",
-        of="the logarithm of the rate of positive {name}",
-        effect="change of the log rate",
-        law="a Poisson law with its own share of zeros",
-        ratio="ratio of the rates of positive counts",
+        "hurdle Poisson regression",
+        "{name} is zero for a share of the rows, else a positive Poisson count, whose log rate is a weighted sum of the columns.",
+        Effect(
+            "the logarithm of the rate of positive {name}",
+            "change of the log rate",
+            "ratio of the rates of positive counts",
+        ),
+        "a Poisson law with its own share of zeros",
     )
 
     def _rate(self, t):
@@ -338,13 +318,10 @@ class ConwayMaxwellPoisson(_Counts):
     rank = 16
     further = (EVENNESS,)
     words = Wording(
-        title="Conway–Maxwell–Poisson regression",
-        sentence="{name} is a count that may vary less than a Poisson one (nu above 1) or more; the logarithm of its mode is, "
-        "nearly, a weighted sum of the columns.",
-        of="the logarithm of {name}'s mode",
-        effect="change of the log mode",
-        law="a Conway–Maxwell–Poisson law",
-        ratio="ratio of modes",
+        "Conway–Maxwell–Poisson regression",
+        "{name} may vary less than a Poisson count (nu above 1); its log mode is nearly a weighted sum of the columns.",
+        Effect("the logarithm of {name}'s mode", "change of the log mode", "ratio of modes"),
+        "a Conway–Maxwell–Poisson law",
     )
     most: int = 100
 
@@ -411,14 +388,3 @@ class ConwayMaxwellPoisson(_Counts):
         for j in range(min(self.most, int(np.max(y, initial=0))) + 1):
             found += np.where(j <= y, np.exp(nu * (j * t - math.lgamma(j + 1)) - log_sum), 0.0)
         return np.minimum(found, 1.0)
-
-
-LIKELIHOODS: tuple[type[Likelihood], ...] = (
-    Poisson,
-    NegativeBinomial,
-    Binomial,
-    BetaBinomial,
-    ZeroInflatedPoisson,
-    HurdlePoisson,
-    ConwayMaxwellPoisson,
-)

@@ -1,38 +1,33 @@
-"""Two .npy files, X.npy and y.npy, that are read where they are.
+"""Rows in files: two .npy files, X.npy and y.npy, that are read where they are; and Parquet files.
 
-Passes over all rows read blocks into buffers. Single rows come from a memory map where many are read, else from reads of one row
-each: a page of a file that was touched through a map counts as resident memory of the process, although the system takes it back
-when it needs it, and one row can make two megabytes resident. `release` gives all pages back. `store` writes any other source as
-such files, in one pass.
+Passes over all rows read blocks into buffers. Single rows come from a memory map, whose pages count as resident memory of the
+process until the system takes them back. `store` writes any other source as .npy files, in one pass.
 """
 
 import concurrent.futures
 import functools
-import mmap
 import os
 import shutil
 import tempfile
 import threading
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from gyromc.checks import cause, one_of, read_path, require, whole
+from gyromc.checks import cause, one_of, read_path, require
 from gyromc.data.source import FilePrint, RowSource, block_rows, file_print, most_threads, prefetched
 from gyromc.errors import InvalidInput
+from gyromc.extras import needs
 from gyromc.show.files import require_writable
 from gyromc.show.progress import say
 
-AROUND = 2**21
-"""Bytes that can become resident when one byte is touched: Linux maps large pages of its cache as a whole."""
-RESIDENT = 2**28  # bytes
-KEEP = 1.0
-"""With more single rows to read than this times N, all pages are kept."""
-SMALL = 64
-"""So they are with more rows in a batch than this: to read them one by one would take most of a step."""
 LEAST_AT_ONCE = 2**11
 """Rows that a thread reads at once."""
+BUFFER = 2**20
+"""Bytes of a column of a Parquet file that are read at once; else a whole group of rows would be."""
 
 
 class Mapped(RowSource):
@@ -41,8 +36,6 @@ class Mapped(RowSource):
     **Arguments:**
 
     - `X`, `y`: the paths of the files, as `np.save` writes them.
-    - `resident`: the most bytes of them that become resident while few single rows are read, in batches of at most 64 and fewer
-      in all than there are: rows are then read one by one, and pages that were touched are given back. `None`: pages stay.
 
     ```python
     import tempfile
@@ -59,80 +52,44 @@ class Mapped(RowSource):
 
     reads_rows = True
 
-    def __init__(self, X: str | Path, y: str | Path, resident: int | None = RESIDENT):
+    def __init__(self, X: str | Path, y: str | Path):
         self.name = str(X)
         self._X, self._y = _File(X), _File(y)
-        require(self._X.shape[:1] != (0,), f"{X} has no rows.")
+        self.X, self.y = self._X.array, self._y.array
+        require(self.X.shape[:1] != (0,), f"{X} has no rows.")
         require(
-            len(self._X.shape) == 2 and min(self._X.shape) > 0 and self._X.dtype in (np.float32, np.float64),
-            f"{X} must hold a matrix of float32 or float64, one row per observation: it has shape {self._X.shape} and type "
-            f"{self._X.dtype}. Convert it: `np.save(path, X.astype(np.float32))`, or `gyromc.data.store`.",
+            self.X.ndim == 2 and self.X.size > 0 and self.X.dtype in (np.float32, np.float64),
+            f"{X} must hold a matrix of float32 or float64, one row per observation: it has shape {self.X.shape} and type "
+            f"{self.X.dtype}. Convert it: `np.save(path, X.astype(np.float32))`, or `gyromc.data.store`.",
         )
         require(
-            self._y.shape == self._X.shape[:1] and self._y.dtype.kind in "fiub",
-            f"{y} must hold one number per row of {X}, which has {self._X.shape[0]} rows: it has shape {self._y.shape} and type "
-            f"{self._y.dtype}.",
+            self.y.shape == self.X.shape[:1] and self.y.dtype.kind in "fiub",
+            f"{y} must hold one number per row of {X}, which has {self.X.shape[0]} rows: it has shape {self.y.shape} and type "
+            f"{self.y.dtype}.",
         )
-        self.num_rows, self.num_columns = self._X.shape
-        self.resident = None if resident is None else whole(resident, "resident", least=AROUND)
-
-    # By what way rows are read changes no number.
-    NOT_COMPARED = ("resident",)
+        self.num_rows, self.num_columns = self.X.shape
 
     def to_archive(self):
-        return {"X": self._X.fingerprint(), "y": self._y.fingerprint(), "resident": self.resident}
+        return {"X": self._X.fingerprint(), "y": self._y.fingerprint()}
 
     @classmethod
-    def from_archive(cls, X: FilePrint, y: FilePrint, resident: int | None) -> "Mapped":
+    def from_archive(cls, X: FilePrint, y: FilePrint) -> "Mapped":
         """The source of a stored plan; `InvalidInput` where a file is missing or another one."""
         for before in (X, y):
-            before.require_there()
-            before.require_same(_File(before.path).fingerprint())
-        return cls(X.path, y.path, resident)
-
-    @property
-    def X(self) -> np.ndarray:
-        """The matrix, mapped: reading an entry reads the file."""
-        return self._X.map()
-
-    @property
-    def y(self) -> np.ndarray:
-        """The responses, mapped."""
-        return self._y.map()
-
-    @property
-    def rows_resident(self) -> int | None:
-        """How many single rows may be read before `release`; None: any number."""
-        return None if self.resident is None else max(1, self.resident // AROUND)
-
-    @property
-    def descriptor(self) -> int:
-        """The open file of X, for single reads at `offset` and beyond; -1 where the system has no `pread`."""
-        return self._X.file.fileno() if hasattr(os, "pread") else -1
-
-    @property
-    def offset(self) -> int:
-        """Where the numbers of X begin in its file."""
-        return self._X.offset
+            before.require_same(lambda before=before: _File(before.path).fingerprint())
+        return cls(X.path, y.path)
 
     def blocks(self, size):
         for first in range(0, self.num_rows, size):
             count = min(size, self.num_rows - first)
             yield self._X.rows(first, count), self._y.rows(first, count)
 
-    def keeps(self, rows: int, batch: int) -> bool:
-        """Whether rows come from the map, its pages kept: large batches, and more rows in all than there are."""
-        return self.resident is None or batch > SMALL or rows > KEEP * self.num_rows
-
-    def read(self, index, keep: bool = False):
-        """The rows with these numbers; `keep`: through the map, by several threads where they are many."""
+    def read(self, index):
         index = np.asarray(index)
         shape, flat = index.shape, index.ravel()
         inside = not flat.size or (flat.min() >= 0 and flat.max() < self.num_rows)
         require(inside, f"Rows of {self.name} have the numbers 0 to {self.num_rows - 1}: got others.")
-        if not (keep or self.resident is None) and self.descriptor >= 0:
-            return self._X.single(flat).reshape(*shape, -1), self._y.single(flat).reshape(shape)
-        X, y = np.empty((len(flat), self.num_columns), self._X.dtype), np.empty(len(flat), self._y.dtype)
+        X, y = np.empty((len(flat), self.num_columns), self.X.dtype), np.empty(len(flat), self.y.dtype)
         at_once = max(LEAST_AT_ONCE, -(-len(flat) // (4 * most_threads())))
 
         def part(i: int) -> None:
@@ -141,11 +98,6 @@ class Mapped(RowSource):
 
         list((_pool().map if len(flat) > at_once else map)(part, range(0, len(flat), at_once)))
         return X.reshape(*shape, -1), y.reshape(shape)
-
-    def release(self) -> None:
-        """Give back all pages that were touched; they stay in the system's cache of files until it needs the memory."""
-        self._X.release()
-        self._y.release()
 
     def changed(self):
         return ", ".join(str(file.path) for file in (self._X, self._y) if file.written() != file.written_first)
@@ -163,7 +115,7 @@ def _pool() -> concurrent.futures.ThreadPoolExecutor:
 
 
 class _File:
-    """One .npy file: read in blocks, or mapped."""
+    """One .npy file: read in blocks, and mapped; another one may have its name later."""
 
     def __init__(self, path: str | Path):
         self.path = read_path(path)
@@ -180,16 +132,18 @@ class _File:
             f"{path} must hold numbers row after row: it is in Fortran's order, of another byte order, or holds objects. "
             "Save it with `np.save(path, np.ascontiguousarray(X, np.float32))`.",
         )
-        self.offset = self.file.tell()
-        self.row_numbers = int(np.prod(self.shape[1:], dtype=np.int64))
-        self.mapped: np.memmap | None = None
-        self.lock = threading.Lock()
+        self.offset, self.lock = self.file.tell(), threading.Lock()
         self.written_first = self.written()
         self.check_size()
+        if 0 in self.shape:
+            self.array = np.empty(self.shape, self.dtype)
+        else:
+            mapped = np.memmap(self.file, self.dtype, "r", self.offset, self.shape)  # type: ignore[call-overload]  # NumPy takes open files too
+            self.array = mapped.view(np.ndarray)
 
     def check_size(self) -> None:
         needed = self.offset + int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
-        found = os.fstat(self.file.fileno()).st_size
+        found, _ = self.written()
         require(
             found >= needed,
             f"{self.path} is cut off: {found:,} bytes, and its header needs {needed:,}. Write it again.",
@@ -205,11 +159,10 @@ class _File:
             return file_print(self.file, self.path, self.shape, str(self.dtype))
 
     def rows(self, first: int, count: int) -> np.ndarray:
-        """Rows as a new array, by reading: nothing is mapped."""
+        """Rows as a new array, by reading: no page becomes resident."""
         out = np.empty((count, *self.shape[1:]), self.dtype)
-        at = self.offset + first * self.row_numbers * self.dtype.itemsize
         with self.lock:
-            self.file.seek(at)
+            self.file.seek(self.offset + first * out[:1].nbytes)
             read = self.file.readinto(out.reshape(-1).view(np.uint8).data)
         require(
             read == out.nbytes,
@@ -217,31 +170,8 @@ class _File:
         )
         return out
 
-    def single(self, index: np.ndarray) -> np.ndarray:
-        """Rows by number, each by one read: nothing is mapped."""
-        size = self.row_numbers * self.dtype.itemsize
-        places = self.offset + index.astype(np.int64) * size
-        content = b"".join([os.pread(self.file.fileno(), size, place) for place in places.tolist()])
-        require(
-            len(content) == size * len(index),
-            f"{self.path} ended while single rows were read: it was changed. Start again.",
-        )
-        return np.frombuffer(content, self.dtype).reshape(len(index), *self.shape[1:])
 
-    def map(self) -> np.ndarray:
-        if self.mapped is None:
-            # Of the open file: another one may have its name by now.
-            with self.lock:
-                self.mapped = np.memmap(self.file, self.dtype, "r", self.offset, self.shape)  # type: ignore[arg-type]  # NumPy takes open files too
-        return self.mapped.view(np.ndarray)
-
-    def release(self) -> None:
-        own = getattr(self.mapped, "_mmap", None)
-        if own is not None and hasattr(own, "madvise"):
-            own.madvise(mmap.MADV_DONTNEED)
-
-
-def store(source: RowSource, folder: str | Path, dtype: str = "float32", resident: int | None = RESIDENT) -> Mapped:
+def store(source: RowSource, folder: str | Path, dtype: str = "float32") -> Mapped:
     """Write all rows to `folder`/X.npy and y.npy, and return them as a source; one pass, nothing is held in memory.
 
     **Arguments:**
@@ -249,7 +179,6 @@ def store(source: RowSource, folder: str | Path, dtype: str = "float32", residen
     - `source`: the rows.
     - `folder`: where to; it is made if it does not exist, and files of these names in it are replaced when all is written.
     - `dtype`: `"float32"` or `"float64"`, of X and y.
-    - `resident`: as for `Mapped`.
 
     ```python
     import tempfile
@@ -279,7 +208,7 @@ def store(source: RowSource, folder: str | Path, dtype: str = "float32", residen
             y_file.write(np.ascontiguousarray(y, kind).data)
     for part in unfinished:
         part.replace(part.with_suffix(""))
-    return Mapped(folder / "X.npy", folder / "y.npy", resident)
+    return Mapped(folder / "X.npy", folder / "y.npy")
 
 
 def random_access(source: RowSource) -> RowSource:
@@ -299,3 +228,102 @@ def random_access(source: RowSource) -> RowSource:
         raise
     weakref.finalize(kept, shutil.rmtree, folder, ignore_errors=True)
     return kept
+
+
+class Parquet(RowSource):
+    """The rows of a Parquet file, read with pyarrow (the extra `data`); never as a whole.
+
+    **Arguments:**
+
+    - `path`: of the file.
+    - `response`: the name of the column that is y.
+    - `columns`: those that are x, in this order; left out: all others.
+
+    ```python
+    import tempfile
+    from pathlib import Path
+    import pyarrow
+    import pyarrow.parquet
+    import gyromc as gm
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "rows.parquet")
+        pyarrow.parquet.write_table(pyarrow.table({"a": [1.0, 2.0], "b": [0, 3], "y": [0, 1]}), path)
+        source = gm.data.Parquet(path, response="y")
+        (X, y), = source.blocks(10)
+        assert source.columns == ("a", "b") and X.tolist() == [[1.0, 0.0], [2.0, 3.0]] and y.tolist() == [0, 1]
+    ```
+    """
+
+    def __init__(self, path: str | Path, response: str, columns: Sequence[str] | None = None):
+        arrow = pyarrow()
+        self.name, self.path = str(path), read_path(path)
+        require(self.path.is_file(), f"There is no file {path}.")
+        try:
+            file = arrow.parquet.ParquetFile(self.path)
+        except (arrow.ArrowInvalid, OSError) as error:
+            raise InvalidInput(f"{path} cannot be read as Parquet: {str(error).splitlines()[0]}") from None
+        with file:
+            schema, self.num_rows = file.schema_arrow, file.metadata.num_rows
+        require(self.num_rows > 0, f"{path} has no rows.")
+        self.response = response
+        self.columns = tuple(name for name in schema.names if name != response) if columns is None else tuple(columns)
+        self.num_columns = len(self.columns)
+        missing = [name for name in (response, *self.columns) if name not in schema.names]
+        require(not missing, f"{path} has no column {', '.join(missing)}: it has {', '.join(schema.names[:30])}.")
+        require(self.columns, f"{path} has no column besides {response!r}: x needs one at least.")
+        kinds = arrow.types
+        for name in (response, *self.columns):
+            kind = schema.field(name).type
+            numeric = kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_boolean(kind)
+            require(
+                numeric,
+                f"The column {name!r} of {path} holds {kind}: x and y must be numbers or truth values. Leave it out, or write it "
+                "as numbers.",
+            )
+
+    def to_archive(self):
+        return {"file": self._fingerprint(self.path), "response": self.response, "columns": self.columns}
+
+    @classmethod
+    def from_archive(cls, file: FilePrint, response: str, columns: tuple[str, ...]) -> "Parquet":
+        """The source of a stored plan; `InvalidInput` where the file is missing or another one."""
+        file.require_same(lambda: cls._fingerprint(Path(file.path)))
+        return cls(file.path, response, columns)
+
+    @staticmethod
+    def _fingerprint(path: Path) -> FilePrint:
+        with path.open("rb") as file:
+            return file_print(file, path, (), "parquet")
+
+    def blocks(self, size):
+        arrow, names, first = pyarrow(), [*self.columns, self.response], 0
+        with arrow.parquet.ParquetFile(self.path, pre_buffer=False, buffer_size=BUFFER) as file:
+            for batch in file.iter_batches(batch_size=size, columns=names):
+                columns = {name: self._numbers(batch.column(name), name, first) for name in names}
+                X = np.empty(
+                    (batch.num_rows, self.num_columns), np.result_type(*(c.dtype for c in columns.values()), np.float32)
+                )
+                for j, name in enumerate(self.columns):
+                    X[:, j] = columns[name]
+                yield X, columns[self.response]
+                first += batch.num_rows
+                del batch, columns, X
+        # It keeps as much as a group of rows takes.
+        arrow.default_memory_pool().release_unused()
+
+    def _numbers(self, column: Any, name: str, first: int) -> np.ndarray:
+        if column.null_count:
+            at = first + int(np.flatnonzero(np.asarray(column.is_null()))[0])
+            raise InvalidInput(
+                f"The column {name!r} of {self.name} has missing values, the first in row {at}. Drop or fill those rows."
+            )
+        return column.to_numpy(zero_copy_only=False)
+
+
+def pyarrow() -> Any:
+    """The package, or `InvalidInput` that says how to install it."""
+    with needs("data", "Reading Parquet files"):
+        import pyarrow
+        import pyarrow.parquet
+        import pyarrow.types
+    return pyarrow
