@@ -112,10 +112,13 @@ MOVED = {
         f"reference/{name}.html": f"reference/pieces.html#gyromc.{name}"
         for name in ("targets", "dynamics", "observables", "oracles", "schemes")
     },
-    **{f"reference/{name}.html": f"reference/interfaces.html#gyromc.{name}" for name in ("data", "datasets", "errors")},
+    **{
+        f"reference/{name}.html": f"reference/interfaces.html#gyromc.{name}"
+        for name in ("data", "datasets", "errors", "sklearn")
+    },
     **{
         f"reference/{name}.html": f"reference/interfaces.html#gyromc.interop.{name}"
-        for name in ("sklearn", "numpyro", "pymc", "blackjax", "arviz")
+        for name in ("numpyro", "pymc", "blackjax", "arviz")
     },
 }
 """By address of a page that was merged into another: where its subject is now."""

@@ -1,14 +1,12 @@
 """A function evaluated at many points, in float64: rows of θ in, a NumPy array out.
 
-Points are taken some thousand at a time and padded to few different numbers, so that JAX compiles each function once. `metered`
-counts the gradients that a piece of work takes. `entries_read` says which entries of a vector a function reads.
+Points are taken some thousand at a time and padded to few different numbers, so that JAX compiles each function once.
+`entries_read` says which entries of a vector a function reads.
 """
 
 import collections
-import contextlib
-import contextvars
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -20,42 +18,14 @@ from gyromc.checks import require
 from gyromc.machine import why_no_jax
 from gyromc.precision import fresh
 
-__all__ = ["Meter", "Programs", "compiled", "doubled", "entries_read", "metered", "over_rows", "spend"]
+__all__ = ["Programs", "compiled", "doubled", "entries_read", "over_rows"]
 
 CHUNK = 2**15
-LARGE = 2**17
-"""Numbers of an array that is put on the device once: a megabyte."""
-MOST_PROGRAMS = 64
-"""Of one function, that stay in memory: each takes up to 5 MB, and no call here needs more than some twenty at once."""
+LARGE = 2**17  # numbers of an array that is put on the device once: a megabyte
+MOST_PROGRAMS = (
+    64  # of one function, that stay in memory: each takes up to 5 MB, and no call needs more than some twenty
+)
 ARRAYS = (jax.Array, np.ndarray, np.generic)
-POTENTIAL = 1 / 3
-"""What a potential costs, in gradients."""
-
-
-class Meter:
-    """How many gradients over all the data were computed; a potential counts a third, a Hessian one for each parameter."""
-
-    gradients: float = 0.0
-
-
-_meters: contextvars.ContextVar[tuple[Meter, ...]] = contextvars.ContextVar("meters", default=())
-
-
-@contextlib.contextmanager
-def metered() -> Iterator[Meter]:
-    """Count the gradients that are computed inside."""
-    meter = Meter()
-    token = _meters.set((*_meters.get(), meter))
-    try:
-        yield meter
-    finally:
-        _meters.reset(token)
-
-
-def spend(gradients: float) -> None:
-    """Say that so many gradients are computed."""
-    for meter in _meters.get():
-        meter.gradients += gradients
 
 
 class Programs:
@@ -68,7 +38,7 @@ class Programs:
 
     def __init__(self, function: Callable, donate: int | None = None):
         self.function, self.donate = function, () if donate is None else (donate,)
-        self.made: collections.OrderedDict[_Static, Any] = collections.OrderedDict()
+        self.made: collections.OrderedDict[tuple, Any] = collections.OrderedDict()
 
     def of(self, tree: Any) -> tuple[Any, list]:
         """The program for a tree, and the arrays of it that are the program's first argument."""
@@ -76,10 +46,10 @@ class Programs:
         require(reason is None, f"This cannot be computed: {reason}.")
         leaves, structure = jax.tree.flatten(tree)
         arrays = [x if isinstance(x, ARRAYS) else None for x in leaves]
-        static = _Static((structure, *(None if isinstance(x, ARRAYS) else x for x in leaves)))
+        static = structure, *(None if isinstance(x, ARRAYS) else x for x in leaves)
 
         def traced(arrays, *arguments):
-            structure, *others = static.values
+            structure, *others = static
             leaves = [other if x is None else x for other, x in zip(others, arrays, strict=True)]
             return self.function(jax.tree.unflatten(structure, leaves), *arguments)
 
@@ -100,19 +70,6 @@ def compiled(function: Callable) -> Callable:
         return program(arrays)
 
     return call
-
-
-class _Static:
-    """What is not an array in a pytree, with a hash that is computed once."""
-
-    def __init__(self, values: tuple):
-        self.values, self.hash = values, hash(values)
-
-    def __hash__(self) -> int:
-        return self.hash
-
-    def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, _Static) and self.values == other.values)
 
 
 @compiled

@@ -74,10 +74,9 @@ def release_memory() -> None:
 
 @contextlib.contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Let NumPy's linear algebra use one thread inside.
+    """Let NumPy's linear algebra use one thread inside: with some hundred rows its threads mostly wait for each other, busily.
 
-    With matrices of some hundred rows its threads mostly wait for each other, and wait busily: beside other work on two cores,
-    an eigendecomposition of 348 rows takes 35 times the processor time. Nothing changes where NumPy has another library.
+    Nothing changes where NumPy has another library than OpenBLAS.
     """
     places = Path(np.__file__).parent, Path(np.__file__).parent.parent
     found = [path for place in places for path in place.glob("*libs/*scipy_openblas64_*")]

@@ -184,7 +184,9 @@ class Model:
 
     def importance_sample(self, draws: int = DRAWS, seed: int = 0) -> Sample:
         """A weighted sample around the mode, not checked: `trusted_sample_of` returns it only where it represents the law."""
-        return self._once(importance_sample, draws, seed)
+        return self._once(
+            ("sample", draws, seed), lambda: importance_sample(self.flat_target, self.laplace, draws, seed)
+        )
 
     def trusted_sample_of(self, draws: int = DRAWS) -> Sample | None:
         """An importance sample of this many draws, or None where it does not represent the law.
@@ -217,10 +219,9 @@ class Model:
             isinstance(draws, int) and draws >= SETTINGS.least_draws and draws % 2 == 0,
             f"`draws` must be an even number of at least {SETTINGS.least_draws}: got {draws!r}.",
         )
-        key = "judged", draws
-        if key not in self._kept:
-            self._kept[key] = self._unless(lambda: self.importance_sample(draws), why_not_trusted)
-        return self._kept[key]
+        return self._once(
+            ("judged", draws), lambda: self._unless(lambda: self.importance_sample(draws), why_not_trusted)
+        )
 
     def _unless(self, make: Callable[[], Sample], why_not: Callable) -> tuple[Sample | None, str | None]:
         """A sample, or why it cannot be made or trusted."""
@@ -267,7 +268,7 @@ class Model:
                 mean, scipy.linalg.cho_solve((root, True), np.eye(self.dim)), "an importance sample"
             )
         points = 2 * max(8, min(SETTINGS.curvatures, self._affordable_draws // 10) // 2)
-        return self._once(mean_curvature_fit, points)
+        return self._once(("fit", points), lambda: mean_curvature_fit(self.flat_target, self.laplace, points))
 
     def remember(self, fit: GaussianApproximation, oracle: Any = None, moments: Any = None) -> None:
         """Use this Gaussian fit, and these `GradientMoments` of an oracle, in place of what would be computed."""
@@ -275,11 +276,9 @@ class Model:
         if oracle is not None:
             self.computed.keep("gradient moments", (oracle,), moments)
 
-    def _once(self, learn: Callable, *settings):
-        """What `learn` finds from the target and its Laplace approximation, computed once for the same settings."""
-        key = learn, settings
+    def _once(self, key: tuple, make: Callable[[], Any]) -> Any:
         if key not in self._kept:
-            self._kept[key] = learn(self.flat_target, self.laplace, *settings)
+            self._kept[key] = make()
         return self._kept[key]
 
     def sample_of(self, rows: Any) -> Sample:
@@ -303,12 +302,11 @@ def check_gradient(model: Model, dtype: str = "float64") -> None:
     JAX 0.11.2 compiled `grad(cumsum)` wrongly on CUDA, of single rows too: theirs come from the processor where there is one.
     On processors users' functions alone are checked.
     """
-    target = model.flat_target
-    known = isinstance(model.flat_target, FORMULAS) and jax.default_backend() == "cpu"
+    target, start = model.flat_target, model.start
+    known = isinstance(target, FORMULAS) and jax.default_backend() == "cpu"
     if known or model.computed.find(f"gradient in {dtype}", ()):
         return
     model.computed.keep(f"gradient in {dtype}", (), True)
-    start = np.zeros(model.dim) if model.start is None else np.asarray(model.start, float)
     away = np.random.default_rng(0).standard_normal((SETTINGS.compared, model.dim))
     rows = start + SETTINGS.apart * (1 + np.abs(start)) * away
     with jax.enable_x64(dtype == "float64"):

@@ -1,8 +1,4 @@
-"""A Plan says everything about a computation and does nothing.
-
-The pieces (target, oracle, dynamics, observables, scheme) and the numbers in; out one frozen value, its pieces checked against
-each other, that `predict`, `run` and `tune` all take.
-"""
+"""A Plan says everything about a computation and does nothing: a frozen value, its pieces checked against each other."""
 
 import contextlib
 import dataclasses
@@ -375,14 +371,11 @@ def shape_of(what: str, function: Callable, params):
 
 
 def paper_steps(step_size: float) -> int:
-    """N_η = ⌊η⁻²⌋ of (E4), exactly: the mathematical value also where η itself is rounded.
-
-    η is only known up to its own rounding, so η⁻² that equals a whole number within a few units in the last place *is*
-    that number: `0.1 * 0.2` gives 2500, not 2499.
-    """
+    """N_η = ⌊η⁻²⌋ of (E4), exactly: the mathematical value also where η itself is rounded: `0.1 * 0.2` gives 2500, not 2499."""
     eta = Fraction(float(step_size))
     inverse_square = 1 / (eta * eta)  # E4, in exact arithmetic
     nearest = round(inverse_square)
+    # η is only known up to its own rounding.
     kind = getattr(step_size, "dtype", np.dtype(float))
     eps = Fraction(float(jnp.finfo(kind).eps)) if jnp.issubdtype(kind, jnp.floating) else Fraction(2) ** -52
     if abs(inverse_square - nearest) <= 4 * eps * inverse_square:

@@ -1,11 +1,8 @@
 """Functions and arrays that JAX reads in single and in double precision, in turn.
 
-JAX stores for every NumPy array object the precision in which it was read first, and keeps it while any compiled function holds
-the array; read in the other precision, the same object then fails or has the wrong type. So JAX never gets an array object of
-the user's from us: arrays go in as new views (`fresh`), and a function reads new views of the arrays it closes over (`private`).
-No data are copied.
-
-JAX also compiles a function once, and does not see when a name in it comes to refer to another array: `owned` does.
+JAX stores for every NumPy array object the precision in which it was read first; read in the other precision, the same object
+then fails or has the wrong type. So JAX gets new views of a user's arrays (`fresh`), also of those that a function closes over
+(`private`). JAX does not see either when a name in a function comes to refer to another array: `owned` does.
 """
 
 import copy

@@ -34,14 +34,13 @@ COUNT = ("GYROMC_PROCESSES", "OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS", "PMI_SIZE")
 ADDRESS = "GYROMC_COORDINATOR"
 LOST = 75
 """The status of a process that ends because another one did; where JAX notices first, it aborts the process (134)."""
-WAIT = 24 * 3600
-"""Seconds for the others, which may compile or save; JAX watches whether they live."""
-HELLO, PAUSE, GRACE = 5.0, 0.2, 2.0
-"""Seconds: in which a connection must say who it is, between two attempts to connect, for the others to end first."""
+WAIT = 24 * 3600  # seconds for the others, which may compile or save; JAX watches whether they live
+HELLO = 5.0  # seconds in which a connection must say who it is
+PAUSE = 0.2  # seconds between two attempts to connect
+GRACE = 2.0  # seconds for the others to end first
 END = "gyromc: end of the program"
 T = TypeVar("T")
-# Every exchange has its own key.
-_calls = itertools.count()
+_calls = itertools.count()  # every exchange has its own key
 
 
 def start(
@@ -228,9 +227,7 @@ def _join(address: tuple[str, int], own: dict[str, Any], timeout: float) -> None
             with socket.create_connection(address, timeout=left) as link:
                 _send(link, own)
                 answer = _received(link, left + HELLO)
-            reason = (
-                "it answers, but takes no further process: a number was used twice, or another program uses the port"
-            )
+            reason = "it answers, but takes no further process: a number was used twice, or it is another program"
         except OSError as error:
             answer, reason = {}, str(error)
         if "error" in answer:
@@ -257,9 +254,6 @@ def _received(link: socket.socket, seconds: float) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
-
-
-# --- while they run
 
 
 def count() -> int:
@@ -357,9 +351,6 @@ def _runtime() -> Any:
 
     found = distributed.global_state
     return None if found.num_processes == 1 or found.client is None else found
-
-
-# --- how they end
 
 
 def finish() -> None:

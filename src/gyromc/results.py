@@ -71,8 +71,7 @@ class RunOptions:
     on_divergence: Literal["raise", "report"]
     thin: int | None
     sane_range: float
-    # Of devices, with the axes of `gyromc.engines.meshes`; None: chains over all devices.
-    mesh: Any = None
+    mesh: Any = None  # with the axes of `gyromc.engines.meshes`; None: chains over all devices
 
     def __getstate__(self) -> dict[str, Any]:
         """All but a progress function and devices, which belong to the process that passed them: a run can be pickled."""
@@ -89,13 +88,11 @@ class EngineState:
     low: Float[np.ndarray, "chains sums"]
     clock: tuple[float, float]
     failed_at: Int[np.ndarray, " chains"]
-    # For engines whose random numbers have a state.
-    generator: UInt[np.ndarray, "chains words"] | None = None
+    generator: UInt[np.ndarray, "chains words"] | None = None  # for engines whose random numbers have a state
     # The sums after so many steps, and the time then.
     snapshots: Mapping[int, Float[np.ndarray, "chains sums"]] = dataclasses.field(default_factory=dict)
     clocks: Mapping[int, float] = dataclasses.field(default_factory=dict)
-    # The step at which U was last computed.
-    checked: int | None = None
+    checked: int | None = None  # the step at which U was last computed
 
     @property
     def sums(self) -> np.ndarray:
@@ -108,11 +105,9 @@ class Average(ChainAverages):
     """One observable's average over the chains of a run: `mean`, `std_error`, `interval` (95 %), `variance`, `r_hat`, `ess`."""
 
     name: str = ""
-    # Over which each chain was averaged.
-    time: float = math.nan
+    time: float = math.nan  # over which each chain was averaged
     run: "Run | None" = None
-    # Where the averages are less their martingale.
-    uncorrected: ChainAverages | None = None
+    uncorrected: ChainAverages | None = None  # where the averages are less their martingale
 
     @property
     def plain(self) -> ChainAverages:
@@ -136,17 +131,13 @@ class Average(ChainAverages):
         """Var_μ(h): by a formula, from kept draws, or from the last states of many chains; NaN where there is none of them."""
         if self.run is None:
             return math.nan
-        h, model, known = (
-            self.run.plan.observables[self.name],
-            self.run.plan.model,
-            self.run.plan.flat_target.gaussian(),
-        )
+        h, known = self.run.plan.observables[self.name], self.run.plan.flat_target.gaussian()
         if known is not None and isinstance(h, Ridge) and np.any(h.direction):
             from gyromc.prediction.exact.closed_forms import ridge_moments
 
             return ridge_moments(h, *known)[1]
         rows = self.run.posterior_rows
-        return math.nan if rows is None else float(np.var(model.values(h, rows), ddof=1))
+        return math.nan if rows is None else float(np.var(self.run.plan.model.values(h, rows), ddof=1))
 
     @property
     def ess(self) -> float:

@@ -16,7 +16,7 @@ import scipy
 
 from gyromc.approx.gaussian import GaussianApproximation, inverse_root, laplace
 from gyromc.errors import InvalidInput
-from gyromc.evaluation import POTENTIAL, compiled, doubled, spend
+from gyromc.evaluation import compiled, doubled
 from gyromc.targets import SumOverData, Target
 from gyromc.targets.regressions import KnownLikelihood, WithLikelihood
 
@@ -94,7 +94,6 @@ def descend(target: Target, start: np.ndarray, iterations: int = 2000, gradient:
     pieces = doubled(target)
 
     def at(x) -> tuple[float, np.ndarray]:
-        spend(1 + POTENTIAL)
         with jax.enable_x64(True):
             value, slope = _value_and_gradient(pieces, jnp.asarray(x))
         return float(value), np.asarray(slope, float)

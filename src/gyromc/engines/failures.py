@@ -6,13 +6,10 @@ import jax
 import numpy as np
 
 from gyromc.evaluation import over_rows
+from gyromc.model import FORMULAS
 from gyromc.plan import Plan
 from gyromc.results import Cause, EngineState, Failure, RunOptions
-from gyromc.targets import CosinePerturbed, Quadratic
-from gyromc.targets.regressions import KnownLikelihood
 
-FINITE = (Quadratic, CosinePerturbed, KnownLikelihood)
-"""Targets whose U is finite wherever θ is; where eᵗ overflows, the gradient tells."""
 GRADIENTS_A_CHECK = 100  # the cost of a check, less than a hundredth of a run, in gradients of each chain
 MOST_READ = 2**24  # numbers that are read to compute U of several chains together
 
@@ -27,7 +24,7 @@ class DensityCheck:
         self.plan = plan
         self.outside = {f.chain: f.step for f in failures if f.cause is Cause.DENSITY_NOT_POSITIVE}
         self.step = state.step if state.checked is None else state.checked
-        self.known = isinstance(plan.target, FINITE)
+        self.known = isinstance(plan.target, FORMULAS)  # U is finite wherever θ is
         data = getattr(plan.flat_target, "num_data", 1)
         self.between = GRADIENTS_A_CHECK * max(1, data // plan.oracle.evaluations(plan.target))
 

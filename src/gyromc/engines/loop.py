@@ -152,24 +152,14 @@ def run_bytes(plan: Plan) -> int:
 
 def draws_bytes(plan: Plan, thin: int) -> int:
     """The bytes that every `thin`-th state of every chain takes."""
-    return _num_draws(plan, thin) * _row_bytes(plan)
-
-
-def _num_draws(plan: Plan, thin: int) -> int:
-    """How many states of each chain are kept."""
-    return -(-plan.num_steps // thin)
-
-
-def _row_bytes(plan: Plan) -> int:
-    """One state of every chain."""
-    return plan.num_chains * plan.dim * np.dtype(plan.dtype).itemsize
+    return math.ceil(plan.num_steps / thin) * plan.num_chains * plan.dim * np.dtype(plan.dtype).itemsize
 
 
 def _announce(plan: Plan, thin: int, quiet: bool) -> None:
     """Print to standard error what many draws take; raises `InvalidInput` when they and the run do not fit into memory."""
     size, free = draws_bytes(plan, thin), free_memory()
     text = (
-        f"{_num_draws(plan, thin)} draws × {plan.num_chains} chains × {plan.dim} parameters ({plan.dtype}): "
+        f"{math.ceil(plan.num_steps / thin)} draws × {plan.num_chains} chains × {plan.dim} parameters ({plan.dtype}): "
         f"{size / 2**20:.0f} MiB"
     )
     require(
@@ -379,7 +369,8 @@ class _Loop:
         self.clocks = {k: state.clocks[k] for k in self.snapshots}
         self.slots = 0  # how many draws are stored on the device before they are copied to the host
         if options.thin is not None:
-            self.slots = max(1, min(_num_draws(plan, options.thin), SETTINGS.on_device // _row_bytes(plan)))
+            draws = math.ceil(plan.num_steps / options.thin)
+            self.slots = max(1, min(draws, SETTINGS.on_device * draws // draws_bytes(plan, options.thin)))
         # Draws × chains × d; those of an earlier run first.
         self.kept: list[np.ndarray] = []
         if before is not None and before.draws is not None:

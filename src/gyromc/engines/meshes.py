@@ -83,8 +83,7 @@ def put(value: Any, sharding: NamedSharding) -> jax.Array:
 
 
 BY_CHAIN = ("z", "high", "low", "failed_at", "generator")  # the fields of a state with one row per chain
-Make = Callable[[Plan, EngineState, int], Session]
-"""A session of a plan's chains in a state, whose first one has this number among all."""
+Make = Callable[[Plan, EngineState, int], Session]  # of chains in a state, whose first one has this number among all
 
 
 def sliced(make: Make, plan: Plan, state: EngineState, devices: Sequence[Any] = (None,)) -> Session:

@@ -20,8 +20,7 @@ from gyromc.observables import Ridge, ridge_of
 from gyromc.oracles import Batch, ControlVariate, Exact, Gaussian, Minibatch, Oracle
 from gyromc.plan import Plan
 
-KNOWN_ORACLES = (Exact, Gaussian, Minibatch, ControlVariate)
-"""The oracles of the fused engines."""
+KNOWN_ORACLES = (Exact, Gaussian, Minibatch, ControlVariate)  # of the fused engines
 PROFILES = ("linear", "tanh", "predictive", "brier, y = 1", "brier, y = 0", "entropy", "square")
 """The ridge observables of `lanes`; a profile's place is its number in the loop."""
 EXACTLY = (targets.Quadratic, targets.CosinePerturbed, targets.SoftmaxRegression)  # and no class derived from them
@@ -133,8 +132,11 @@ def interpreting() -> bool:
 def pallas(plan: Plan, mesh: Any = None) -> str | None:
     """Why engine `pallas` cannot run the plan, by what can be found without tracing a function."""
     steps, n = plan.num_steps + plan.burn_in, plan.dynamics.size
-    if reason := why_no_jax() or _only_scan(plan, mesh) or _no_gpu():
+    if reason := why_no_jax() or _only_scan(plan, mesh):
         return reason
+    device = jax.devices()[0]
+    if not interpreting() and "cuda" not in device.client.platform_version.lower():
+        return f"it needs a CUDA GPU (its kernels hold PTX instructions), and JAX's default device is {device.platform}"
     reasons = {
         f"it works in float32 and the plan asks for {plan.dtype}": plan.dtype != "float32",
         "it takes a constant step size and the plan has a schedule": plan.scheduled,
@@ -154,10 +156,3 @@ def _only_scan(plan: Plan, mesh: Any) -> str | None:
         return "only `scan` moves chains in other coordinates"
     wanted = " and ".join(f"`{axis}`" for axis in shares(mesh))
     return f"only `scan` shares the axis {wanted} of a mesh" if wanted else None
-
-
-def _no_gpu() -> str | None:
-    device = jax.devices()[0]
-    if interpreting() or "cuda" in device.client.platform_version.lower():
-        return None
-    return f"it needs a CUDA GPU (its kernels hold PTX instructions), and JAX's default device is {device.platform}"

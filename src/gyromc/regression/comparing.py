@@ -31,15 +31,12 @@ TINY = 1e-8  # probability below which a density stands for that of a whole numb
 
 @dataclasses.dataclass(frozen=True)
 class ComparedFamily:
-    """One family in a comparison.
+    """One family in a comparison; None stands for what is not known of one that could not be fitted, `refused`.
 
-    - `elpd`, `std_error`, `p_loo`: expected log density of new rows, as many as there are; its standard error over rows; the
-      effective number of parameters. None where it could not be fitted.
     - `difference`, `difference_std_error`: elpd less that of the best family, and its standard error from paired rows.
-    - `without_one`: the same two numbers without the row that favours the best family most: one extreme row makes the standard
-      error as large as the difference, and so hides what all other rows say.
+    - `without_one`: the same without the row that favours the best family most: one extreme row makes the standard error as
+      large as the difference, and so hides what all other rows say.
     - `heavy`: rows that decide about the posterior (Pareto's k above 0.7), whose part of elpd is not reliable.
-    - `refused`: why it could not be fitted, else None.
     """
 
     family: str
@@ -86,10 +83,7 @@ class ComparedFamily:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """Families compared by leave-one-out cross-validation, in the order in which they were given, the simplest first.
-
-    `rows`, `of_rows`: how many rows were fitted, of how many.
-    """
+    """Families compared, in the order in which they were given, the simplest first; `rows` of `of_rows` were fitted."""
 
     candidates: tuple[ComparedFamily, ...]
     rows: int

@@ -17,6 +17,7 @@ from jaxtyping import Float
 from scipy import special
 
 from gyromc.checks import numbers, require
+from gyromc.errors import InvalidInput
 from gyromc.io.archive import known_classes
 from gyromc.machine import num_threads
 from gyromc.regression.marginal import ENDS, log_prior
@@ -51,14 +52,11 @@ class Predictions:
 
     @property
     def predictive_sd(self) -> np.ndarray:
-        """The predictive standard deviation of one observation: of its mean and noise together."""
+        """The predictive standard deviation of one observation, from its mean and noise."""
         return np.hypot(self.sd, self.noise)
 
     def plot(self, rows: int = 30) -> Any:
-        """Draw a Matplotlib figure: the mean of each row, the interval of that mean (thick) and of one observation (thin), 95 %.
-
-        For classes the probability of the last one, with the interval of the mean alone.
-        """
+        """Draw a Matplotlib figure: each row's mean with 95 % intervals, its own (thick) and one observation's (thin)."""
         from gyromc.extras import needs
 
         with needs("plots", "`plot`"):
@@ -75,10 +73,7 @@ class Predictions:
 class GroupDraws:
     """Draws of a group's deviations, in the user's units; `name`, `columns` and `levels` as in the `GroupTerm` that was fitted.
 
-    **Attributes:**
-
-    - `deviations`: chains × draws × levels × columns.
-    - `root`: chains × draws × columns × columns, the Cholesky factor of the covariance of a level's deviations.
+    `deviations`: chains × draws × levels × columns; `root`: the Cholesky factor of the covariance of a level's deviations.
     """
 
     name: str
@@ -89,12 +84,10 @@ class GroupDraws:
 
     @property
     def mean(self) -> np.ndarray:
-        """Posterior means: levels × columns."""
         return self.deviations.mean(axis=(0, 1))
 
     @property
     def sd(self) -> np.ndarray:
-        """Posterior standard deviations, likewise."""
         return self.deviations.std(axis=(0, 1))
 
     def parameters(self) -> np.ndarray:
@@ -127,10 +120,9 @@ class GroupDraws:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Draws:
-    """Draws of θ, all of the same weight.
+    """Draws of θ, all of the same weight: `theta`, chains × draws × coefficients, in the standardised coordinates of `units`.
 
-    - `theta`: chains × draws × coefficients, in standardised coordinates, of which `units` makes the user's.
-    - `given`: what else the law of y depends on (σ of a linear model, …), each chains × draws, in the user's units.
+    `given`: what else the law of y depends on (σ of a linear model, …), each chains × draws, in the user's units.
     """
 
     likelihood: Likelihood
@@ -153,10 +145,7 @@ class Draws:
         return self.theta @ T.T + offset
 
     def further(self) -> Any:
-        """The likelihood's further parameters, then those of groups, in the user's units: chains × draws × numbers.
-
-        Cutpoints are raised from the columns' means to where all columns are zero.
-        """
+        """The likelihood's further parameters, then those of groups, in the user's units; cutpoints at columns of zero."""
         raised = self.coefficients() @ self.units.center if self.likelihood.cutpoints else 0.0
         found = [(values + raised)[..., None] for values in self.given] + [group.parameters() for group in self.groups]
         return library(self.theta).concatenate([self.theta[..., :0], *found], axis=-1)
@@ -206,9 +195,7 @@ class Draws:
             found.append(special.logsumexp(densities, axis=(0, 1)) - np.log(self.count))
         return np.concatenate(found)
 
-    def predictors(
-        self, X, *, offset=None, trials=None, censored=None, groups=()
-    ) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+    def predictors(self, X, **beside) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
         """(t, given): what `likelihood` takes for the law of y at the rows of X, for every draw, in the user's units.
 
         `t` is chains × draws × rows (× q where a row has several linear predictors), and each of `given` broadcasts with chains
@@ -218,12 +205,10 @@ class Draws:
 
         - `X`: rows × columns, as in the fit.
         - `offset`, `trials`, `censored`: one number per row; offset and `censored` are 0 where they are left out.
-        - `groups`: a `GroupTerm` for every group of the fit, by name. A level that the fit has not seen gets a
-          deviation drawn from the law of the levels.
+        - `groups`: a `GroupTerm` for every group of the fit. A level that it has not seen gets a deviation drawn from their law.
         """
         X = self._columns(X)
-        beside = self._read(len(X), offset=offset, trials=trials, censored=censored, groups=groups)
-        return self._predictors(X, slice(0, len(X)), **beside)
+        return self._predictors(X, slice(0, len(X)), **self._read(len(X), **beside))
 
     def _each(self, change: Callable[[np.ndarray], np.ndarray]) -> "Draws":
         groups = tuple(
@@ -233,7 +218,6 @@ class Draws:
         return dataclasses.replace(self, theta=change(self.theta), given=given, groups=groups)
 
     def _averages(self, X: np.ndarray, rows: slice, beside: dict[str, Any]) -> Averages:
-        """Averages of some rows over the draws."""
         likelihood = self.likelihood
         if likelihood.vector:
             blocks = self.theta.reshape(self.count, likelihood.outputs, -1)
@@ -267,33 +251,24 @@ class Draws:
 
     def _read(self, num_rows: int, offset=None, trials=None, censored=None, groups=()) -> dict[str, Any]:
         """What belongs to the rows beside X, checked, with groups placed."""
-        require(
-            trials is not None or "trials" not in self.likelihood.known,
-            "Counts of successes need `trials`, one number for each row of `X`.",
-        )
+        counted = trials is not None or "trials" not in self.likelihood.known
+        require(counted, "Counts of successes need `trials`, one number for each row of `X`.")
         given = {"trials": trials, "censored": np.zeros(num_rows) if censored is None else censored}
         terms, added = {term.name: term for term in groups}, []
         for group in self.groups:
             name, term = group.name, terms.get(group.name)
-            require(
-                term is not None,
-                f"`groups` has no term for the group {name!r} of the fit. Pass a `GroupTerm`; index -1 stands for a new level.",
-            )
-            assert term is not None
-            require(
-                term.columns == group.columns and len(term.Z) == num_rows,
-                f"The group {name!r} must have the columns {', '.join(group.columns)} for {num_rows} rows.",
-            )
+            if term is None:
+                what = "Pass a `GroupTerm`; index -1 stands for a new level."
+                raise InvalidInput(f"`groups` has no term for the group {name!r} of the fit. {what}")
+            fits, columns = term.columns == group.columns and len(term.Z) == num_rows, ", ".join(group.columns)
+            require(fits, f"The group {name!r} must have the columns {columns} for {num_rows} rows.")
             added.append(group.added(term))
         known = tuple(of_rows(given[name], name, num_rows) for name in self.likelihood.known)
         return {"offset": of_rows(offset, "offset", num_rows), "known": known, "groups": tuple(added)}
 
     def _columns(self, X) -> np.ndarray:
-        X = numbers(X, "X")
-        require(
-            X.ndim == 2 and X.shape[1] == self.num_columns,
-            f"`X` must have {self.num_columns} columns, as in the fit: got shape {X.shape}.",
-        )
+        X, d = numbers(X, "X"), self.num_columns
+        require(X.ndim == 2 and X.shape[1] == d, f"`X` must have {d} columns, as in the fit: got shape {X.shape}.")
         return X
 
     def _predictors(
@@ -316,8 +291,8 @@ class Draws:
 def _moments(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Mean over draws, its standard error from the variance between chains, and the variance; `values` is overwritten.
 
-    `values`: (… ×) chains × draws × rows; out come (… ×) rows. Sums over the draws of a chain are products with a row of ones:
-    quicker than NumPy's sums along a middle axis.
+    `values`: (… ×) chains × draws × rows; out come (… ×) rows. Sums over draws are products with a row of ones, which is
+    quicker.
     """
     chains, draws = values.shape[-3:-1]
     ones = np.ones((1, draws), values.dtype)
@@ -339,10 +314,9 @@ def _class_averages(chances: np.ndarray) -> Averages:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Predictive:
-    """The law of y at n rows under each of S draws.
+    """The law of y at n rows under each of S draws: `t` and `given` are what the likelihood takes, S × n (× q).
 
-    - `t`, `given`: what the likelihood takes for each draw and row: S × n (× q), and arrays that broadcast with S × n.
-    - `mean`: E[y | θ_s], S × n; for more than two classes their probabilities, S × n × C. `variance` likewise: of y given θ_s.
+    `mean`: E[y | θ_s], S × n; for more than two classes their probabilities, S × n × C. `variance` likewise: of y given θ_s.
     """
 
     likelihood: Likelihood
@@ -407,10 +381,8 @@ def check_posterior(found: Any) -> None:
     """Raise `ValueError` where the parts of a stored posterior do not fit each other."""
     shape = found.theta.shape
     columns = found.likelihood.outputs * found.units.rows(np.zeros((1, found.num_columns))).shape[1]
-    groups = all(
-        group.deviations.shape == (*shape[:2], len(group.levels), len(group.columns)) for group in found.groups
-    )
-    if shape[2] != columns or not groups:
+    fits = lambda group: group.deviations.shape == (*shape[:2], len(group.levels), len(group.columns))
+    if shape[2] != columns or not all(map(fits, found.groups)):
         raise ValueError("the draws of the posterior do not have the shape of the model")
 
 
@@ -452,10 +424,7 @@ def prior_responses(problem: Problem, count: int, seed: int = 0) -> np.ndarray:
 
 
 def prior_findings(problem: Problem, seed: int = 0) -> dict[str, Any]:
-    """What a picture of the prior predictive law shows: quantiles of each draw and of the data, or shares of classes.
-
-    `inside`: the share of the drawn values that lie in the range of the data.
-    """
+    """What a picture of the prior predictive law shows: quantiles, or shares of classes; how many draws are `inside` the data."""
     drawn, y = prior_responses(problem, PRIOR_DRAWS, seed), problem.y
     if problem.classes is not None:
         shares = lambda values: [float(np.mean(values == c)) for c in range(len(problem.classes or ()))]

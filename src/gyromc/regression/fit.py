@@ -43,11 +43,8 @@ SECONDS = 120.0  # that a fit may take; the error that was reached is stated
 class Coefficient:
     """One row of the table of coefficients, in the user's units.
 
-    **Attributes:**
-
-    - `name`: of the column, or `intercept`; `output`: the class it is for, in a model of more than two.
-    - `mean`, `sd`: of the posterior; `interval`, its ends `low` and `high`: the central credible interval.
-    - `std_error`: the Monte Carlo standard error of `mean`; `ess`: how many independent draws would have the same.
+    `output`: the class it is for, in a model of more than two; `std_error`: the Monte Carlo standard error of `mean`; `ess`:
+    how many independent draws would have the same.
     """
 
     name: str
@@ -75,16 +72,12 @@ class Coefficient:
 class Fit(Records[Coefficient]):
     """A fitted regression: `fit["time"].mean` and `fit.mean["time"]` are the posterior mean of a coefficient.
 
-    **Attributes:**
-
-    - `family`: one of `FAMILIES`; `names`: of the columns; `classes`: of the response, or None.
-    - `coefficients`: a tuple of `Coefficient`; by output, the intercept first.
-    - `mean`, `sd`, `std_error`, `interval`, `ess`: by coefficient.
-    - `auxiliary`: further parameters, as rows like those of coefficients: `sigma`, `shape`, `sd(time | subject)`, …
+    - `coefficients`: by output, the intercept first; `auxiliary`: further parameters, as rows like those: `sigma`, `shape`,
+      `sd(time | subject)`, …
     - `groups`: by name, the deviations of each group's levels (`GroupDraws`).
     - `noise_scale`: the posterior mean of σ of a linear model, in the units of y, else None.
-    - `posterior`: draws in standardised coordinates, which predict; `draws`: the same as coefficients in the user's units,
-      chains × draws × coefficients.
+    - `posterior`: draws in standardised coordinates, which predict; `draws`: as coefficients in the user's units, chains ×
+      draws × coefficients.
     - `reason`: how it was computed; `refused`: why simpler methods did not apply, by name; `account`: what the solver did, None
       where no chain was run; `warnings`: what could not be known; `partial`: whether Ctrl-C ended it early.
     """
@@ -159,38 +152,31 @@ def fit(
 ) -> Fit:
     """Bayesian regression of y on the columns of X.
 
-    The prior is N(0, prior_scale²) for each coefficient per standard deviation of its column (and of y, for linear and student-t
-    models; for the difference between any two classes, in a softmax model), N(0, 10²) for the intercept at the columns' means. A
-    column of two values counts as if both were equally frequent: half their distance takes the place of its standard deviation.
-    The noise σ of a linear model is unknown, its logarithm uniform a priori, and integrated out: independent draws without a
-    chain. The priors of other further parameters are listed in `gyromc.targets.families`; standard deviations of groups are
+    The prior is N(0, prior_scale²) for each coefficient per standard deviation of its column (and of y, for linear and
+    student-t models; for the difference between any two classes, in a softmax model), N(0, 10²) for the intercept at the
+    columns' means. A column of two values counts as if both were equally frequent. The noise σ of a linear model is integrated
+    out. The priors of other further parameters are those of `FAMILIES[family].further`; standard deviations of groups are
     exponential with mean 1 per standard deviation of their column (and of y).
 
     **Arguments:**
 
-    - `X`: rows × columns of finite numbers.
-    - `y`: measurements (`"linear"`, `"student-t"`, positive for `"gamma"`), 0 and 1 (`"logistic"`), classes 0 … C-1
-      (`"softmax"`, in their order for `"ordinal"`), counts (`"poisson"`, `"negative-binomial"`; `"binomial"` and
-      `"beta-binomial"` with `trials`).
+    - `X`: rows × columns; `y`: numbers, counts, or classes 0 … C-1.
     - `family`: one of `FAMILIES`.
     - `groups`: a `GroupTerm` for each grouping of the rows whose levels have deviations of their own.
     - `offset`: a known part of each linear predictor; `weights`: how many times each row counts.
-    - `trials`: of each row, for `"binomial"` and `"beta-binomial"`; `censored`: 1 where a time (`"exponential"`, `"weibull"`) is
-      only known to be longer, else 0.
-    - `priors`: by the name of a column, `intercept`, a further parameter (`sigma`, `shape`, …), a group, `sd(column | group)` or
-      `cor(group)`: a text such as `"student_t(3, 0, 2.5)"`, a `Prior`, a scale, or (location, scale), in the units of y per
-      unit of the column; that of the intercept is for columns at their means.
-    - `prior_scale`: the prior's standard deviation for all other coefficients.
+    - `trials`: of each row, for `"binomial"` and `"beta-binomial"`; `censored`: 1 where a time (`"exponential"`, `"weibull"`)
+      is only known to be longer, else 0.
+    - `priors`: by the name of a column, `intercept`, a further parameter (`sigma`, `shape`, …), a group, `sd(column | group)`
+      or `cor(group)`: a text such as `"student_t(3, 0, 2.5)"`, a `Prior`, a scale, or (location, scale), in the units of y per
+      unit of the column; that of the intercept is for columns at their means. `prior_scale`: for all other coefficients.
     - `intercept`: whether there is one; without it columns are scaled but not centred. An ordinal model has cutpoints instead.
     - `names`, `classes`: of the columns and of the response's values, for the tables.
-    - `effort`: `"quick"`, `"standard"`, `"thorough"`, or the error of posterior means to aim at, bias included, as a fraction of
-      the posterior standard deviations (0.05, 0.02, 0.005).
+    - `effort`: `"quick"`, `"standard"`, `"thorough"`, or the error of posterior means to aim at, in posterior standard
+      deviations.
     - `level`: of the credible intervals.
-    - `num_chains`, `num_draws`: how many draws of equal weight to keep, for intervals and predictions, and in how many groups
-      that are nearly independent of each other.
+    - `num_chains`, `num_draws`: how many draws of equal weight to keep, and in how many groups that are nearly independent of
+      each other.
     - `seed`, `progress`: as for `gyromc.expect`.
-
-    **Returns:** a `Fit`.
 
     ```python
     import numpy as np
@@ -201,13 +187,11 @@ def fit(
     assert found.predict([[30.0]]).mean.shape == (1,)
     ```
     """
-    level = coverage(level)
-    num_chains = whole(num_chains, "num_chains", least=2)
-    seed = whole(seed, "seed", least=0)
+    options: dict[str, Any] = {"level": coverage(level), "num_chains": whole(num_chains, "num_chains", least=2)}
+    options |= {"num_draws": num_draws, "seed": whole(seed, "seed", least=0), "progress": progress}
     about = {"names": names, "classes": classes, "intercept": flag(intercept, "intercept"), "priors": priors}
     by_row = {"groups": groups, "offset": offset, "weights": weights, "trials": trials, "censored": censored}
     problem = read(X, y, family, prior_scale=positive(prior_scale, "prior_scale"), **about, **by_row)
-    options = {"level": level, "num_chains": num_chains, "num_draws": num_draws, "seed": seed, "progress": progress}
     options |= {"classes": problem.classes, "groups": problem.groups}
     found = solve(standardise(problem), problem.names, relative_error(effort), **options)
     if found.warnings:
@@ -223,11 +207,9 @@ def relative_error(effort: str | float) -> float:
         require(is_number(effort), f"`effort` is one of {', '.join(EFFORTS)}, or an error: got {shown(effort)}.")
         effort = float(effort)
     found = positive(effort, "effort")
-    require(
-        found >= LEAST_EFFORT,
-        f"`effort` must be at least {LEAST_EFFORT:g}, in posterior standard deviations: got {found:g}, which no run reaches. "
-        f"`thorough` is {EFFORTS['thorough']:g}.",
-    )
+    least = f"at least {LEAST_EFFORT:g}, in posterior standard deviations"
+    reached = f"got {found:g}, which no run reaches. `thorough` is {EFFORTS['thorough']:g}."
+    require(found >= LEAST_EFFORT, f"`effort` must be {least}: {reached}")
     return found
 
 
@@ -238,12 +220,8 @@ def solve(standard: Standardised, names: Sequence[str], error: float, **options:
     """
     question = _Question(standard, tuple(names), error, **options)
     refused: dict[str, str] = {}
-    dim = standard.target.dim
-    require_memory(
-        8 * math.prod(question.shape) * dim,
-        f"{math.prod(question.shape):,} draws of {dim:,} parameters",
-        "Take fewer.",
-    )
+    count, dim = math.prod(question.shape), standard.target.dim
+    require_memory(8 * count * dim, f"{count:,} draws of {dim:,} parameters", "Take fewer.")
     for name, method in METHODS.items():
         found = method(question)
         if isinstance(found, Fit):
@@ -289,8 +267,7 @@ class _Question:
     def coefficients(self) -> list[tuple[str, str | None]]:
         """Names and outputs, in the table's order."""
         one = [*(["intercept"] if self.standard.units.intercept else []), *self.names]
-        several = self.classes is not None and len(self.target.likelihood.basis) > 1
-        outputs = self.classes if several and self.classes is not None else [None]
+        outputs = self.classes if self.classes is not None and len(self.target.likelihood.basis) > 1 else [None]
         return [(name, output) for output in outputs for name in one]
 
     @property

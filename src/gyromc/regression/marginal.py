@@ -1,10 +1,8 @@
 """Linear regressions with their coefficients integrated out: independent draws of the posterior, and its moments.
 
-Without groups (`Integrated`), the posterior of θ given σ is Gaussian, and one eigendecomposition gives it for every σ: p(σ | y)
-is known on a grid, means and sds are sums over the grid, and a draw is a σ from the grid and a θ given σ. With groups
-(`Marginal`), what is left are the variances: a few numbers φ, nearly standard normal a priori, drawn from a t-distribution
-fitted to p(φ | y) in rounds, and weighted. It takes a tenth of the solver's time for 18 subjects with slopes, a sixth for 100
-groups of 4 rows.
+Without groups (`Integrated`), p(σ | y) is known on a grid: means and sds are sums over it, and a draw is a σ from the grid and
+a Gaussian θ given σ. With groups (`Marginal`), what is left are the variances: a few numbers φ, nearly standard normal a
+priori, drawn from a t-distribution fitted to p(φ | y) in rounds, and weighted. It takes a tenth of the solver's time.
 """
 
 import dataclasses
@@ -154,20 +152,14 @@ def integrate(
 
 @dataclasses.dataclass(frozen=True)
 class MarginalSettings:
-    """The numbers of the importance sample of φ.
+    """The numbers of the importance sample of φ."""
 
-    - `rounds`: draws of φ; the last are kept.
-    - `step`: of difference quotients of log p(φ | y); `least_curvature`: of -log p(φ | y), whose prior has 1.
-    - `at_once`: entries of matrices held at a time.
-    - `most_numbers`: of φ; `most_size`: coefficients and deviations, beyond which a Cholesky factor for each φ takes too long.
-    """
-
-    rounds: tuple[int, ...] = (300, 600, 3000)
-    step: float = 1e-2
-    least_curvature: float = 0.2
-    at_once: int = 1_000_000
-    most_numbers: int = 12
-    most_size: int = 600
+    rounds: tuple[int, ...] = (300, 600, 3000)  # draws of φ; the last are kept
+    step: float = 1e-2  # of difference quotients of log p(φ | y)
+    least_curvature: float = 0.2  # of -log p(φ | y), whose prior has 1
+    at_once: int = 1_000_000  # entries of matrices held at a time
+    most_numbers: int = 12  # of φ
+    most_size: int = 600  # coefficients and deviations, beyond which a Cholesky factor for each φ takes too long
 
 
 SETTINGS = MarginalSettings()

@@ -39,19 +39,16 @@ class GroupTerm:
     def __post_init__(self):
         Z, columns, levels = numbers(self.Z, "Z"), tuple(map(str, self.columns)), tuple(map(str, self.levels))
         index, of = np.asarray(self.index), f"of the group {self.name!r} must"
-        require(
-            Z.ndim == 2 and Z.shape[1] == len(columns) and 1 <= len(columns) <= MOST_COLUMNS,
-            f"`Z` {of} be rows × {len(columns)} columns, at most {MOST_COLUMNS}: got {Z.shape}.",
-        )
-        require(
-            index.shape == Z.shape[:1] and np.issubdtype(index.dtype, np.integer),
-            f"`index` {of} be one whole number for each of {len(Z)} rows: got {shown(self.index)}.",
-        )
+        k = len(columns)
+        fits = Z.ndim == 2 and Z.shape[1] == k and 1 <= k <= MOST_COLUMNS
+        require(fits, f"`Z` {of} be rows × {k} columns, at most {MOST_COLUMNS}: got {Z.shape}.")
+        fits = index.shape == Z.shape[:1] and np.issubdtype(index.dtype, np.integer)
+        require(fits, f"`index` {of} be one whole number for each of {len(Z)} rows: got {shown(self.index)}.")
         low, high = int(index.min(initial=0)), int(index.max(initial=0))
         inside = low >= -1 and high < len(levels)
         require(inside, f"`index` {of} be places in its {len(levels)} levels: got {low} to {high}.")
         require(len(set(levels)) == len(levels), f"The levels {of} differ.")
-        for name, value in (("Z", Z), ("columns", columns), ("index", index.astype(np.int32)), ("levels", levels)):
+        for name, value in {"Z": Z, "columns": columns, "index": index.astype(np.int32), "levels": levels}.items():
             object.__setattr__(self, name, value)
 
     @property
@@ -178,10 +175,8 @@ def read(X, y, family: str, *, names, classes, intercept: bool, prior_scale: flo
     intercept = intercept and not likelihood.cutpoints
     priors = read_priors(beside["priors"], settable(likelihood, columns, intercept, groups))
     centred = all(prior.law == "normal" and not prior["location"] for prior in priors.values())
-    require(
-        scalar or centred,
-        f"Priors of the family {family} are normal(0, scale): for the difference of two classes there is no other.",
-    )
+    other = "for the difference of two classes there is no other"
+    require(scalar or centred, f"Priors of the family {family} are normal(0, scale): {other}.")
     about = family, likelihood, X, y, columns, values, intercept, prior_scale, priors
     return Problem(*about, offset, weights, known, groups)
 
@@ -204,27 +199,23 @@ def _known(y: np.ndarray, family: type[Likelihood], beside: Mapping[str, Any]) -
         right = values is None or name in family.known
         require(right, f"`{name}` is for the families {fits}: got it with {family.name}.")
     trials, censored = given["trials"], given["censored"]
-    require(
-        trials is not None or "trials" not in family.known,
-        f"The family {family.name} needs `trials`, one number for each row.",
-    )
+    counted = trials is not None or "trials" not in family.known
+    require(counted, f"The family {family.name} needs `trials`, one number for each row.")
     family.require(y)
     if trials is not None:
         odd = np.flatnonzero((trials < y) | (trials < 1) | (trials != np.round(trials)))
         if odd.size:
+            first = f"row {odd[0]} has {trials[odd[0]]:g} ({odd.size} rows differ)"
             raise InvalidInput(
-                f"`trials` must be whole numbers of at least 1 and at least `y`: row {odd[0]} has {trials[odd[0]]:g} "
-                f"({odd.size} rows differ). Correct these rows."
+                f"`trials` must be whole numbers of at least 1 and at least `y`: {first}. Correct these rows."
             )
     if censored is not None:
         binary = np.all((censored == 0) | (censored == 1))
         require(binary, "`censored` must be 1 where a time is censored, and 0 elsewhere.")
         require(not np.all(censored), "Every time is censored: without an event there is nothing to learn.")
     if family.response is ResponseKind.CLASSES:
-        require(
-            np.unique(y).size >= 2,
-            f"`y` must hold at least two classes: every row is {y[0]:g}. There is nothing to tell apart.",
-        )
+        every = f"every row is {y[0]:g}. There is nothing to tell apart"
+        require(np.unique(y).size >= 2, f"`y` must hold at least two classes: {every}.")
     given["censored"] = np.zeros(len(y)) if censored is None else censored
     return tuple(np.asarray(given[name]) for name in family.known)
 
@@ -241,11 +232,10 @@ def _texts(given, name: str) -> list[str] | None:
 
 def _labels(X: np.ndarray, names, likelihood: Likelihood, classes) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
     """Names of columns and classes."""
-    names = [f"x{j}" for j in range(X.shape[1])] if names is None else names
-    require(
-        len(names) == len(set(names)) == X.shape[1],
-        f"`names` must have one entry per column of `X` ({X.shape[1]}), each another: got {shown(names)}.",
-    )
+    d = X.shape[1]
+    names = [f"x{j}" for j in range(d)] if names is None else names
+    each = len(names) == len(set(names)) == d
+    require(each, f"`names` must have one entry per column of `X` ({d}), each another: got {shown(names)}.")
     if likelihood.response is ResponseKind.CLASSES:
         count = getattr(likelihood, "num_classes", 2)
         classes = [str(c) for c in range(count)] if classes is None else classes

@@ -1,9 +1,4 @@
-"""How well rows are predicted: scores on held-out rows, calibration, leave-one-out cross-validation and WAIC.
-
-Scores are means with standard errors over rows, paired with those of a baseline without predictors. Leaving out takes log p(y_i
-| θ_s) of every draw and row, and gives elpd = Σ_i log p(y_i | all other rows) with its standard error, the effective number of
-parameters, and Pareto's k of every row, large where one row decides about the posterior (Vehtari, Gelman and Gabry 2017).
-"""
+"""How well rows are predicted: scores on held-out rows, calibration, leave-one-out cross-validation and WAIC."""
 
 import dataclasses
 import math
@@ -23,10 +18,7 @@ LEAST_ROWS = 10
 
 @dataclasses.dataclass(frozen=True)
 class Score:
-    """A mean score over held-out rows, `baseline` for predictions from the training rows' frequencies or mean alone.
-
-    `difference`: `value` less `baseline`, paired row by row; `better`: `lower` or `higher`; `meaning`: what it is, in words.
-    """
+    """A mean score over held-out rows, and that of a `baseline`, the training rows' frequencies or mean, paired row by row."""
 
     name: str
     value: float
@@ -38,7 +30,6 @@ class Score:
     meaning: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON; what is not finite becomes None."""
         return plain_attributes(self, *(field.name for field in dataclasses.fields(self)))
 
 
@@ -106,8 +97,8 @@ def calibration_of_classes(probabilities: np.ndarray, labels: np.ndarray) -> dic
 def calibration_of_intervals(below: np.ndarray, upto: np.ndarray) -> dict[str, Any]:
     """The share of observed values inside the central predictive intervals, by nominal level.
 
-    `below`, `upto`: the predictive distribution function just below the observed value, and at it; equal for a continuous law. A
-    jump counts with the part of it that the interval holds.
+    `below`, `upto`: the distribution function just below the observed value, and at it; a jump counts with the part that is
+    inside.
     """
     points, n = [], below.size
     for level in LEVELS:
@@ -127,7 +118,6 @@ def _paired(name: str, rows: np.ndarray, base: np.ndarray, better: str, meaning:
 
 
 def _root_mean_square(errors: np.ndarray, base: np.ndarray) -> Score:
-    """RMSE; its standard error by the delta method."""
     root, root_base = math.sqrt(np.mean(errors**2)), math.sqrt(np.mean(base**2))
     rows, base_rows = errors**2 / (2 * max(root, 1e-300)), base**2 / (2 * max(root_base, 1e-300))
     of_gap, meaning = _std_error(rows - base_rows), "root mean square of observed less predicted mean"
@@ -150,7 +140,7 @@ AT_ONCE = 2**18  # draws × rows that are weighted together: 2 MB for each array
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Loo:
-    """Pareto-smoothed leave-one-out cross-validation.
+    """Pareto-smoothed leave-one-out cross-validation (Vehtari, Gelman and Gabry 2017).
 
     - `elpd_rows`: log p(y_i | all other rows) of each row; `p_rows`: log p(y_i | all rows) less that.
     - `log_weights`: draws × rows, which turn the posterior into the one without the row; they sum to one over the draws.
@@ -188,10 +178,7 @@ class Loo:
 
 
 def loo(log_density: np.ndarray, scale: float = 1.0) -> Loo:
-    """Leave each row out in turn, by importance weights with a smoothed tail.
-
-    `log_density`: log p(y_i | θ_s), draws × rows; `scale`: how many rows of the data each row stands for.
-    """
+    """Leave each row out in turn, by importance weights with a smoothed tail, from log p(y_i | θ_s), draws × rows."""
     weights = np.empty_like(log_density)
     k, elpd, full = (np.empty(log_density.shape[1]) for _ in range(3))
     at_once = max(1, AT_ONCE // len(log_density))

@@ -1,9 +1,8 @@
 """Standardised regressions: columns with mean 0 and standard deviation 1, the posterior as a target, and the way back.
 
-A `Problem` in the user's units in; a target over θ, for which one prior scale fits every coefficient, and `Units`, the affine
-map from θ to coefficients in the user's units, out. A column of two values is scaled as if both were equally frequent, by half
-their distance: its standard deviation would be tiny where one value is rare, and the prior of its coefficient almost flat. A
-constant column is not scaled: its coefficient keeps its prior.
+A column of two values is scaled as if both were equally frequent, by half their distance: its standard deviation would be tiny
+where one value is rare, and the prior of its coefficient almost flat. A constant column is not scaled: its coefficient keeps
+its prior.
 """
 
 import dataclasses
@@ -47,10 +46,7 @@ class Units:
         centred: bool | None = None,
         weights: np.ndarray | None = None,
     ) -> "Units":
-        """The units in which columns have mean 0 (with an intercept) and standard deviation 1, and so has y where it is given.
-
-        A row of weight w counts as w rows.
-        """
+        """The units in which columns have mean 0 (with an intercept) and standard deviation 1, and so has y where it is given."""
         if weights is not None:
             counted = weights > 0
             X, y, weights = X[counted], None if y is None else y[counted], weights[counted]
@@ -118,10 +114,9 @@ GROUP_SCALE = 1.0  # prior mean of a group's standard deviation, per standard de
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Standardised:
-    """The posterior in standardised coordinates (`target`), and how these belong to the user's (`units`).
+    """The posterior in standardised coordinates; `count`: of the observations where rows sum up more than they are long.
 
-    The target of a linear model without groups has noise 1: σ is integrated out. `count` is the number of observations where
-    its rows sum up more than they are long; `noise_prior` that of σ, where the user asks for one.
+    The target of a linear model without groups has noise 1: σ is integrated out, with the prior `noise_prior` if asked for.
     """
 
     target: MixedRegression
@@ -198,10 +193,9 @@ def _group(term: GroupTerm, problem: Problem, units: Units) -> Group:
 class RowSums:
     """What a linear model has to know of the rows so far, which come in parts.
 
-    - `R`: at most (p+2) × (p+2), upper triangular, RᵀR = [1 X y]ᵀ[1 X y]; updated by QR factorisation of (R; new rows), which
-      squares no condition number as adding up XᵀX would.
-    - `count`: the number of rows, or the sum of their weights.
-    - `ends`: the smallest and the largest entry of every column and of y; `two`: whether there are no others.
+    `R`: upper triangular, RᵀR = [1 X y]ᵀ[1 X y], updated by QR factorisation, which squares no condition number as adding up
+    XᵀX would; `count`: the number of rows, or the sum of their weights; `ends`: the smallest and the largest entry of every
+    column and of y; `two`: whether there are no others.
     """
 
     R: Float[np.ndarray, "rows width"]

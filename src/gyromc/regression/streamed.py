@@ -52,10 +52,8 @@ def learn(source: RowSource, sample: int = SAMPLE, seed: int = 0) -> Learnt:
     for X, y in prefetched(source.blocks(block_rows(d + 1))):
         X, y = np.asarray(X, float), np.asarray(y, float)
         bad = ~(np.isfinite(X).all(axis=1) & np.isfinite(y))
-        require(
-            not bad.any(),
-            f"Row {count + int(np.argmax(bad)) + 1} of {source.name} has a value that is missing or infinite.",
-        )
+        place = f"Row {count + int(np.argmax(bad)) + 1} of {source.name}"
+        require(not bad.any(), f"{place} has a value that is missing or infinite.")
         own = index[np.searchsorted(index, count) : np.searchsorted(index, count + len(y))] - count
         parts.append((X[own], y[own]))
         sums, count = sums.add(X, y), count + len(y)

@@ -111,8 +111,8 @@ class Further:
     """A further parameter of a likelihood, and the prior that it has unless the user asks for another.
 
     - `natural`: makes it of a number that is standard normal a priori, and so gives it that prior.
-    - `log_density`: of that prior, up to a constant; `words`: the prior in a sentence.
-    - `least`: its lowest value where it is positive.
+    - `log_density`: of that prior, up to a constant; `words`: the prior in a sentence; `least`: its lowest value where it is
+      positive.
     """
 
     name: str
@@ -144,12 +144,20 @@ class Effect:
 
 @dataclasses.dataclass(frozen=True)
 class Wording:
-    """A family in words ("Poisson regression", "a Poisson law"); `{name}` is the target, `{positive}` its positive class."""
+    """A family in words ("Poisson regression", "a Poisson law"); `{name}` is the target, `{positive}` its positive class.
+
+    `says`: what the target is, or a full sentence on the model.
+    """
 
     title: str
-    sentence: str
+    says: str
     effect: Effect
     law: str = "the model"
+
+    @property
+    def sentence(self) -> str:
+        full = self.says.endswith(".")
+        return self.says if full else f"{self.says}; a weighted sum of the columns is {self.effect.of}."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,7 +223,7 @@ class Likelihood(abc.ABC):
         return tuple(one.name for one in self.further)
 
     def natural(self, u: Values) -> tuple[Values, ...]:
-        """The further parameters from numbers that are standard normal a priori, … × parameters; each of shape …."""
+        """The further parameters, each of shape …, from numbers that are standard normal a priori, … × parameters."""
         return tuple(one.natural(u[..., k]) for k, one in enumerate(self.further))
 
     def prior_change(self, given: tuple[Values, ...], priors: Mapping[str, Any]) -> Values:

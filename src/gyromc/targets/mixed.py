@@ -82,22 +82,17 @@ class Group(eqx.Module):
     ):
         self.Z, self.index, self.scale = numbers(Z, "Z"), np.asarray(index, np.int32), numbers(scale, "scale")
         self.num_levels, self.centred, self.integrated = num_levels, centred, integrated
-        require(
-            self.Z.ndim == 2 and self.index.shape == self.Z.shape[:1] and self.scale.shape == self.Z.shape[1:],
-            f"`Z` must be rows × columns with a level for each row: got {self.Z.shape} and {self.index.shape}.",
-        )
+        shapes = self.Z.shape, self.index.shape
+        fits = len(shapes[0]) == 2 and shapes[1] == shapes[0][:1] and self.scale.shape == shapes[0][1:]
+        require(fits, f"`Z` must be rows × columns with a level for each row: got {shapes[0]} and {shapes[1]}.")
         inside = self.index.size == 0 or (self.index.min() >= 0 and self.index.max() < num_levels)
         require(inside, f"`index` must hold levels 0 … {num_levels - 1}: got up to {int(self.index.max(initial=0))}.")
-        require(
-            isinstance(priors, list | tuple),
-            f"`priors` must be a list with a prior for each column: got {shown(priors)}.",
-        )
+        listed = isinstance(priors, list | tuple)
+        require(listed, f"`priors` must be a list with a prior for each column: got {shown(priors)}.")
         of = "The prior of a group's standard deviation"
         self.priors = tuple(p if p is None else Prior.read(p, of).require(Domain.POSITIVE, of) for p in priors)
-        require(
-            len(self.priors) in (0, self.Z.shape[1]),
-            f"`priors` must have one entry for each of {self.Z.shape[1]} columns of `Z`: got {len(self.priors)}.",
-        )
+        each = f"`priors` must have one entry for each of {self.Z.shape[1]} columns of `Z`"
+        require(len(self.priors) in (0, self.Z.shape[1]), f"{each}: got {len(self.priors)}.")
         of = "The prior of a group's correlations"
         self.correlations = Prior.read(correlations, of).require(Domain.CORRELATIONS, of)
 
@@ -119,10 +114,7 @@ class Group(eqx.Module):
 
     @property
     def _partial(self) -> list[tuple[int, int, float, float]]:
-        """The partial correlations of columns i and j given those before j, with the law of z = artanh r, p(z) ∝ cosh(z)^{-2a}.
-
-        Its standard deviation makes z of a number that is nearly standard normal.
-        """
+        """Partial correlations of columns i and j given those before j: sd and a of z = artanh r, p(z) ∝ cosh(z)^{-2a}."""
         k, eta = self.Z.shape[1], self.correlations["concentration"]
         law = [eta + (k - 2 - j) / 2 for j in range(k - 1)]
         sd = [math.sqrt(scipy.special.polygamma(1, a) / 2) for a in law]
@@ -408,10 +400,7 @@ class MixedRegression(SumOverData):
         return found + sum(group.energy(*rest[3 * i : 3 * i + 3]) for i, group in enumerate(self.groups))
 
     def law_energy(self, auxiliary, groups):
-        """-log p of the further parameters and of the groups' standard deviations and correlations, up to a constant: ….
-
-        `groups`: three arrays for each, of which the third is not used.
-        """
+        """-log p of the further parameters and of the groups' standard deviations and correlations, three arrays each: …."""
         found = 0.5 * library(auxiliary).sum(auxiliary**2, axis=-1)
         if asked := {name: prior for name, prior in self.priors if not name.isdigit()}:
             found = found + self.likelihood.prior_change(self.likelihood.natural(auxiliary), asked)
@@ -420,10 +409,10 @@ class MixedRegression(SumOverData):
     def in_good_coordinates(self) -> "MixedRegression":
         """The same model with deviations of single rows integrated out, and well determined groups centred.
 
-        A constant linear predictor that fits y gives every level an effect, the slope of the loss over its curvature, both summed
-        over the level's rows. What the effects vary more than by chance is the variance between levels; where it is above
-        `INFORMED` times that by chance, deviations that vary with their standard deviation would make a narrow curved ridge. The
-        groups with the fewest levels come first, and their effects are kept: levels inside them vary by what is left.
+        A constant linear predictor that fits y gives every level an effect, the slope of the loss over its curvature. What the
+        effects vary more than by chance is the variance between levels; where it is above `INFORMED` times that by chance,
+        deviations that vary with their standard deviation would make a narrow curved ridge. Groups with few levels come first,
+        and their effects are kept.
         """
         given = self.likelihood.natural(np.zeros(len(self.likelihood.auxiliary)))
         t = np.full(self.num_data, float(np.ravel(self.likelihood.start(self.y))[0]))

@@ -114,11 +114,9 @@ class Prior:
 
     def require(self, domain: Domain, of: str) -> "Prior":
         """Itself, where the law suits a parameter of this domain."""
-        fit = ", ".join(name for name, law in LAWS.items() if domain in law.domains)
-        require(
-            domain in LAWS[self.law].domains,
-            f"{of} is {domain.value}, whose prior is {fit}: got {self}. Write it as {EXAMPLES[domain]}.",
-        )
+        laws = ", ".join(name for name, law in LAWS.items() if domain in law.domains)
+        what = f"{of} is {domain.value}, whose prior is {laws}"
+        require(domain in LAWS[self.law].domains, f"{what}: got {self}. Write it as {EXAMPLES[domain]}.")
         return self
 
     def __str__(self) -> str:

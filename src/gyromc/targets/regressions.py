@@ -19,7 +19,6 @@ from jaxtyping import Float
 
 from gyromc.checks import numbers, positive, require, whole
 from gyromc.errors import InvalidInput
-from gyromc.evaluation import POTENTIAL, spend
 from gyromc.machine import require_memory
 from gyromc.targets.base import Scalar, SumOverData
 from gyromc.targets.families import Bernoulli, Categorical, Normal, Poisson
@@ -44,14 +43,9 @@ class Regression(SumOverData):
 
     def __init__(self, X, y, prior_scale: float = 1.0):
         self.X, self.y = numbers(X, "X"), numbers(y, "y")
-        require(
-            self.X.ndim == 2 and self.X.size > 0,
-            f"`X` must be a matrix with one row per observation: got shape {self.X.shape}.",
-        )
-        require(
-            self.y.shape == self.X.shape[:1],
-            f"`y` must have one entry per row of `X`: X has {self.X.shape[0]} rows, y has shape {self.y.shape}.",
-        )
+        rows, of_y = self.X.shape, self.y.shape
+        require(len(rows) == 2 and self.X.size, f"`X` must be a matrix with one row per observation: got shape {rows}.")
+        require(of_y == rows[:1], f"`y` must have one entry per row of `X`: X has {rows[0]} rows, y has shape {of_y}.")
         self.prior_precision = np.asarray(positive(prior_scale, "prior_scale") ** -2)
 
     @abc.abstractmethod
@@ -135,13 +129,11 @@ class KnownLikelihood(SumOverData):
 
     def loss_sums(self, points: np.ndarray) -> np.ndarray:
         """Σ_i ℓ_i at each point."""
-        spend(POTENTIAL * len(points))
         losses = lambda part, X, y: self.likelihood.loss(self.predictors(part, X), y).sum(axis=-1)
         return self._sums(losses, points)
 
     def slope_sums(self, points: np.ndarray) -> np.ndarray:
         """Σ_i ∇ℓ_i at each point."""
-        spend(len(points))
 
         def slopes(part: np.ndarray, X: np.ndarray, y: np.ndarray) -> np.ndarray:
             found = self.likelihood.slope(self.predictors(part, X), y)
@@ -151,7 +143,6 @@ class KnownLikelihood(SumOverData):
 
     def mean_data_hessian(self, points: np.ndarray) -> np.ndarray:
         """The mean over points of Σ_i ∇²ℓ_i."""
-        spend(len(points) + points.shape[-1])
 
         def block(X: np.ndarray, y: np.ndarray) -> np.ndarray:
             of = lambda part: self.likelihood.curvature(self.predictors(part, X)).sum(axis=0) / len(points)
@@ -235,6 +226,15 @@ class WithLikelihood(Regression, KnownLikelihood):
         return eqx.tree_at(fields, self, (self.X[rows], self.y[rows], prior))
 
 
+def taylor_remainder(slope: Callable, X, y, theta, center, order: int):
+    """Σ_i of slopes times rows at θ, less their Taylor polynomial around a center."""
+    of, t = (lambda t: slope(t, y)), X @ center
+    if order == 1:
+        return (of(X @ theta) - of(t)) @ X
+    there, along = jax.jvp(of, (t,), (X @ (theta - center),))
+    return (of(X @ theta) - there - along) @ X  # T8
+
+
 class GeneralizedLinear(Regression):
     """U(θ) = Σ_i loss(x_iᵀθ, y_i) + |θ|²/(2σ₀²): a model that uses the data only through the scalars x_iᵀθ.
 
@@ -249,11 +249,7 @@ class GeneralizedLinear(Regression):
 
     def remainder(self, theta, center, index, order):
         X, y = jnp.asarray(self.X)[index], jnp.asarray(self.y)[index]
-        slope, t = (lambda t: self.slope(t, y)), X @ center
-        if order == 1:
-            return (slope(X @ theta) - slope(t)) @ X
-        there, along = jax.jvp(slope, (t,), (X @ (theta - center),))
-        return (slope(X @ theta) - there - along) @ X
+        return taylor_remainder(self.slope, X, y, theta, center, order)
 
 
 class LinearRegression(WithLikelihood, GeneralizedLinear):
@@ -277,10 +273,9 @@ class LinearRegression(WithLikelihood, GeneralizedLinear):
             with warnings.catch_warnings(action="error", category=scipy.linalg.LinAlgWarning):
                 return K, scipy.linalg.solve(K, X.T @ y, assume_a="pos")
         except (scipy.linalg.LinAlgError, scipy.linalg.LinAlgWarning) as error:
-            raise InvalidInput(
-                "The columns of X depend on each other, and the prior is too wide to determine their coefficients in double "
-                f"precision ({error}). Leave out a column, or take a smaller `prior_scale`."
-            ) from error
+            what = f"determine their coefficients in double precision ({error})"
+            why = f"The columns of X depend on each other, and the prior is too wide to {what}."
+            raise InvalidInput(f"{why} Leave out a column, or take a smaller `prior_scale`.") from error
 
 
 class LogisticRegression(WithLikelihood, GeneralizedLinear):

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -21,9 +20,8 @@ from gyromc.plan import Plan
 from gyromc.schemes import balanced
 from gyromc.schemes.moments import GradientMoments, mean_covariance
 from gyromc.show.progress import progress as show_progress
-from gyromc.solve.chains import ChainSettings
-from gyromc.solve.expect import Limits, Solver, answer
-from gyromc.solve.metric import DenseMetric
+from gyromc.solve.chains import ChainSettings, DenseMetric
+from gyromc.solve.expect import Solver, answer
 from gyromc.solve.minibatch import MinibatchChains
 from gyromc.solve.question import Question
 from gyromc.targets import SumOverData
@@ -142,10 +140,10 @@ def refer(base: Plan, oracle: Oracle | None, gradients: float) -> Reference:
         "`tune` measures errors against such chains. Write the plan by hand: `gyromc.dynamics.hfhr` with a diagonal "
         "`preconditioner` and the scheme `hfhr_splitting`.",
     )
-    limits = Limits.read(SETTINGS.reference_seconds, gradients, time.perf_counter())
+    limits: Any = {"most_seconds": SETTINGS.reference_seconds, "most_gradients": gradients}
     with show_progress(None, False) as shown:
-        question, error, never = Question.read(base), SETTINGS.reference_error, lambda: False
-        solver = Solver(question, error, limits, never, shown, base.seed, settings, may_learn=False)
+        question, error = Question.read(base), SETTINGS.reference_error
+        solver = Solver(question, error, shown, base.seed, settings=settings, may_learn=False, **limits)
         solver.solve()
     solver.error = math.inf  # a larger error of the reference counts in the bias of a trial and needs no warning
     found = answer(solver, 0.95)

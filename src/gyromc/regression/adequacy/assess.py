@@ -1,9 +1,7 @@
-"""assess: does a fitted regression describe its data?
+"""Does a fitted regression describe its data? All checks, on at most 3000 rows: the time does not grow with the data.
 
-Costly checks use at most 3000 rows, drawn at random: the time does not grow with the data. A row of weight 3 is three
-observations, for the fit and for the checks, which then look at observations in place of rows. Nothing says how the response of a
-row of weight 2.5 should vary: then the checks of that are not made, and one check says so. LOO and the deviance take its density
-to the power of its weight, as the fit does.
+A row of weight 3 is three observations, for the fit and for the checks, which look at observations in place of rows. Nothing
+says how the response of a row of weight 2.5 should vary: then one check says that the others are not made.
 """
 
 import dataclasses
@@ -44,14 +42,9 @@ from gyromc.targets.likelihoods import ResponseKind
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Adequacy:
-    """Whether a model describes its data.
+    """Whether a model describes its data: its checks, and what they were made of, at `rows` of `num_rows` observations.
 
-    - `checks`: in the order in which one would act on them; `judgement`: the gravest of theirs.
-    - `loo`, `waic`: expected log densities of new rows; `r_squared`: draws of the Bayesian R²; `deviance`: of -2 Σ log p(y_i |
-      θ).
-    - `rows`: the rows that were looked at, one for each observation; `num_rows`: how many observations there are in all.
-    - `law`, `outputs`, `X`, `y`, `replicates`, `names`: the predictive law at these rows, the residuals, columns, responses
-      (censored times completed), responses drawn from the law, and names of the columns; for figures.
+    `r_squared`, `deviance`: draws of the Bayesian R² and of -2 Σ log p(y_i | θ); `y`: with censored times completed.
     """
 
     checks: tuple[ModelCheck, ...]
@@ -94,15 +87,11 @@ def assess(
 ) -> Adequacy:
     """Check a fitted model against the rows it was fitted to.
 
-    **Arguments:**
-
-    - `posterior`: of a `Fit`; `X`, `y`: as they were fitted.
     - `names`: of the columns of X; `sources`: the column of a file that each comes from, where one makes several.
     - `further`: checks made elsewhere, such as `held_out_coverage`; all checks share one chance of a false alarm.
-    - `beside`: what `Draws.predictors` takes beside X, by name, for all rows; `weights`: how many observations a row stands for.
+    - `beside`: what `Draws.predictors` takes beside X, by name; `weights`: how many observations a row stands for.
     - `order`: a number for each row that says in which order they came; as they stand when left out.
     - `unused`: columns that are not in the model, by name: whole numbers are levels of groups, other numbers are numbers.
-    - `seed`: of the replicated responses and of the choice of rows.
     """
     rng = np.random.default_rng([seed, 7])
     names = list(names or (f"x{j}" for j in range(X.shape[1])))
@@ -178,10 +167,7 @@ def chosen_rows(num_rows: int, rng: np.random.Generator, most: int = SETTINGS.mo
 def observations(
     counts: np.ndarray, rng: np.random.Generator, most: int = SETTINGS.most_rows
 ) -> tuple[np.ndarray, int]:
-    """The rows of all observations, or of so many of them, and how many there are in all.
-
-    `counts`: how many observations each row stands for; where these are not whole, a row above 0 is taken once.
-    """
+    """The rows of all observations, or of so many of them, and how many there are in all."""
     times = counts.astype(np.int64) if _whole(counts) else (counts > 0).astype(np.int64)
     ends = np.cumsum(times)
     total = int(ends[-1])
@@ -189,7 +175,6 @@ def observations(
 
 
 def _whole(counts: np.ndarray) -> bool:
-    """Whether every row stands for a whole number of observations."""
     return bool(np.all(counts == np.round(counts)))
 
 
@@ -201,10 +186,7 @@ def held_out_coverage(
     seed: int = 0,
     weights: np.ndarray | None = None,
 ) -> ModelCheck | None:
-    """How many rows that the fit has not seen lie in their 95 % predictive intervals.
-
-    None for classes, for too few rows and for `weights` that are not whole.
-    """
+    """How many rows that the fit has not seen lie in their 95 % predictive intervals; None where that cannot be said."""
     rng = np.random.default_rng([seed, 8])
     counts = np.ones(len(X)) if weights is None else np.asarray(weights, float)
     if not _whole(counts) or counts.sum() == 0 or posterior.likelihood.response is ResponseKind.CLASSES:
@@ -215,10 +197,7 @@ def held_out_coverage(
 
 
 def bayesian_r_squared(law: Predictive, weights: np.ndarray | None = None) -> np.ndarray:
-    """Var(E[y | x, θ])/(Var(E[y | x, θ]) + E[Var(y | x, θ)]) over rows, for each draw (Gelman et al. 2019).
-
-    With more than two classes, both variances are summed over the classes. `weights`: of the rows, which are equal without them.
-    """
+    """Var(E[y | x, θ])/(Var(E[y | x, θ]) + E[Var(y | x, θ)]) over rows, for each draw (Gelman et al. 2019)."""
     w = np.ones(law.num_rows) if weights is None else np.asarray(weights, float)
     unbiased = len(w) / (len(w) - 1) if len(w) > 1 else 1.0
     over_rows = lambda values: np.moveaxis(values, 1, -1) @ (w / w.sum())
@@ -252,11 +231,7 @@ def ordered(found: Adequacy) -> list[ModelCheck]:
 
 
 def _gain(check: ModelCheck, found: Adequacy) -> float:
-    """Roughly the log density per row that a model without this fault would gain: one scale for all checks.
-
-    A share s of the residuals' variance gives -½ log(1 - s), of counts with dispersion r ½ s r; a variance wrong by the factor r
-    (r - 1 - log r)/2, a share of rows or the law of the PIT their divergence from what is expected.
-    """
+    """Roughly the log density per row that a model without this fault would gain: one scale for all checks."""
     size, of_counts = check.statistic, found.by_aspect.get(Aspect.DISPERSION)
     match check.aspect:
         case Aspect.DISPERSION:

@@ -16,54 +16,39 @@ from gyromc.targets.likelihoods import ResponseKind
 
 @dataclasses.dataclass(frozen=True)
 class AdequacySettings:
-    """The numbers of the checks. Sizes from which a deviation matters are conventions; the others bound time and memory.
+    """The numbers of the checks. Sizes from which a deviation matters are conventions; the others bound time and memory."""
 
-    - `chance`: of calling a correct model wrong, over all checks.
-    - `most_rows`, `least_rows`: that are looked at, the more classes the fewer; `most_numbers`: draws × rows.
-    - `orders`: in which residuals are shuffled.
-    - `fitted`: the share of a direction's noise that the fit follows, from which the direction is taken as fitted; `least_left`:
-      share of a candidate's square that must be left without these.
-    - `curve_share`: of the residuals' variance, from which a curve or a product matters, and `link_share` another link; `uneven`:
-      ratio of residual standard deviations; `product_columns`: whose products are tried, those with the largest effects; `pairs`:
-      of them that are named.
-    - `inflated`: how many times collinearity multiplies a variance; `columns`: that are named.
-    - `first_rows`, `added_rows`, `rounds`: of the linear program for separation; `close`: margins that count as zero.
-    - `overdispersed`: ratio of variances, up or down; `uneven_law`: squared distance from a uniform law; `degree`: of the
-      polynomials that see it; `mostly`: of the largest mean, from which a law is called too narrow or wide whatever else it is.
-    - `level`: of the predictive intervals; `share_gap`: difference of shares; `groups`: of rows with like probabilities.
-    - `many`: share of the rows, from which outliers are a matter of the law; `followed`: share of its noise that a row keeps in
-      its residual, below which the fit goes through it.
-    """
-
-    chance: float = 0.05
-    most_rows: int = 3000
-    least_rows: int = 1000
-    most_numbers: int = 1_500_000
+    chance: float = 0.05  # of calling a correct model wrong, over all checks
+    most_rows: int = 3000  # that are looked at
+    least_rows: int = 1000  # with many classes
+    most_numbers: int = 1_500_000  # draws × rows
     least_draws: int = 500
     most_draws: int = 2048
-    orders: int = 400
-    fitted: float = 0.05
-    least_left: float = 1e-4
-    curve_share: float = 0.01
-    link_share: float = 0.005
-    uneven: float = 1.3
-    product_columns: int = 16
-    pairs: int = 3
-    inflated: float = 10.0
-    columns: int = 4
-    first_rows: int = 1000
+    orders: int = 400  # in which residuals are shuffled
+    fitted: float = (
+        0.05  # share of a direction's noise that the fit follows, from which the direction is taken as fitted
+    )
+    least_left: float = 1e-4  # share of a candidate's square that must be left without the fitted directions
+    curve_share: float = 0.01  # of the residuals' variance, from which a curve or a product matters
+    link_share: float = 0.005  # of the residuals' variance, from which another link does
+    uneven: float = 1.3  # ratio of residual standard deviations
+    product_columns: int = 16  # whose products are tried, those with the largest effects
+    pairs: int = 3  # that are named
+    inflated: float = 10.0  # how many times collinearity multiplies a variance
+    columns: int = 4  # that are named
+    first_rows: int = 1000  # of the linear program for separation
     added_rows: int = 2000
     rounds: int = 8
-    close: float = 1e-7
-    overdispersed: float = 1.2
-    uneven_law: float = 0.01
-    degree: int = 4
-    mostly: float = 0.6
-    level: float = 0.95
-    share_gap: float = 0.02
-    groups: int = 10
-    many: float = 0.05
-    followed: float = 0.02
+    close: float = 1e-7  # margins that count as zero
+    overdispersed: float = 1.2  # ratio of variances, up or down
+    uneven_law: float = 0.01  # squared distance from a uniform law
+    degree: int = 4  # of the polynomials that see it
+    mostly: float = 0.6  # of the largest mean, from which a law is called too narrow or wide whatever else it is
+    level: float = 0.95  # of the predictive intervals
+    share_gap: float = 0.02  # difference of shares
+    groups: int = 10  # of rows with like probabilities
+    many: float = 0.05  # share of the rows, from which outliers are a matter of the law
+    followed: float = 0.02  # share of its noise that a row keeps in its residual, below which the fit goes through it
 
 
 SETTINGS = AdequacySettings()
@@ -98,13 +83,10 @@ class ModelVerdict(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class ModelCheck:
-    """One check of a model.
+    """One check of a model: `statistic`, how large the deviation is; `large`, whether that matters, if it is real.
 
-    - `statistic`: how large the deviation is; what it measures depends on the aspect.
-    - `p`: the chance of a deviation at least as large if the model is right, corrected for the columns or rows searched; None
-      where chance has no part in it. `adjusted`: corrected for all checks.
-    - `large`: whether a deviation of this size matters, if it is real.
-    - `details`: names, rows and numbers for a sentence.
+    `p`: the chance of a deviation at least as large if the model is right, corrected for the columns or rows searched; None
+    where chance has no part in it. `adjusted`: corrected for all checks. `details`: names, rows and numbers for a sentence.
     """
 
     aspect: Aspect
@@ -150,11 +132,10 @@ def judged(checks: Sequence[ModelCheck]) -> tuple[ModelCheck, ...]:
 
 
 def collinearity(X: np.ndarray, sources: Sequence[str], weights: np.ndarray | None = None) -> ModelCheck | None:
-    """Columns that the others nearly determine; None with fewer than two. `weights`: of the rows, which are equal without them.
+    """Columns that the others nearly determine; None with fewer than two.
 
     The statistic is the largest variance inflation factor 1/(1 - R²), for the levels of one column together Fox and Monette's,
-    per level. `details`: `columns` of the file above 10, the worst first; `condition`, the condition number of the standardised
-    columns; `exact`, whether columns determine each other without an error.
+    per level.
     """
     w = np.ones(len(X)) / len(X) if weights is None else weights / weights.sum()
     away = X - w @ X
@@ -183,8 +164,7 @@ def collinearity(X: np.ndarray, sources: Sequence[str], weights: np.ndarray | No
 def separation(X: np.ndarray, y: np.ndarray, names: Sequence[str], kind: ResponseKind) -> ModelCheck | None:
     """Whether a weighted sum of columns tells classes apart without an error, or marks rows that only have counts of zero.
 
-    Then the likelihood has no maximum, and a coefficient is as large as its prior allows. The statistic is the share of rows that
-    the sum places beyond doubt. `details`: `columns` with a part in it, the largest first. None for numbers.
+    Then the likelihood has no maximum. The statistic is the share of rows that the sum places beyond doubt.
     """
     if kind is ResponseKind.NUMBERS or len(X) < 2:
         return None

@@ -1,9 +1,8 @@
 """Observed responses against the law that the model gives them: dispersion, calibration, coverage, outliers.
 
 Calibration is judged by the law with each row left out. Outliers with normal noise are judged by the noise of the other rows:
-among few rows an outlier widens σ and hides itself. Other numbers and counts are judged by the law as it is: a row may already
-have widened its tails, and is called an outlier only if the model cannot make it fit. Laws of counts have jumps: a distribution
-function is taken just below y and at it.
+among few rows an outlier widens σ and hides itself. Others are outliers only if the model cannot make them fit. Laws of counts
+have jumps: a distribution function is taken just below y and at it.
 """
 
 import math
@@ -53,10 +52,7 @@ def distribution(law: Predictive, y: np.ndarray) -> tuple[np.ndarray, np.ndarray
 def averaged(
     parts: tuple[np.ndarray, np.ndarray | float], log_weights: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The distribution function just below y, and at it, averaged over draws; equal for a continuous law.
-
-    `parts`: of `distribution`; `log_weights`: of `loo`, for the law with each row left out; None for the law as it is.
-    """
+    """The distribution function just below y, and at it, averaged over draws, with the `log_weights` of `loo` or equal ones."""
     at, jump = parts
     weights = 1 / len(at) if log_weights is None else np.exp(log_weights)
     upto = np.sum(weights * at, axis=0)
@@ -67,10 +63,9 @@ def averaged(
 def deleted(output: ModelResiduals) -> np.ndarray:
     """How unlikely each residual of a model with normal noise is, σ² estimated from the other rows (externally studentised).
 
-    The residuals e have the covariance σ²A, A = I - H, also where priors and groups shrink and H is no projection. What is left
-    of them without their part along e_i, r = e - A_i e_i/A_ii, is independent of e_i, and |r|² is nearly σ² times χ²: its mean
-    is σ² tr C and its variance 2σ⁴ tr C², C = A - A_i A_iᵀ/A_ii. So e_i/√A_ii over the root of |r|²/tr C has Student's law with
-    (tr C)²/tr C² degrees of freedom. A row that the fit follows tells nothing: 1.
+    The residuals e have the covariance σ²A, A = I - H, also where groups shrink. What is left of them without their part along
+    e_i, r = e - A_i e_i/A_ii, is independent of e_i, and |r|² is nearly σ² times χ²: its mean is σ² tr C and its variance 2σ⁴
+    tr C², C = A - A_i A_iᵀ/A_ii. A row that the fit follows tells nothing: 1.
     """
     values, directions = output.hat
     e, n = output.values, output.values.size
@@ -100,11 +95,7 @@ def class_tails(law: Predictive, y: np.ndarray, log_weights: np.ndarray) -> np.n
 
 
 def calibration(below: np.ndarray, upto: np.ndarray, rng: np.random.Generator) -> ModelCheck:
-    """Whether the distribution function at y is uniform over rows (Neyman's smooth test); jumps are filled at random.
-
-    The statistic is the sum of squares of the means of the first four Legendre polynomials, 0 for a uniform law. `details`:
-    `direction`, what the largest of them means.
-    """
+    """Whether the distribution function at y is uniform over rows (Neyman's smooth test); jumps are filled at random."""
     u, degrees = below + (upto - below) * rng.random(below.size), range(1, SETTINGS.degree + 1)
     means = np.array([math.sqrt(2 * k + 1) * special.eval_legendre(k, 2 * u - 1).mean() for k in degrees])
     size, sizes = float(np.sum(means**2)), np.abs(means)
@@ -116,10 +107,7 @@ def calibration(below: np.ndarray, upto: np.ndarray, rng: np.random.Generator) -
 
 
 def class_calibration(outputs: list[ModelResiduals]) -> ModelCheck | None:
-    """Whether classes come as often as predicted, in groups of rows with like predicted probability.
-
-    The statistic is the largest difference between a group's observed share and its mean predicted probability.
-    """
+    """Whether classes come as often as predicted: the largest gap in groups of rows with like predicted probability."""
     tests, gaps = [], []
     for output in outputs:
         rows = np.argsort(output.fitted, kind="stable")
@@ -138,8 +126,7 @@ def class_calibration(outputs: list[ModelResiduals]) -> ModelCheck | None:
 def coverage(law: Predictive, y: np.ndarray, replicates: np.ndarray) -> ModelCheck | None:
     """The share of held-out rows inside their central 95 % predictive interval; None for classes and for fewer than 5 rows.
 
-    Replicated responses at the same rows, each set under one draw, give the share's law under the model: rows that share the
-    errors of the coefficients vary together.
+    Replicates at the same rows give the share's law: rows that share the errors of the coefficients vary together.
     """
     if law.kind is ResponseKind.CLASSES or y.size < 5:
         return None
@@ -154,10 +141,7 @@ def coverage(law: Predictive, y: np.ndarray, replicates: np.ndarray) -> ModelChe
 
 
 def outliers(chances: np.ndarray) -> ModelCheck:
-    """Rows that are too unlikely for so many rows: those with n times their chance below 0.05.
-
-    The statistic is the number of such rows. `details`: `rows`, the least likely first.
-    """
+    """Rows that are too unlikely for so many rows: those with n times their chance below 0.05, the least likely first."""
     p = np.minimum(1.0, chances.size * chances)
     rows = np.flatnonzero(p < 0.05)
     rows = rows[np.argsort(p[rows], kind="stable")]

@@ -124,10 +124,7 @@ def chance(found: float, degrees: int, *laws: np.ndarray) -> float:
 
 
 def residuals(law: Predictive, y: np.ndarray, replicates: np.ndarray) -> list[ModelResiduals]:
-    """The residuals of every output, one, or one for each class where there are more than two.
-
-    `y`: n observed responses; `replicates`: S × n responses drawn from the law.
-    """
+    """The residuals of every output, one, or one for each class where there are more than two."""
     if law.mean.ndim == 2:
         classes = law.kind is ResponseKind.CLASSES
         return [_of_output(law.mean, law.variance, y, replicates, law.t, classes)]
@@ -150,10 +147,7 @@ def _of_output(mean: np.ndarray, variance: np.ndarray, y: np.ndarray, replicates
 
 
 def natural_spline(x: np.ndarray, fitted: np.ndarray | None = None) -> np.ndarray:
-    """The curved part of a cubic spline in x that is straight beyond its outer knots: n × 2, or fewer where x has few values.
-
-    The knots are quantiles of `fitted`, of x itself when left out.
-    """
+    """The curved part of a cubic spline in x, straight beyond its outer knots, quantiles of `fitted` or of x: n × 2 or fewer."""
     of = x if fitted is None else fitted
     distinct = np.unique(of)
     if distinct.size < 3:
@@ -170,11 +164,7 @@ def natural_spline(x: np.ndarray, fitted: np.ndarray | None = None) -> np.ndarra
 
 
 def curvature(outputs: Sequence[ModelResiduals], X: np.ndarray, names: Sequence[str]) -> ModelCheck | None:
-    """Whether a curve in a column of numbers would explain some of the residuals; None where no column could be curved.
-
-    The statistic is the largest share of the residuals' variance that a curve explains. `details`: `columns`, the names of those
-    whose p is below 0.05 after correction, the clearest first.
-    """
+    """Whether a curve in a column of numbers would explain some of the residuals: the largest share of their variance."""
     found = []
     for j, name in enumerate(names):
         curves = natural_spline(X[:, j])
@@ -194,11 +184,7 @@ def curvature(outputs: Sequence[ModelResiduals], X: np.ndarray, names: Sequence[
 def interactions(
     outputs: Sequence[ModelResiduals], X: np.ndarray, names: Sequence[str], sources: Sequence[str]
 ) -> ModelCheck | None:
-    """Whether the product of two columns would explain some of the residuals; None where there are no two.
-
-    `sources`: the column of the file from which each column of X comes; products within one are not tried. The statistic is the
-    largest share of the residuals' variance that a product explains. `details`: `pairs` of names, the clearest first.
-    """
+    """Whether the product of two columns, not of one column of the file (`sources`), would explain some of the residuals."""
     sd = X.std(axis=0)
     kept = np.flatnonzero(sd > 0)
     Z = (X - X.mean(axis=0)) / np.where(sd > 0, sd, 1.0)
@@ -224,7 +210,6 @@ def even_spread(output: ModelResiduals) -> ModelCheck | None:
     """Whether the squares of the residuals change with the fitted mean (Koenker's test); None with fewer than 20 rows.
 
     The statistic is the ratio of the residuals' standard deviations in the widest and the narrowest third of the rows by mean.
-    `details`: `where` it is widest.
     """
     n = output.values.size
     if n < 20 or np.ptp(output.fitted) == 0:
@@ -256,9 +241,8 @@ def dependence(
 ) -> ModelCheck | None:
     """Whether rows depend on each other, or on columns that the model leaves out; None where there is nothing to test.
 
-    `order`: the rows as they follow each other, None where that is not known; `unused`: columns by name, levels as whole numbers
-    from 0, others as floating-point numbers. `details`: `kind` ("order", "group" or "column"), `name`, and `lag`, the correlation
-    of neighbouring rows.
+    `order`: the rows as they follow each other, None where that is not known; `unused`: columns by name, levels as whole
+    numbers from 0, others as floating-point numbers.
     """
     found = []
     if order is not None and y.size >= LEAST_ROWS and not _sorted(y[order], outputs[0].classes):

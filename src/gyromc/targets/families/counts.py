@@ -79,12 +79,7 @@ class Poisson(_Counts, Canonical):
 
     name = "poisson"
     rank, wider = 0, "negative-binomial"
-    words = Wording(
-        "Poisson regression",
-        "{name} is a Poisson count; the logarithm of its expectation is a weighted sum of the columns.",
-        RATE,
-        "a Poisson law",
-    )
+    words = Wording("Poisson regression", "{name} is a Poisson count", RATE, "a Poisson law")
 
     def loss(self, t, y, *given):
         return library(t).exp(t) - y * t
@@ -113,26 +108,20 @@ class NegativeBinomial(_Counts):
     rank = 3
     further = (dispersion("shape"),)
     words = Wording(
-        "negative binomial regression",
-        "{name} varies more than a Poisson count; the logarithm of its expectation is a weighted sum of the columns.",
-        RATE,
-        "a negative binomial law",
+        "negative binomial regression", "{name} varies more than a Poisson count", RATE, "a negative binomial law"
     )
 
-    def loss(self, t, y, *given):
-        (s,) = given
+    def loss(self, t, y, s):
         numpy = library(t)
         return (y + s) * numpy.log1p(numpy.exp(t) / s) - y * t - rising(s, y)
 
-    def variance(self, mean, *given):
-        return mean + mean**2 / given[0]
+    def variance(self, mean, s):
+        return mean + mean**2 / s
 
-    def sample(self, rng, t, *given):
-        (s,) = given
+    def sample(self, rng, t, s):
         return rng.poisson(rng.gamma(np.broadcast_to(s, np.shape(t)), np.exp(t) / s)).astype(float)
 
-    def cdf(self, y, t, *given):
-        (s,) = given
+    def cdf(self, y, t, s):
         return np.where(y < 0, 0.0, scipy.special.betainc(s, np.maximum(np.floor(y), 0) + 1, s / (s + np.exp(t))))
 
 
@@ -141,25 +130,19 @@ class Binomial(_OfTrials):
 
     name = "binomial"
     rank, wider = 1, "beta-binomial"
-    words = Wording(
-        "binomial regression",
-        "{name} counts successes among trials; the log-odds of a success are a weighted sum of the columns.",
-        SUCCESS,
-        "a binomial law",
-    )
+    words = Wording("binomial regression", "{name} counts successes among trials", SUCCESS, "a binomial law")
 
-    def loss(self, t, y, *given):
-        return given[0] * softplus(t) - y * t
+    def loss(self, t, y, n):
+        return n * softplus(t) - y * t
 
-    def variance(self, mean, *given):
-        return mean * (1 - mean / given[0])
+    def variance(self, mean, n):
+        return mean * (1 - mean / n)
 
-    def sample(self, rng, t, *given):
-        n = np.broadcast_to(given[0], np.shape(t))
+    def sample(self, rng, t, n):
+        n = np.broadcast_to(n, np.shape(t))
         return rng.binomial(n.astype(int), sigmoid(t)).astype(float)
 
-    def cdf(self, y, t, *given):
-        n = given[0]
+    def cdf(self, y, t, n):
         y = np.floor(np.minimum(y, n))
         return np.where(y < 0, 0.0, scipy.special.bdtr(np.maximum(y, 0), np.asarray(n).astype(int), sigmoid(t)))
 
@@ -175,21 +158,16 @@ class BetaBinomial(_OfTrials):
     rank = 4
     further = (dispersion("concentration"),)
     words = Wording(
-        "beta-binomial regression",
-        "{name} counts successes and varies more than a binomial count; their log-odds are a weighted sum of the columns.",
-        SUCCESS,
-        "a beta-binomial law",
+        "beta-binomial regression", "{name} varies more than a binomial count", SUCCESS, "a beta-binomial law"
     )
 
-    def loss(self, t, y, *given):
-        n, k = given
+    def loss(self, t, y, n, k):
         maximum = library(t).maximum
         a, b = maximum(k * sigmoid(t), 1e-30), maximum(k * sigmoid(-t), 1e-30)
         ratio = rising(a, y) + rising(b, n - y) - rising(k, n)
         return -ratio - y * log_sigmoid(t) - (n - y) * log_sigmoid(-t)
 
-    def variance(self, mean, *given):
-        n, k = given
+    def variance(self, mean, n, k):
         return mean * (1 - mean / n) * (n + k) / (1 + k)
 
     def sample(self, rng, t, *given):
@@ -223,32 +201,31 @@ class ZeroInflatedPoisson(_Counts):
     further = (ZEROS,)
     words = Wording(
         "zero-inflated Poisson regression",
-        "{name} is zero for a share of the rows, else a Poisson count, whose log expectation is a weighted sum of the columns.",
-        RATE,
+        "{name} is zero for a share of the rows, else a Poisson count",
+        Effect("the logarithm of that count's expectation", RATE.label, RATE.ratio),
         "a Poisson law with more zeros",
     )
 
     def start(self, y):
         return np.log(y[y > 0].mean(keepdims=True)) if np.any(y > 0) else np.zeros(1)
 
-    def loss(self, t, y, *given):
-        (zeros,) = given
+    def loss(self, t, y, zeros):
         numpy = library(t)
         mean = numpy.exp(t)
         none = -numpy.logaddexp(numpy.log(zeros), numpy.log1p(-zeros) - mean)
         return numpy.where(y == 0, none, mean - y * t - numpy.log1p(-zeros))
 
-    def mean(self, t, *given):
-        return (1 - given[0]) * library(t).exp(t)
+    def mean(self, t, zeros):
+        return (1 - zeros) * library(t).exp(t)
 
-    def variance(self, mean, *given):
-        return mean + mean**2 * given[0] / (1 - given[0])
+    def variance(self, mean, zeros):
+        return mean + mean**2 * zeros / (1 - zeros)
 
-    def sample(self, rng, t, *given):
-        return np.where(rng.random(np.shape(t)) < given[0], 0.0, self._others(rng, t))
+    def sample(self, rng, t, zeros):
+        return np.where(rng.random(np.shape(t)) < zeros, 0.0, self._others(rng, t))
 
-    def cdf(self, y, t, *given):
-        return np.where(y < 0, 0.0, given[0] + (1 - given[0]) * self._others_upto(np.maximum(y, 0), t))
+    def cdf(self, y, t, zeros):
+        return np.where(y < 0, 0.0, zeros + (1 - zeros) * self._others_upto(np.maximum(y, 0), t))
 
     def _others(self, rng, t):
         """Counts of the rows that have no zero by themselves."""
@@ -267,30 +244,25 @@ class HurdlePoisson(ZeroInflatedPoisson):
     rank = 15
     words = Wording(
         "hurdle Poisson regression",
-        "{name} is zero for a share of the rows, else a positive Poisson count, whose log rate is a weighted sum of the columns.",
-        Effect(
-            "the logarithm of the rate of positive {name}",
-            "change of the log rate",
-            "ratio of the rates of positive counts",
-        ),
+        "{name} is zero for a share of the rows, else a positive Poisson count",
+        Effect("the logarithm of the rate of positive {name}", RATE.label, "ratio of the rates of positive counts"),
         "a Poisson law with its own share of zeros",
     )
 
     def _rate(self, t):
         return library(t).exp(library(t).maximum(t, LEAST_LOG_RATE))
 
-    def loss(self, t, y, *given):
-        (zeros,) = given
+    def loss(self, t, y, zeros):
         numpy, rate = library(t), self._rate(t)
         some = rate - y * t + numpy.log(-numpy.expm1(-rate)) - numpy.log1p(-zeros)
         return numpy.where(y == 0, -numpy.log(zeros), some)
 
-    def mean(self, t, *given):
+    def mean(self, t, zeros):
         rate = self._rate(t)
-        return (1 - given[0]) * rate / -library(t).expm1(-rate)
+        return (1 - zeros) * rate / -library(t).expm1(-rate)
 
-    def variance(self, mean, *given):
-        positive = np.maximum(mean / (1 - given[0]), 1 + 1e-9)  # r/(1 - e⁻ʳ), solved for r by Lambert's function
+    def variance(self, mean, zeros):
+        positive = np.maximum(mean / (1 - zeros), 1 + 1e-9)  # r/(1 - e⁻ʳ), solved for r by Lambert's function
         rate = positive + scipy.special.lambertw(-positive * np.exp(-positive)).real
         return mean * (1 + rate) - mean**2
 
@@ -319,7 +291,7 @@ class ConwayMaxwellPoisson(_Counts):
     further = (EVENNESS,)
     words = Wording(
         "Conway–Maxwell–Poisson regression",
-        "{name} may vary less than a Poisson count (nu above 1); its log mode is nearly a weighted sum of the columns.",
+        "{name} may vary less than a Poisson count (nu above 1)",
         Effect("the logarithm of {name}'s mode", "change of the log mode", "ratio of modes"),
         "a Conway–Maxwell–Poisson law",
     )
@@ -329,8 +301,7 @@ class ConwayMaxwellPoisson(_Counts):
     def made(cls, num_classes):
         return cls(2 * num_classes + 30)
 
-    def loss(self, t, y, *given):
-        (nu,) = given
+    def loss(self, t, y, nu):
         if library(t) is np:
             log_sum = self._moments(t, nu, 1)[0]
         else:
@@ -356,12 +327,12 @@ class ConwayMaxwellPoisson(_Counts):
                 break
         return [shift + np.log(sums[0]), *(total / sums[0] for total in sums[1:])]
 
-    def mean(self, t, *given):
-        return self._moments(t, given[0], 2)[1]
+    def mean(self, t, nu):
+        return self._moments(t, nu, 2)[1]
 
-    def variance(self, mean, *given):
+    def variance(self, mean, nu):
         """Var(y) of the law with this mean: its t by Newton's method, dE[y]/dt = ν Var(y)."""
-        mean, nu = np.broadcast_arrays(np.asarray(mean, float), given[0])
+        mean, nu = np.broadcast_arrays(np.asarray(mean, float), nu)
         t = np.log(np.maximum(mean + (1 - 1 / nu) / 2, mean / 4 + 1e-12))
         for _ in range(NEWTON_STEPS):
             _, first, second = self._moments(t, nu, 3)
@@ -372,8 +343,8 @@ class ConwayMaxwellPoisson(_Counts):
             t = t - step
         return spread
 
-    def sample(self, rng, t, *given):
-        nu, log_sum = given[0], self._moments(t, given[0], 1)[0]
+    def sample(self, rng, t, nu):
+        log_sum = self._moments(t, nu, 1)[0]
         left, found = rng.random(np.shape(t)), np.zeros(np.shape(t))
         for j in range(self.most):
             left = left - np.exp(nu * (j * t - math.lgamma(j + 1)) - log_sum)
@@ -382,8 +353,8 @@ class ConwayMaxwellPoisson(_Counts):
             found += left > 0
         return found
 
-    def cdf(self, y, t, *given):
-        nu, log_sum = given[0], self._moments(t, given[0], 1)[0]
+    def cdf(self, y, t, nu):
+        log_sum = self._moments(t, nu, 1)[0]
         found = np.zeros(np.broadcast_shapes(np.shape(t), np.shape(y)))
         for j in range(min(self.most, int(np.max(y, initial=0))) + 1):
             found += np.where(j <= y, np.exp(nu * (j * t - math.lgamma(j + 1)) - log_sum), 0.0)

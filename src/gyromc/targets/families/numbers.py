@@ -22,6 +22,8 @@ from gyromc.targets.likelihoods import (
     stirling,
 )
 
+MEAN = Effect("the logarithm of {name}'s expectation", "change of the log mean", "ratio of means")
+TIME = Effect(MEAN.of, MEAN.label, "ratio of mean times")
 LEAST_SIGMA = 1e-4  # standard deviations of y
 NU_CENTER, NU_SCALE = 2.73, 0.8  # of log(ν - 2)
 LEAST_NU = 2.0
@@ -126,22 +128,19 @@ class StudentT(_Measured):
         "Student's t noise",
     )
 
-    def loss(self, t, y, *given):
-        sigma, nu = given
+    def loss(self, t, y, sigma, nu):
         log1p, log = library(t).log1p, library(t).log
         constant = rising(nu / 2, 0.5) + 0.5 * log(nu / 2) - 0.5 * log(nu)
         return 0.5 * (nu + 1) * log1p(((y - t) / sigma) ** 2 / nu) + log(sigma) - constant
 
-    def variance(self, mean, *given):
-        sigma, nu = given
+    def variance(self, mean, sigma, nu):
         return library(mean).ones_like(mean) * sigma**2 * nu / (nu - 2)
 
-    def sample(self, rng, t, *given):
-        sigma, nu = given
+    def sample(self, rng, t, sigma, nu):
         return t + sigma * rng.standard_t(np.broadcast_to(nu, np.shape(t)))
 
-    def cdf(self, y, t, *given):
-        return scipy.special.stdtr(given[1], (y - t) / given[0])
+    def cdf(self, y, t, sigma, nu):
+        return scipy.special.stdtr(nu, (y - t) / sigma)
 
     def constant(self, y, *given):
         return np.full(np.shape(y), 0.5 * np.log(np.pi))
@@ -153,15 +152,9 @@ class Gamma(Positive, LogLink):
     name = "gamma"
     rank = 6
     further = (dispersion("shape"),)
-    words = Wording(
-        "gamma regression",
-        "{name} has a gamma law; the logarithm of its expectation is a weighted sum of the columns.",
-        Effect("the logarithm of {name}'s expectation", "change of the log mean", "ratio of means"),
-        "a gamma law",
-    )
+    words = Wording("gamma regression", "{name} has a gamma law", MEAN, "a gamma law")
 
-    def loss(self, t, y, *given):
-        (k,) = given
+    def loss(self, t, y, k):
         numpy = library(t)
         away = numpy.log(y) - t
         large = k > LARGE
@@ -170,14 +163,14 @@ class Gamma(Positive, LogLink):
         constant = numpy.where(large, series, small * numpy.log(small) - small - log_gamma(small))
         return k * (numpy.expm1(away) - away) - constant
 
-    def variance(self, mean, *given):
-        return mean**2 / given[0]
+    def variance(self, mean, k):
+        return mean**2 / k
 
-    def sample(self, rng, t, *given):
-        return rng.gamma(np.broadcast_to(given[0], np.shape(t)), np.exp(t) / given[0])
+    def sample(self, rng, t, k):
+        return rng.gamma(np.broadcast_to(k, np.shape(t)), np.exp(t) / k)
 
-    def cdf(self, y, t, *given):
-        return scipy.special.gammainc(given[0], given[0] * np.maximum(y, 0) * np.exp(-t))
+    def cdf(self, y, t, k):
+        return scipy.special.gammainc(k, k * np.maximum(y, 0) * np.exp(-t))
 
     def constant(self, y, *given):
         return np.log(y)
@@ -196,22 +189,21 @@ class Lognormal(Positive):
         "a lognormal law",
     )
 
-    def loss(self, t, y, *given):
-        (sigma,) = given
+    def loss(self, t, y, sigma):
         numpy = library(t)
         return 0.5 * ((numpy.log(y) - t) / sigma) ** 2 + numpy.log(sigma)
 
-    def mean(self, t, *given):
-        return library(t).exp(t + given[0] ** 2 / 2)
+    def mean(self, t, sigma):
+        return library(t).exp(t + sigma**2 / 2)
 
-    def variance(self, mean, *given):
-        return mean**2 * library(mean).expm1(given[0] ** 2)
+    def variance(self, mean, sigma):
+        return mean**2 * library(mean).expm1(sigma**2)
 
-    def sample(self, rng, t, *given):
-        return np.exp(rng.normal(t, given[0]))
+    def sample(self, rng, t, sigma):
+        return np.exp(rng.normal(t, sigma))
 
-    def cdf(self, y, t, *given):
-        return scipy.special.ndtr((np.log(np.maximum(y, 1e-300)) - t) / given[0])
+    def cdf(self, y, t, sigma):
+        return scipy.special.ndtr((np.log(np.maximum(y, 1e-300)) - t) / sigma)
 
     def constant(self, y, *given):
         return np.log(y) + 0.5 * np.log(2 * np.pi)
@@ -243,23 +235,23 @@ class Beta(Likelihood):
         mean = library(t).clip(sigmoid(t), LEAST_SHARE, 1 - LEAST_SHARE)
         return mean * precision, (1 - mean) * precision
 
-    def loss(self, t, y, *given):
-        a, b = self._shapes(t, given[0])
+    def loss(self, t, y, precision):
+        a, b = self._shapes(t, precision)
         log, log1p = library(t).log, library(t).log1p
         return log_gamma(a) + log_gamma(b) - log_gamma(a + b) - (a - 1) * log(y) - (b - 1) * log1p(-y)
 
     def mean(self, t, *given):
         return sigmoid(t)
 
-    def variance(self, mean, *given):
-        return mean * (1 - mean) / (1 + given[0])
+    def variance(self, mean, precision):
+        return mean * (1 - mean) / (1 + precision)
 
-    def sample(self, rng, t, *given):
-        drawn = rng.beta(*self._shapes(t, given[0]))
+    def sample(self, rng, t, precision):
+        drawn = rng.beta(*self._shapes(t, precision))
         return np.clip(drawn, LEAST_SHARE, 1 - LEAST_SHARE)
 
-    def cdf(self, y, t, *given):
-        return scipy.special.betainc(*self._shapes(t, given[0]), np.clip(y, 0.0, 1.0))
+    def cdf(self, y, t, precision):
+        return scipy.special.betainc(*self._shapes(t, precision), np.clip(y, 0.0, 1.0))
 
     def start(self, y):
         return scipy.special.logit(y.mean(keepdims=True))
@@ -316,12 +308,7 @@ class Exponential(_Times):
 
     name = "exponential"
     rank, wider = 17, "weibull"
-    words = Wording(
-        "exponential regression",
-        "{name} is a time with a constant hazard; the logarithm of its expectation is a weighted sum of the columns.",
-        Effect("the logarithm of {name}'s expectation", "change of the log mean", "ratio of mean times"),
-        "an exponential law",
-    )
+    words = Wording("exponential regression", "{name} is a time with a constant hazard", TIME, "an exponential law")
 
 
 class Weibull(_Times):
@@ -337,9 +324,4 @@ class Weibull(_Times):
             "1/shape, the noise of the logarithm: exponential with mean 1.",
         ),
     )
-    words = Wording(
-        "Weibull regression",
-        "{name} is a time whose hazard is a power of it; the logarithm of its expectation is a weighted sum of the columns.",
-        Exponential.words.effect,
-        "a Weibull law",
-    )
+    words = Wording("Weibull regression", "{name} is a time whose hazard is a power of it", TIME, "a Weibull law")
