@@ -249,15 +249,7 @@ def split_names(given: Sequence[str], known: Collection[str]) -> list[str]:
 
 
 def _select(
-    names: Sequence[str],
-    unnamed: frozenset[str] = frozenset(),
-    *,
-    path: str,
-    columns: Sequence[str],
-    drop: Sequence[str],
-    keep: Sequence[str],
-    roles: Mapping[str, str],
-    choose: Callable[[Sequence[str]], Collection[str]] | None,
+    names: Sequence[str], unnamed: Collection[str] = (), *, path: str, columns, drop, keep, roles, choose
 ) -> list[int]:
     """The places of the columns to read among these names; `unnamed` are those that the file does not name."""
     require_distinct(names, path)

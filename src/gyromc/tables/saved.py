@@ -19,10 +19,9 @@ from gyromc.show.numbers import number
 from gyromc.show.tables import Shown, Table
 from gyromc.tables.datatable import DataTable, pandas_module, read_table
 from gyromc.tables.effects import level_rows
-from gyromc.tables.encoding import CategoricalColumn, Encoding, GroupFactor, NumericColumn, Response
+from gyromc.tables.encoding import CategoricalColumn, DateColumn, Encoding, GroupFactor, NumericColumn, Response, Roles
 from gyromc.tables.formula import FormulaDesign
 from gyromc.tables.report import render, summary_tables
-from gyromc.tables.roles import DateColumn, Roles
 from gyromc.targets.families import FAMILIES
 from gyromc.targets.likelihoods import ResponseKind
 
