@@ -15,7 +15,7 @@ from gyromc.app.output import Json, answer, app
 from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.extras import require_extra
 from gyromc.show.interruption import unhurried
-from gyromc.show.numbers import did_you_mean, duration
+from gyromc.show.numbers import counted, did_you_mean, duration
 from gyromc.show.progress import say
 from gyromc.show.tables import Table
 
@@ -286,7 +286,6 @@ def reproduce(
     require_extra("report", "`gyromc reproduce`")
     from gyromc.paper.report import took
     from gyromc.paper.reproduction import reproduce
-    from gyromc.show.numbers import counted
 
     try:
         chosen = {"engine": engine, "workers": workers, "sensitivity": sensitivity}
