@@ -58,7 +58,7 @@ class DrawsFile:
                 for part in kept:
                     new = np.ascontiguousarray(part[max(0, self.count - first) :], self.dtype)
                     file.write(new.data)
-                    found.update(new)
+                    found.update(new.data)
                     first += len(part)
                 file.flush()
                 os.fsync(file.fileno())
@@ -77,7 +77,7 @@ class DrawsFile:
         require(not count or self.path.is_file(), f"There is no file {self.path}.")
         size = min(count * self.row, self.path.stat().st_size) if count else 0
         data = np.fromfile(self.path, np.uint8, size) if size else np.zeros(0, np.uint8)
-        self.count, self.sum = count, hashlib.sha256(data)
+        self.count, self.sum = count, hashlib.sha256(data.data)
         damage = f"{self.path} is damaged: it lacks the draws of the checkpoint, or holds others."
         require(size == count * self.row and self.sum.hexdigest() == checksum, damage)
         return data.view(self.dtype).reshape(count, *self.shape) if count else None

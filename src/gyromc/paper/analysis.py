@@ -164,8 +164,8 @@ def _qq(data: Measured, role: str) -> dict[str, Any]:
     averages, V = np.sort(data.averages(role, data.etas[-1])), data.forecast[role]["variance"]
     averages = averages[np.isfinite(averages)]
     center = float(averages.mean()) if data.reference is not None else data.truth
-    known = data.experiment.problem.gaussian and V is not None
-    scale = float(np.sqrt(data.etas[-1] * V if known else np.mean((averages - center) ** 2)))
+    known = data.experiment.problem.gaussian
+    scale = math.sqrt(data.etas[-1] * V if known and V else np.mean((averages - center) ** 2))
     return {
         "averages": [float(f"{x:.9g}") for x in averages],
         "center": center,
