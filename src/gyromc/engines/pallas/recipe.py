@@ -94,6 +94,8 @@ def _centered(plan: Plan) -> tuple[Center, Callable, np.ndarray]:
         raise Unsupported(f"control variates of a {type(target).__name__} (only of generalized linear models)")
     assert isinstance(oracle, ControlVariate)
     second = oracle.order == 2
+    if oracle.curvature is not None:
+        raise Unsupported("control variates of order 2 with a diagonal or matrix-free `curvature`")
     center = center_of(oracle, target)
     parts = [center.slope, center.change, center.predictor] if second else [center.slope]
     columns = np.stack([*target.X.T, target.y, *parts])
