@@ -51,6 +51,7 @@ def test_the_bias_is_not_of_first_order_only():
     assert abs(row.mean - mean) < 4 * error + 4 * row.bias_error
     assert error < 0.01 * row.bias
     assert abs(row.mean - mean) < 4 * error + 0.05 * row.bias
+    assert abs(row.std - deviation) < 4 * deviation / np.sqrt(2 * 2000) + row.std_uncertainty
     assert abs(row.std / deviation - 1) < 0.2
 
 

@@ -28,7 +28,7 @@ __all__ = ["Prediction", "predict"]
 KEYS = (
     *("variance", "variance_error", "reversible_variance", "reversible_variance_error", "method"),
     *("expectation", "expectation_error", "expectation_method"),
-    *("rmse", "rmse_method", "std", "plain_std", "gain", "bias", "bias_error", "bias_method"),
+    *("rmse", "rmse_method", "std", "std_uncertainty", "plain_std", "gain", "bias", "bias_error", "bias_method"),
 )
 MATRICES = 6  # of the state's size, held at the same time
 SECONDS = 5e-9  # times n³: two eigenvalue problems
@@ -60,6 +60,7 @@ class Prediction(Records[Answer], Shown):
     rmse = Column[float]("The root mean squared error of one chain's average about μ(h).")
     rmse_method = Column[Method]("How the error is known.")
     std = Column[float]("The standard deviation of one chain's average, less its martingale where a run subtracts it.")
+    std_uncertainty = Column[float]("The error of `std`: 0 where it is exact, NaN where it is not known.")
     plain_std = Column[float]("The same without the martingale; NaN where none is subtracted.")
     gain = Column[float]("How many times longer a run without the martingale would take for the same error.")
     bias = Column[float | None]("The expected value of one chain's average, minus μ(h).")
@@ -123,7 +124,7 @@ class Prediction(Records[Answer], Shown):
             "V known by": [row.method for row in rows],
             "RMSE": [f"{row.rmse:.5g}" for row in rows],
             "bias": [_with_error(row.bias, row.bias_error, 5) for row in rows],
-            "std": [_with_error(row.std, 0.0, 5) for row in rows],
+            "std": [_with_error(row.std, row.std_uncertainty, 5) for row in rows],
             "error known by": [row.rmse_method for row in rows],
         }
         if plan.martingale:
@@ -204,7 +205,7 @@ def _without_error(found: Answer, std: float, how: Method) -> Answer:
     if found.rmse_method.exact and how.kind is Kind.UNSTABLE:
         return found
     nothing = {"bias": None, "bias_method": UNKNOWN, "bias_error": 0.0, "start_counted": False, "plain_std": math.nan}
-    return dataclasses.replace(found, std=std, rmse_method=how, **nothing)
+    return dataclasses.replace(found, std=std, std_uncertainty=math.nan, rmse_method=how, **nothing)
 
 
 def _with_error(value: float | None, error: float, digits: int) -> str:
