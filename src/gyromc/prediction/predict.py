@@ -16,6 +16,7 @@ from gyromc.machine import require_memory
 from gyromc.plan import Plan
 from gyromc.prediction.answers import UNKNOWN, Answer, Kind, Method, Number, Reduction
 from gyromc.prediction.assumptions import Verdict, verdicts
+from gyromc.prediction.rotations import RotationTable, compare_rotations
 from gyromc.prediction.routes import Shared, answer
 from gyromc.prediction.stability import Stability, stability
 from gyromc.prediction.step_effects import followed
@@ -86,6 +87,10 @@ class Prediction(Records[Answer], Shown):
     def largest_step_size(self) -> float:
         """The largest stable step size."""
         return math.nan if self.stability is None else self.stability.largest_step_size
+
+    def rotations(self, excess: float = 0.1) -> RotationTable:
+        """The plan's dynamics and the best rotations for its target, at equal bias: see `compare_rotations`."""
+        return compare_rotations(self.plan, excess)
 
     @property
     def notes(self) -> tuple[str, ...]:
