@@ -54,7 +54,7 @@ class RotationTable(Shown):
             for name, row in self.rows.items()
         ]
         note = (
-            f"Euler steps at which a variance is off by {100 * self.excess:g} % at worst; precision from {self.source}; V in "
+            f"precision from {self.source}; Euler steps at which a variance is off by {100 * self.excess:g} % at worst; V in "
             "units of the observable's variance; gains over the first row at equal bias and gradients"
         )
         columns = ["dynamics", "V, means", "V, squares", "η", "gain: means", "squares"]
