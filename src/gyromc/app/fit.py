@@ -18,13 +18,9 @@ from gyromc.tables.request import Request
 
 FIT_EXAMPLES = """Examples:
 
-gyromc fit example:heart --target disease
-
 gyromc fit heart.csv --target disease --categorical thal --predict new.csv --save heart.gyromc
 
-gyromc fit trial.csv --formula "y ~ age * C(arm) + bs(dose, 4) + (1 | clinic)" --explain
-
-gyromc fit claims.parquet --target claims --family poisson --exposure years --drop id --impute --json"""
+gyromc fit trial.csv --formula "y ~ age * C(arm) + bs(dose, 4) + (1 | clinic)" --explain"""
 
 
 class _Fit(TyperCommand):

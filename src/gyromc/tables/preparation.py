@@ -27,18 +27,15 @@ from gyromc.targets.families import FAMILIES
 from gyromc.targets.priors import Prior
 
 MOST_BYTES = 20_000_000  # of a file that is read a second time for the columns that a model leaves out
-Names = Sequence[str]
 MOST_UNUSED, MOST_GROUPS = 12, 100  # such columns, and levels of one
+Names = Sequence[str]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Prepared:
-    """A fit before it is computed.
+    """A fit before it is computed: its rows, of which `test` are held out first, new rows, checks, priors and columns left out.
 
-    - `table`: the rows with a target; `encoding`: what its columns become; `rows`, `y`: the same as numbers.
-    - `train`, `test`: the numbers of the rows to fit and to judge on; `new`: the table and the numbers of new rows, or None.
-    - `given_away`: the check for columns that give the target away; `unused`: columns that are not in the model.
-    - `families`: those to be compared, the simplest first; the encoding has the first of them until then.
+    The encoding has the first of the `families` to be compared, which begin with the simplest.
     """
 
     table: DataTable
