@@ -15,7 +15,7 @@ from gyromc.app.output import Json, answer, app
 from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.extras import require_extra
 from gyromc.show.interruption import unhurried
-from gyromc.show.numbers import did_you_mean, duration
+from gyromc.show.numbers import counted, did_you_mean, duration
 from gyromc.show.progress import say
 from gyromc.show.tables import Table
 
@@ -284,7 +284,6 @@ def reproduce(
     """Run the paper's experiments and report every claim with a verdict."""
     # Before the work, not at its end.
     require_extra("report", "`gyromc reproduce`")
-    from gyromc.paper.computation import Interrupted
     from gyromc.paper.report import took
     from gyromc.paper.reproduction import reproduce
 
@@ -292,11 +291,14 @@ def reproduce(
         chosen = {"engine": engine, "workers": workers, "sensitivity": sensitivity}
         done = reproduce(names or (), profile, out=out, seed=seed, fresh=fresh, **chosen)
     except KeyboardInterrupt as stop:
-        kept = f": {stop}" if isinstance(stop, Interrupted) else ""
+        kept = f": {stop}" if str(stop) else ""
         say(f"interrupted{kept}. The same command goes on from there.")
         raise typer.Exit(130) from None
-    for text in done.warnings:
-        say(f"warning: {text}")
+    every = [
+        cell for found in done.results["experiments"].values() for cells in found["cells"].values() for cell in cells
+    ]
+    if failed := sum(cell["failed_chains"] for cell in every):
+        say(f"warning: {counted(failed, 'chain')} failed; the report says which")
     say(f"{done.computed} pieces computed, {done.reused} from the cache")
     say(took(done.results["times"]))
     content = {"report": str(done.report), "computed": done.computed, "reused": done.reused, "results": done.results}
@@ -322,12 +324,12 @@ def report(
 
 
 def _verdicts(results: dict[str, Any]):
-    from gyromc.paper.report import COLUMNS, SHORT, judged
+    from gyromc.paper.report import COLUMNS, judged
 
     colours = {"confirmed": "green", "true so far": "green", "not resolved": "yellow", "refuted": "red"}
     rows = []
     for name, found in results["experiments"].items():
-        claims = {claim["key"]: (SHORT[claim["verdict"]], claim["value"]) for claim in found["claims"]}
+        claims = {claim["key"]: (claim["verdict"], claim["value"]) for claim in found["claims"]}
         shown = {key: (f"{word} {value:.3g}", colours[word]) for key, (word, value) in claims.items()}
         rows.append([name, judged(found), *(shown.get(key, "–") for key in COLUMNS)])
     columns = ["experiment", "judged", *COLUMNS.values()]

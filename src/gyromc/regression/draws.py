@@ -18,7 +18,7 @@ from scipy import special
 
 from gyromc.checks import numbers, require
 from gyromc.errors import InvalidInput
-from gyromc.io.codec import known_classes
+from gyromc.io.archive import known_classes
 from gyromc.machine import num_threads
 from gyromc.regression.marginal import ENDS, log_prior
 from gyromc.regression.problem import GroupTerm, Problem, of_rows

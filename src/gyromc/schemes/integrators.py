@@ -162,9 +162,7 @@ class LmAb2(Scheme):
     """Leimkuhler-Matthews with an Adams-Bashforth step for the rotation: second order for any D and Q.
 
     z⁺ = z - η[Dĝ_k + Q(1.5 ĝ_k - 0.5 ĝ_{k-1})] + ½√(2ηD)(ξ_k + ξ_{k+1}). The memory is half of the noise and ĝ_{k-1}, which is 0
-    before the first step. It is a postprocessed integrator in the sense of Abdulle, Vilmart and Zygalakis (2015): the hidden
-    chain Y = z - ½w_k + ½ηQĝ_{k-1} makes the step Y⁺ = Y - ηGĝ(z) + w_k, and what is recorded is z = Y + ½w_k - ½ηQĝ_{k-1},
-    half a step of noise and rotation ahead, with the last gradient in place of a second one.
+    before the first step. It is a postprocessed integrator in the sense of Abdulle, Vilmart and Zygalakis (2015).
     """
 
     def __init__(self):
@@ -379,13 +377,6 @@ def _root(covariance: np.ndarray, scheme: Scheme) -> Operator:
 
 
 leimkuhler_matthews = LeimkuhlerMatthews()
-"""Leimkuhler-Matthews, for Q = 0."""
-
 lm_ab2 = LmAb2()
-"""Leimkuhler-Matthews with an Adams-Bashforth step for the rotation, for any D and Q."""
-
 hfhr_splitting = HfhrSplitting()
-"""The splitting of HFHR, with or without preconditioner."""
-
 gaul_splitting = GaulSplitting()
-"""The splitting of GAUL."""

@@ -10,8 +10,7 @@ import numpy as np
 
 from gyromc.checks import one_of, read_path, require, shown, whole
 from gyromc.extras import needs
-from gyromc.io.archive import Archive, write_archive
-from gyromc.io.codec import Codec, known_classes
+from gyromc.io.archive import Archive, Codec, known_classes, write_archive
 from gyromc.regression.comparing import ComparedFamily
 from gyromc.regression.draws import POSTERIOR_CLASSES, Draws, Predictions, Predictive, check_posterior
 from gyromc.regression.fit import Coefficient
