@@ -110,7 +110,6 @@ class Mapped(RowSource):
 
 @functools.cache
 def _pool() -> concurrent.futures.ThreadPoolExecutor:
-    """The threads that read single rows."""
     return concurrent.futures.ThreadPoolExecutor(most_threads(), thread_name_prefix="rows")
 
 
@@ -271,29 +270,23 @@ class Parquet(RowSource):
         missing = [name for name in (response, *self.columns) if name not in schema.names]
         require(not missing, f"{path} has no column {', '.join(missing)}: it has {', '.join(schema.names[:30])}.")
         require(self.columns, f"{path} has no column besides {response!r}: x needs one at least.")
-        kinds = arrow.types
+        numeric = arrow.types.is_integer, arrow.types.is_floating, arrow.types.is_boolean
         for name in (response, *self.columns):
             kind = schema.field(name).type
-            numeric = kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_boolean(kind)
             require(
-                numeric,
+                any(is_one(kind) for is_one in numeric),
                 f"The column {name!r} of {path} holds {kind}: x and y must be numbers or truth values. Leave it out, or write it "
                 "as numbers.",
             )
 
     def to_archive(self):
-        return {"file": self._fingerprint(self.path), "response": self.response, "columns": self.columns}
+        return {"file": _parquet_print(self.path), "response": self.response, "columns": self.columns}
 
     @classmethod
     def from_archive(cls, file: FilePrint, response: str, columns: tuple[str, ...]) -> "Parquet":
         """The source of a stored plan; `InvalidInput` where the file is missing or another one."""
-        file.require_same(lambda: cls._fingerprint(Path(file.path)))
+        file.require_same(lambda: _parquet_print(Path(file.path)))
         return cls(file.path, response, columns)
-
-    @staticmethod
-    def _fingerprint(path: Path) -> FilePrint:
-        with path.open("rb") as file:
-            return file_print(file, path, (), "parquet")
 
     def blocks(self, size):
         arrow, names, first = pyarrow(), [*self.columns, self.response], 0
@@ -318,6 +311,11 @@ class Parquet(RowSource):
                 f"The column {name!r} of {self.name} has missing values, the first in row {at}. Drop or fill those rows."
             )
         return column.to_numpy(zero_copy_only=False)
+
+
+def _parquet_print(path: Path) -> FilePrint:
+    with path.open("rb") as file:
+        return file_print(file, path, (), "parquet")
 
 
 def pyarrow() -> Any:

@@ -79,23 +79,6 @@ def default_layout(plan: Plan, team: int) -> Layout:
     return Layout(max(1, 32 * warps // team), warps, interpreting())
 
 
-class LateSums:
-    """The sums at some step, in float64, chains × columns, once they are read; NumPy reads them as an array."""
-
-    def __init__(self, high, low, recipe: Recipe, num_chains: int):
-        self.source, self.recipe, self.num_chains = (high, low), recipe, num_chains
-        self.result: np.ndarray | None = None
-
-    def read(self) -> np.ndarray:
-        if self.result is None:
-            high, low = (_gather(part, self.recipe, self.num_chains) for part in jax.device_get(self.source))
-            self.result, self.source = high.astype(float) + low, None
-        return self.result
-
-    def __array__(self, dtype=None, copy=None) -> np.ndarray:
-        return np.array(self.read(), dtype, copy=copy)
-
-
 class PallasSession:
     """The chains of one plan on the device."""
 
@@ -112,7 +95,6 @@ class PallasSession:
     ):
         self.first_chain = first_chain  # among those of all sessions: random numbers depend on a chain's number
         self.plan, self.thin, self.step = plan, thin, state.step
-        self.latest: LateSums | None = None  # to be copied to the host while the next steps are made
         with jax.enable_x64(False):
             team = team or team_size(plan)
             layout = layout or default_layout(plan, team)
@@ -140,21 +122,16 @@ class PallasSession:
         counts = np.array([self.step, num_steps, self.plan.burn_in, self.first_chain], np.int32)
         with jax.enable_x64(False):
             self.arrays, bad = self.move(self.inputs._replace(counts=counts), self.arrays, self.threads)
-        if self.latest is not None:
-            self.latest.read()  # the GPU works meanwhile
-            self.latest = None
         self.bad = bool(bad)  # waits for the GPU
         self.step += num_steps
 
     def failed(self) -> bool:
         return self.bad
 
-    def sums(self) -> tuple["LateSums", float]:
-        self.latest = LateSums(self.arrays.high, self.arrays.low, self.recipe, self.plan.num_chains)
-        return self.latest, self._time()
-
-    def _time(self) -> float:
-        return max(0, self.step - self.plan.burn_in) * self.plan.eta
+    def sums(self) -> tuple[np.ndarray, float]:
+        sums = jax.device_get((self.arrays.high, self.arrays.low))
+        high, low = (_gather(part, self.recipe, self.plan.num_chains) for part in sums)
+        return high.astype(float) + low, max(0, self.step - self.plan.burn_in) * self.plan.eta
 
     def kept(self, count: int) -> np.ndarray:
         assert self.buffer is not None
@@ -163,7 +140,7 @@ class PallasSession:
     def state(self) -> EngineState:
         host, R = jax.device_get(self.arrays), self.plan.num_chains
         high, low = (_gather(sums, self.recipe, R) for sums in (host.high, host.low))
-        clock = self._time(), 0.0
+        clock = max(0, self.step - self.plan.burn_in) * self.plan.eta, 0.0
         # The first step at which any thread of a chain's team failed.
         first = host.failed_at.reshape(-1, self.recipe.team)[:R].min(axis=1)
         failed_at = np.where(first == NEVER, -1, first).astype(np.int32)
