@@ -19,8 +19,7 @@ from matplotlib.figure import Figure
 
 import gyromc as gm
 from gyromc.checks import require
-from gyromc.fields.functions import Fields
-from gyromc.fields.regression import FieldRegression, Sharpened
+from gyromc.fields import FieldRegression, Fields, Sharpened
 
 ROOT = Path(__file__).parents[1]
 FIGURES = ROOT / "docs" / "figures"

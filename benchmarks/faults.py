@@ -42,7 +42,7 @@ PROMISES = {
     "disk full": "a warning; the run goes on to the same bits, older checkpoints stay whole",
     "read-only directory": "refused before the first step",
     "clock jumps": "the newest by step is used; the same bits",
-    ONE_KILLED: f"the other ends within {SOON:.0f} s with status 75 and says why; the same bits after resuming",
+    ONE_KILLED: f"the other ends within {SOON:.0f} s with a message; the same bits after resuming",
     "read-only or full caches": "the run goes on to the same bits, at most with a warning",
     "data file removed": "refused with the file's name, checkpoints untouched; with the file back, the same bits",
 }

@@ -175,7 +175,7 @@ def study(problem: Problem, rotated: bool, case: Case, runs: int, seed: int) -> 
     """One row per observable: coverage, and statistics of the intervals."""
     began = time.perf_counter()
     plan = problem.plan(rotated, runs * case.chains, problem.num_steps // case.shorter, seed)
-    loop.BLOCKS = (128, 128)  # chains are judged in small groups
+    loop.SETTINGS = dataclasses.replace(loop.SETTINGS, blocks=(128, 128))  # chains are judged in small groups
     everything, small = gm.run(plan, progress=False), fewer_chains(plan, case.chains)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

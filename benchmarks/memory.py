@@ -8,6 +8,7 @@ resident, less what was resident before it. The exit status is 1 where a run tak
 
 import argparse
 import ctypes
+import dataclasses
 import gc
 import json
 import subprocess
@@ -24,7 +25,7 @@ from pages import markdown, replace_between, write_measured
 BUFFERS = 2**24
 """Bytes that do not grow with the number of chains."""
 STEPS = 64
-USUAL: dict[str, Any] = {"d": 10, "h": 2, "dtype": "float32", "scheme": "euler", "martingale": False, "oracle": "exact"}
+USUAL: dict[str, Any] = {"d": 10, "h": 2, "dtype": "float32", "scheme": "euler", "martingale": False}
 CASES: list[dict[str, Any]] = [
     {"engine": "scan", "chains": 1},
     {"engine": "lanes", "chains": 1_000, "d": 100},
@@ -39,26 +40,20 @@ CASES: list[dict[str, Any]] = [
     {"engine": "scan", "chains": 100_000, "martingale": True, "dtype": "float64"},
     {"engine": "lanes", "chains": 100_000, "scheme": "lm_ab2"},
     {"engine": "scan", "chains": 100_000, "scheme": "hfhr_splitting"},
-    {"engine": "scan", "chains": 100_000, "oracle": "refresh"},
 ]
 
 
 def plan_of(case: dict[str, Any]) -> gm.Plan:
-    """Independent Gaussian coordinates, or a regression where the oracle needs rows."""
+    """Independent Gaussian coordinates."""
     full = USUAL | case
     d, rng = full["d"], np.random.default_rng(0)
     target = gm.targets.Quadratic(np.ones(d))
-    oracle: Any = gm.oracles.Exact()
-    if full["oracle"] == "refresh":
-        target = gm.targets.LogisticRegression(rng.standard_normal((50, d)), rng.random(50) < 0.5)
-        oracle = gm.oracles.ControlVariate(4, refresh=16)
     augmented = full["scheme"] == "hfhr_splitting"
     directions = rng.standard_normal((full["h"], d))
     return gm.Plan(
         target=target,
         dynamics=gm.dynamics.hfhr(d, 1.0, 2.0) if augmented else gm.dynamics.overdamped(d),
         observables={f"h{i}": gm.observables.linear(u) for i, u in enumerate(directions)},
-        oracle=oracle,
         scheme=full["scheme"],
         martingale=full["martingale"],
         dtype=full["dtype"],
@@ -78,7 +73,7 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
     """Bytes by the formula and found, of one case, in this process."""
     plan = plan_of(case)
     options = {"engine": case["engine"], "progress": False}
-    loop.BLOCKS = (case.get("blocks", 8),) * 2
+    loop.SETTINGS = dataclasses.replace(loop.SETTINGS, blocks=(case.get("blocks", 8),) * 2)
     assert gm.run(plan, **options).mean
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
@@ -105,7 +100,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     lines = []
     for row in rows:
         full = USUAL | row
-        names = {"scheme": "{}", "martingale": "martingale", "blocks": "B = {}", "oracle": "anchors"}
+        names = {"scheme": "{}", "martingale": "martingale", "blocks": "B = {}"}
         more = [text.format(row[name]) for name, text in names.items() if name in row]
         sizes = [f"{row[name] / 1e6:,.1f} MB" for name in ("formula_bytes", "bytes")]
         words = [row["engine"], f"{row['chains']:,}", str(full["d"]), str(full["h"]), full["dtype"], ", ".join(more)]

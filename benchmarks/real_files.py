@@ -67,7 +67,7 @@ def compared(case: Case, path: Path, found: dict) -> dict:
     assert set(ours) == set(names), (sorted(ours), sorted(names))
     rows = [ours[n] for n in names]
     away = np.array([c["mean"] for c in rows]) - exact.mean
-    stated = np.hypot([c["std_error"] for c in rows], [c["bias"] for c in rows])
+    stated = np.array([c["std_error"] for c in rows])
     combined = np.hypot(stated, exact.error)
     return {
         "method": exact.method,

@@ -4,7 +4,7 @@
     python benchmarks/scaling.py --here --out docs/measured/scaling-gpu.json    # on the devices JAX has, such as one GPU
 
 Seconds a step of engine `scan` on 1, 2, 4 and 8 virtual devices of this machine's processors and on two processes of one device:
-chains, rows of data for full gradients and for mini-batches, and parameters. In a strong row the work stays the same, in a weak
+chains, and rows of data for full gradients and for mini-batches. In a strong row the work stays the same, in a weak
 one it grows with the devices. Every number of devices is measured in a process of its own, with one thread a device.
 """
 
@@ -40,7 +40,7 @@ class Work(NamedTuple):
         """The work on so many devices: as it is, or as many times larger."""
         if not self.weak:
             return self
-        field = {"chains": "chains", "data": "rows", "parameters": "chains"}[self.axis]
+        field = {"chains": "chains", "data": "rows"}[self.axis]
         grown = {field: count * getattr(self, field)}
         if self.batch is not None and self.axis == "data":
             grown["batch"] = count * self.batch
@@ -54,26 +54,16 @@ WORK = (
     Work("full gradients, weak", "data", 4, 2**14, 32, weak=True),
     Work("mini-batches, strong", "data", 16, 2**16, 32, batch=4096),
     Work("mini-batches, weak", "data", 16, 2**13, 32, batch=512, weak=True),
-    Work("parameters, strong", "parameters", 8, 64, 2**15, batch=32),
 )
 
 
 def plan_of(work: Work):
-    """A logistic regression; for many parameters a network of one layer, as a pytree."""
-    import jax.numpy as jnp
-
+    """A logistic regression."""
     import gyromc as gm
 
     rng = np.random.default_rng(0)
     oracle = None if work.batch is None else gm.oracles.Minibatch(work.batch)
     common = dict(oracle=oracle, step_size=1e-7, num_steps=10**6, num_chains=work.chains, dtype="float32")
-    if work.axis == "parameters":
-        start = {"in": np.zeros((64, work.dim // 64), np.float32)}
-        x, y = rng.standard_normal((work.rows, 64)).astype(np.float32), np.ones(work.rows, np.float32)
-        likelihood = lambda p, row: -0.5 * (row[1] - jnp.mean(jnp.tanh(row[0] @ p["in"]))) ** 2
-        target = gm.targets.FiniteSum(likelihood, lambda p: -0.5 * jnp.sum(p["in"] ** 2), (x, y))
-        dynamics, h = gm.dynamics.hfhr(start, 1.0, 2.0), {"h": gm.observables.function(lambda p: p["in"][0, 0])}
-        return gm.Plan(target=target, dynamics=dynamics, observables=h, start=start, **common)
     X = rng.standard_normal((work.rows, work.dim)).astype(np.float32)
     target = gm.targets.LogisticRegression(X, rng.random(work.rows) < 0.5)
     h = {"h": gm.observables.linear(np.eye(work.dim)[0])}
@@ -98,8 +88,7 @@ def seconds_a_step(work: Work, count: int) -> dict:
         began = time.perf_counter()
         session.advance(steps)
         best = min(best, (time.perf_counter() - began) / steps)
-    row = {"work": work.name, "axis": work.axis, "devices": count, "seconds": best}
-    return row | ({"bytes_held": scan.step_memory(plan, mesh)[0]} if work.axis == "parameters" else {})
+    return {"work": work.name, "axis": work.axis, "devices": count, "seconds": best}
 
 
 def worker(count: int, address: str | None, index: int) -> None:
@@ -108,7 +97,7 @@ def worker(count: int, address: str | None, index: int) -> None:
         from gyromc import processes
 
         processes.start(address, count, index)
-    rows = [seconds_a_step(work, count) for work in WORK if address is None or work.axis != "parameters"]
+    rows = [seconds_a_step(work, count) for work in WORK]
     if index == 0:
         print(json.dumps(rows), flush=True)
 
@@ -133,7 +122,7 @@ def measured(count: int, num_processes: int = 1) -> list[dict]:
 
 
 def page(rows: list[dict], cores: int) -> str:
-    """The measured table, and what a step holds on each device."""
+    """The measured table."""
     from pages import markdown
 
     def cell(work: Work, count: int, num_processes: int) -> str:
@@ -143,9 +132,7 @@ def page(rows: list[dict], cores: int) -> str:
     measured_on = [(count, 1) for count in DEVICES] + [(2, 2)]
     head = ["µs per step"] + [f"{c} device{'s' if c > 1 else ''}" for c in DEVICES] + ["2 processes"]
     table = markdown(head, [[work.name, *(cell(work, *where) for where in measured_on)] for work in WORK])
-    held = {r["devices"]: r["bytes_held"] for r in rows if "bytes_held" in r and r["processes"] == 1}
-    memory = ", ".join(f"{size / 2**20:.1f} MiB on {count}" for count, size in held.items())
-    return f"{table}\n\nA step with shared parameters holds on each device, by XLA's count: {memory} devices ({cores} cores)."
+    return f"{table}\n\nMeasured on {cores} cores."
 
 
 def main() -> None:

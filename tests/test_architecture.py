@@ -22,7 +22,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("extras", "io.runs"): "`run.save()` is a method of the result; its code is the format of files",
     ("extras", "engines.loop"): "a loaded run can be continued; files are read below the engines",
     ("extras", "tables.saved"): "`gyromc.load` returns whatever a file holds; models are made above files",
-    ("extras", "interop.sklearn"): "the same for estimators",
+    ("extras", "sklearn"): "the same for estimators",
 }
 
 

@@ -60,7 +60,7 @@ MEASURED = {
     "measured/checkpoints.json": ("scale.md", "What checkpoints cost", "python benchmarks/checkpoints.py"),
     "measured/blocks.json": ("scale.md", "Chains in blocks", "python benchmarks/blocks.py"),
     "measured/memory.json": ("scale.md", "Memory of runs", "python benchmarks/memory.py"),
-    "measured/scaling.json": ("scale.md", "Chains, data and parameters over devices", "python benchmarks/scaling.py"),
+    "measured/scaling.json": ("scale.md", "Chains and data over devices", "python benchmarks/scaling.py"),
     "measured/scaling-gpu.json": ("scale.md", "Steps on one GPU", "python benchmarks/scaling.py --here"),
     "measured/large-data.json": ("large_data.md", "20 million rows", "python benchmarks/large_data.py means"),
     "measured/large-data-speed.json": (
@@ -112,10 +112,13 @@ MOVED = {
         f"reference/{name}.html": f"reference/pieces.html#gyromc.{name}"
         for name in ("targets", "dynamics", "observables", "oracles", "schemes")
     },
-    **{f"reference/{name}.html": f"reference/interfaces.html#gyromc.{name}" for name in ("data", "datasets", "errors")},
+    **{
+        f"reference/{name}.html": f"reference/interfaces.html#gyromc.{name}"
+        for name in ("data", "datasets", "errors", "sklearn")
+    },
     **{
         f"reference/{name}.html": f"reference/interfaces.html#gyromc.interop.{name}"
-        for name in ("sklearn", "numpyro", "pymc", "blackjax", "arviz")
+        for name in ("numpyro", "pymc", "blackjax", "arviz")
     },
 }
 """By address of a page that was merged into another: where its subject is now."""

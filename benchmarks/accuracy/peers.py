@@ -21,7 +21,8 @@ from scipy import special
 import gyromc as gm
 from accuracy.problems import Problem
 from gyromc.approx.gaussian import inverse_root
-from gyromc.evaluation import doubled, metered
+from gyromc.approx.modes import descend
+from gyromc.evaluation import doubled
 from gyromc.observables import Ridge
 from gyromc.oracles import Exact, Minibatch
 from gyromc.prediction.exact.closed_forms import ridge_moments
@@ -252,10 +253,9 @@ def nuts(problem: Problem, budget: int, repetitions: int, seed: int, warmup: int
 
 @functools.lru_cache(1)
 def _fit_cost(problem: Problem) -> float:
-    """Gradients that mode and curvature cost."""
-    with metered() as meter:
-        _ = gm.Model(problem.target, np.zeros(problem.dim)).laplace
-    return meter.gradients
+    """Gradients that mode and curvature cost: those of the descent, and a Hessian."""
+    found, _ = descend(problem.model.flat_target, np.zeros(problem.dim))
+    return found.nfev * (1 + POTENTIAL) + problem.dim
 
 
 @functools.lru_cache(1)

@@ -10,9 +10,8 @@ from collections.abc import Callable
 import numpy as np
 from scipy import special, stats
 
-from gyromc.regression.conjugate import LARGEST, SMALLEST, integrate
 from gyromc.regression.fit import fit
-from gyromc.regression.marginal import Marginal
+from gyromc.regression.marginal import LARGEST, SMALLEST, Marginal, integrate
 from gyromc.solve.expect import expect
 from gyromc.targets.families import (
     Bernoulli,

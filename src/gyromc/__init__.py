@@ -35,8 +35,8 @@ _NAMES = {
     "estimate": "gyromc.estimation.estimate",
     "Estimates": "gyromc.estimation.estimate",
     "expect": "gyromc.solve.expect",
-    "check": "gyromc.solve.draws",
-    "sharpen": "gyromc.solve.draws",
+    "check": "gyromc.draws",
+    "sharpen": "gyromc.draws",
     "Posterior": "gyromc.posterior",
     "fit": "gyromc.tables.study",
     "load": "gyromc.io.runs",
@@ -60,6 +60,7 @@ if TYPE_CHECKING:
         schemes,
         targets,
     )
+    from gyromc.draws import check, sharpen
     from gyromc.engines import run
     from gyromc.errors import DivergenceError, GyromcWarning, InvalidInput
     from gyromc.estimation.estimate import Estimates, estimate
@@ -69,7 +70,6 @@ if TYPE_CHECKING:
     from gyromc.posterior import Posterior
     from gyromc.prediction.predict import Prediction, predict
     from gyromc.results import Run
-    from gyromc.solve.draws import check, sharpen
     from gyromc.solve.expect import expect
     from gyromc.tables.study import fit
     from gyromc.tuning.tune import Tuned, tune

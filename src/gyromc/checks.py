@@ -10,8 +10,6 @@ import numpy as np
 
 from gyromc.errors import InvalidInput
 
-MOST_SHOWN = 80
-"""Letters of a value in a message."""
 LARGEST = 2**63 - 1
 EXTREME = 1e150
 """Positive numbers beyond it, or below its inverse, have squares that float64 does not hold."""
@@ -30,26 +28,21 @@ def shown(value: object) -> str:
     # Too deep, too many digits, or a class whose repr raises.
     except Exception:
         return f"a value of type {type(value).__name__}"
-    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}… ({type(value).__name__})"
+    return text if len(text) <= 80 else f"{text[:80]}… ({type(value).__name__})"
 
 
 def cause(error: BaseException) -> str:
-    """The type of an error and the first line of its message, if it has one."""
+    """The type of an error and the first line of its message."""
     first = next(iter(str(error).splitlines()), "") or "it has no message"
     return f"{type(error).__name__}: {first}"
 
 
 def require_finite(array: np.ndarray, name: str) -> None:
     """Raise unless every entry is finite; the message says how many are not, and where the first is."""
-    if not np.issubdtype(array.dtype, np.inexact):
-        return
-    bad = ~np.isfinite(array)
-    if bad.any():
-        where = tuple(int(i) for i in np.argwhere(bad)[0])
-        at = f", the first at {where}" if where else ""
-        raise InvalidInput(
-            f"`{name}` must be finite: {int(bad.sum())} entries are NaN or infinite{at}. Drop or impute them."
-        )
+    bad = np.argwhere(~np.isfinite(array)) if np.issubdtype(array.dtype, np.inexact) else ()
+    if len(bad):
+        at = f", the first at {tuple(map(int, bad[0]))}" if array.ndim else ""
+        raise InvalidInput(f"`{name}` must be finite: {len(bad)} entries are NaN or infinite{at}. Drop or impute them.")
 
 
 def require_real(value, name: str) -> None:
@@ -57,17 +50,14 @@ def require_real(value, name: str) -> None:
     masked = int(np.ma.count_masked(value)) if isinstance(value, np.ma.MaskedArray) else 0
     require(
         masked == 0,
-        f"`{name}` has {masked} masked entries, which would be read as if they were not masked. Drop those rows, or fill them: "
-        f"`{name}.filled(value)`.",
+        f"`{name}` has {masked} masked entries, which would be read as values. Drop those rows, or use `{name}.filled(value)`.",
     )
     kind = getattr(getattr(value, "dtype", None), "kind", "")
-    require(
-        kind != "c", f"`{name}` must be real: got complex numbers. Pass `{name}.real` if the imaginary part is zero."
-    )
+    remedy = f"Pass `{name}.real` if the imaginary part is zero."
+    require(kind != "c", f"`{name}` must be real: got complex numbers. {remedy}")
     require(
         kind not in ("M", "m"),
-        f"`{name}` holds dates or times, not numbers. Convert them, for example to days since the first: "
-        f"`({name} - {name}.min()) / np.timedelta64(1, 'D')`.",
+        f"`{name}` holds dates or times, not numbers: convert them, as by `({name} - {name}.min()) / np.timedelta64(1, 'D')`.",
     )
 
 
@@ -88,9 +78,8 @@ def numbers(value, name: str, finite: bool = True) -> np.ndarray:
         raise InvalidInput(f"`{name}` must be finite: it holds a number beyond 1.8e308, the largest float64.") from None
     # Whatever the conversion of a foreign type raises.
     except Exception:
-        raise InvalidInput(
-            f"`{name}` must be numeric: got {type(value).__name__} that cannot be read as an array of numbers."
-        ) from None
+        what = f"got {type(value).__name__} that cannot be read as an array of numbers"
+        raise InvalidInput(f"`{name}` must be numeric: {what}.") from None
     if finite:
         require_finite(array, name)
     return array
@@ -162,9 +151,8 @@ def leaves(tree, name: str) -> list[tuple[Any, Any]]:
         return jax.tree_util.tree_leaves_with_path(tree)
     # JAX raises SystemError, RecursionError or ValueError.
     except Exception:
-        raise InvalidInput(
-            f"`{name}` cannot be read as a pytree: it is nested too deeply, or has keys without an order."
-        ) from None
+        why = "it is nested too deeply, or has keys without an order"
+        raise InvalidInput(f"`{name}` cannot be read as a pytree: {why}.") from None
 
 
 def whole(value, name: str, least: int, most: int | None = None) -> int:

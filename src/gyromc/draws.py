@@ -1,35 +1,232 @@
-"""Anybody's draws as one array: what other packages return, in the coordinates of a target.
+"""Anybody's draws, read, checked and sharpened by zero-mean functions: `read_draws`, `gm.check` and `gm.sharpen`.
 
-Input: draws from any sampler and the target they are draws of. Output: float64, chains × draws × d, in the unconstrained vector
-coordinates of the target. Nothing of the other packages is imported: their objects are known by what they offer.
+Objects of other packages are known by what they offer, not imported. Checks take one gradient for each draw. With few
+chains, a chain is cut into segments, and errors come from the differences between segments.
 """
 
+import dataclasses
+import math
+import time
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
+from scipy import special
 
-from gyromc.checks import leaves, numbers, require, shown
-from gyromc.errors import InvalidInput
+from gyromc.checks import coverage, leaves, numbers, require, shown
+from gyromc.errors import GyromcWarning, InvalidInput
+from gyromc.fields import FieldRegression, calibrated_weights, choose_fields
+from gyromc.machine import one_blas_thread
+from gyromc.plan import Plan
+from gyromc.posterior import Account, Posterior, by_site
+from gyromc.show.numbers import listed
+from gyromc.show.records import Column, Records
+from gyromc.show.tables import Shown, Table
+from gyromc.solve.chains import fitted_metric
+from gyromc.solve.expect import posterior_means
+from gyromc.solve.question import Question
 from gyromc.targets import Target
 
-__all__ = ["read_draws"]
+# segments into which all draws are cut at least, and draws in one: fewer say nothing about their dependence
+SEGMENTS, SHORTEST = 32, 8
+# that a right sampler is called wrong, over all coordinates and both tests; part of an sd or a variance that is worth a warning
+CHANCE, MATTERS = 1e-3, 0.05
+NO_DRAWS = "This run kept no draws: run it with `gm.run(plan, thin=10)` to keep every tenth."
+NOT_REMOVED = (
+    "A bias of the draws is removed in part, and errors do not contain the rest: `gyromc.check` tests for one."
+)
 
 
-def read_draws(draws: Any, target: Target) -> np.ndarray:
-    """Draws of a target as an array: chains × draws × d.
+@dataclasses.dataclass(frozen=True)
+class CheckedCoordinate:
+    """By how much a mean seems wrong, in standard deviations, and by which part a variance, each also over its standard error.
+
+    `wrong`: whether either is beyond chance and large enough to matter.
+    """
+
+    name: str
+    shift: float
+    shift_z: float
+    variance_error: float
+    variance_z: float
+    wrong: bool
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class DrawCheck(Records[CheckedCoordinate], Shown):
+    """One `CheckedCoordinate` for each coordinate of θ, by name; `warnings` are empty when nothing is wrong."""
+
+    rows: Mapping[str, CheckedCoordinate]
+    warnings: list[str]
+    draws: int
+
+    _entry, _result = "coordinate", "check"
+    shift = Column[float]("By how much the mean seems wrong, in standard deviations.")
+    variance_error = Column[float]("By which part the variance seems wrong.")
+    wrong = Column[bool]("Whether a coordinate is beyond chance.")
+
+    @property
+    def passed(self) -> bool:
+        """Whether no coordinate is wrong."""
+        return not self.warnings
+
+    def shown(self) -> Sequence[Table | str]:
+        order = sorted(self.values(), key=lambda row: -max(abs(row.shift_z), abs(row.variance_z)))
+        means = lambda row: [f"{row.shift:+.3f}", f"{row.shift_z:+.1f}"]
+        variances = lambda row: [f"{100 * row.variance_error:+.1f} %", f"{row.variance_z:+.1f}"]
+        cells = [[row.name, *means(row), *variances(row)] for row in order[:20]]
+        verdict = self.warnings or [f"{self.draws:,} draws agree with the target in every coordinate."]
+        return [Table(["coordinate", "mean off by (sd)", "z", "variance off by", "z"], cells), *verdict]
+
+
+def check(draws: Any, target: Target | Plan, start: Any = None) -> DrawCheck:
+    """Whether draws follow a target, tested by functions whose mean is known to be zero.
+
+    A chain that is wrong and agrees with itself passes R-hat; it does not pass this. The `warnings` of the `DrawCheck` that is
+    returned name the coordinates that are wrong.
 
     **Arguments:**
 
-    - `draws`: one of
-        - an array, draws × d or chains × draws × d, or a pytree of arrays shaped like the parameters after these axes;
-        - a state of BlackJAX with all draws in it, or anything else with a `position`;
-        - a `numpyro.infer.MCMC` that has run, on the model of the target or on its potential;
-        - a DataTree, InferenceData or Dataset with the variables of the posterior, of PyMC, NumPyro, Stan or gyromc;
-        - a `gyromc.Run` with kept draws.
-    - `target`: what they are draws of. Where it comes from a model, MCMC objects, trees and dictionaries by site hold values of
-      the sites as the model has them (constrained); arrays and positions hold the target's own parameters.
+    - `draws`: an array (draws × d, or chains × draws × d), an ArviZ DataTree, NumPyro's MCMC, BlackJAX states, a PyMC trace.
+    - `target`: the law, a value of `gyromc.targets` or of an interface such as `gyromc.interop.numpyro.target`.
+    - `start`: parameters shaped like the target's, where it does not know their shape.
+
+    ```python
+    import numpy as np
+    import gyromc as gm
+    x = np.random.default_rng(0).standard_normal((4, 1000, 2))
+    assert gm.check(x, gm.targets.Quadratic([1.0, 1.0])).passed
+    assert gm.check(1.2 * x, gm.targets.Quadratic([1.0, 1.0])).wrong["theta[1]"]
+    ```
+    """
+    return _checked(*_read(draws, target, None, start))
+
+
+def _checked(question: Question, theta: np.ndarray, gradient: np.ndarray) -> DrawCheck:
+    _, segments, d = theta.shape
+    flat, slopes = theta.reshape(-1, d), gradient.reshape(-1, d)
+    center, sd = flat.mean(axis=0), flat.std(axis=0)
+    known = len(flat) > 2 * d and d <= 1000
+    metric: Any = fitted_metric(flat, slopes, most_dense=1000) if known else None
+    covariance = metric.covariance() if known else np.diag(sd**2)
+    # the step that would bring the mean of ∇U to zero, and E[z_i ∂_i U] = 1
+    shifts = (gradient.mean(axis=0) @ covariance) / sd
+    virials = ((theta - center) * gradient - 1).mean(axis=0)  # T13
+    limit = -float(special.stdtrit(segments - 1, CHANCE / (4 * d)))
+    z_of = lambda x: x.mean(axis=0) / np.maximum(x.std(axis=0, ddof=1) / math.sqrt(segments), 1e-300)
+    columns = (shifts.mean(axis=0), z_of(shifts), virials.mean(axis=0), z_of(virials))
+    rows = {}
+    for name, *found in zip(question.coordinates, *columns, strict=True):
+        shift, shift_z, wide, wide_z = map(float, found)
+        # NaN agrees with nothing
+        mean_right = abs(shift_z) <= limit or abs(shift) <= MATTERS
+        variance_right = abs(wide_z) <= limit or abs(wide) <= MATTERS
+        rows[name] = CheckedCoordinate(name, shift, shift_z, wide, wide_z, not (mean_right and variance_right))
+    off = [row for row in rows.values() if row.wrong]
+    if not off:
+        return DrawCheck(rows, [], len(flat))
+    worst = max(off, key=lambda row: max(abs(row.shift), abs(row.variance_error)))
+    said = (
+        f"The draws do not follow the target: {listed(by_site(list(rows), [row.name for row in off]))}. Worst is {worst.name}: "
+        f"mean off by {worst.shift:+.2g} standard deviations ({abs(worst.shift_z):.1f} standard errors), variance off by "
+        f"{100 * worst.variance_error:+.0f} % ({abs(worst.variance_z):.1f}). Take a smaller step size, run longer, or write the "
+        "model in other coordinates."
+    )
+    return DrawCheck(rows, [said], len(flat))
+
+
+@one_blas_thread()
+def sharpen(
+    draws: Any,
+    target: Target | Plan,
+    observables: Mapping[str, Any] | None = None,
+    *,
+    level: float = 0.95,
+    start: Any = None,
+) -> Posterior:
+    """Means of anybody's draws with smaller errors: observables are regressed on functions whose mean is known to be zero.
+
+    `draws`, `target` and `start` are as for `gyromc.check`, `observables` and `level` as for `gyromc.expect`. In the `Posterior`
+    that is returned `gain` says how many times more draws the plain means would need, and `weights` belong to the draws.
+
+    ```python
+    import numpy as np
+    import gyromc as gm
+    x = np.random.default_rng(0).standard_normal((4, 500, 2))
+    found = gm.sharpen(x, gm.targets.Quadratic([1.0, 1.0]), {"x²": gm.observables.square([1.0, 0.0])})
+    assert abs(found["x²"].mean - 1) < 1e-6 and found["x²"].gain > 1000
+    ```
+    """
+    began = time.perf_counter()
+    question, theta, gradient = _read(draws, target, observables, start)
+    steps, segments, d = theta.shape
+    flat, slopes = theta.reshape(-1, d), gradient.reshape(-1, d)
+    metric: Any = fitted_metric(flat, slopes, most_dense=500) if len(flat) > 2 * d and d <= 500 else None
+    fields = choose_fields(flat, slopes, None if metric is None else metric.covariance())
+    values = question.values(flat).reshape(steps, segments, -1)
+    sums = FieldRegression(fields, segments, values.mean(axis=(0, 1)))
+    sums.add(theta, gradient, values)
+    sharp = sums.sharpened()
+    # neighbouring segments depend on each other: the factor for errors, from their correlation
+    away = sharp.corrected - sharp.corrected.mean(axis=0)
+    square = np.sum(away**2, axis=0)
+    correlation = np.sum(away[1:] * away[:-1], axis=0) / np.where(square > 0, square, 1.0)
+    errors = sharp.std_error * np.sqrt(1 + 2 * np.where(correlation > 2 / math.sqrt(segments), correlation, 0.0))
+    r_hat = np.full(len(question.names), np.nan)
+    rows = posterior_means(question.names, sharp, errors, segments - 1, r_hat, coverage(level))
+    weights = calibrated_weights(fields, flat, slopes).reshape(steps, segments)
+    said = _checked(question, theta, gradient).warnings
+    if said:
+        warnings.warn(" ".join(said), GyromcWarning, stacklevel=3)
+    spent = time.perf_counter() - began
+    account = Account("sharpened draws", segments, len(flat), len(flat), 0, spent, math.nan, math.nan)
+    theta, weights, values = (x.swapaxes(0, 1) for x in (theta, weights, values))
+    return Posterior(rows, level, theta, weights, values, said, [NOT_REMOVED], account, question.model)
+
+
+def _read(draws: Any, target: Any, observables: Any, start: Any) -> tuple[Question, np.ndarray, np.ndarray]:
+    """The question, and draws with their gradients as steps × segments × d."""
+    question = Question.read(target, observables, start)
+    theta = read_draws(draws, question.model.target)
+    chains, count, d = theta.shape
+    require(
+        d == question.model.dim,
+        f"The draws have {d} numbers each, and the target {question.model.dim} parameters: pass draws of these, unconstrained.",
+    )
+    pieces = max(1, min(math.ceil(SEGMENTS / chains), count // SHORTEST))
+    length, needed = count // pieces, f"at least 8 segments of {SHORTEST} draws are needed"
+    require(chains * pieces >= 8, f"{chains} chains of {count} draws are too few: {needed}.")
+    width = np.ptp(theta, axis=(0, 1))
+    still = np.flatnonzero(width == 0)
+    which = ", ".join(map(str, still[:3]))
+    require(not still.size, f"`draws` never move: parameter {which} has one value in all of them.")
+    require(
+        np.abs(theta).max() < 1e100 and width.min() > 1e-100,
+        f"`draws` reach from {np.abs(theta).max():.3g} to differences of {width.min():.3g}, whose squares are no numbers.",
+    )
+    # the newest draws are kept where the chains do not divide evenly
+    segments = theta[:, count - length * pieces :].reshape(chains * pieces, length, d)
+    gradient = question.model.flat_target.gradients(segments.reshape(-1, d)).reshape(segments.shape)
+    require(
+        np.isfinite(gradient).all(),
+        "The gradient of the target is not finite at some of the draws: its density is zero there, or they are not its draws.",
+    )
+    return question, segments.swapaxes(0, 1), gradient.swapaxes(0, 1)
+
+
+def read_draws(draws: Any, target: Target) -> np.ndarray:
+    """Draws of a target as an array: chains × draws × d. They may be
+
+    - an array, draws × d or chains × draws × d, or a pytree of arrays shaped like the parameters after these axes;
+    - a state of BlackJAX with all draws in it, or anything else with a `position`;
+    - a `numpyro.infer.MCMC` that has run, on the model of the target or on its potential;
+    - a DataTree, InferenceData or Dataset with the variables of the posterior, of PyMC, NumPyro, Stan or gyromc;
+    - a `gyromc.Run` with kept draws.
+
+    Where the target comes from a model, MCMC objects, trees and dictionaries by site hold values of the sites as the model has
+    them (constrained); arrays and positions hold the target's own parameters.
 
     ```python
     import numpy as np
@@ -59,50 +256,35 @@ def read_draws(draws: Any, target: Target) -> np.ndarray:
 def _opened(draws: Any) -> tuple[Any, bool]:
     """What a container holds, and whether these are values by name of a site or variable."""
     if hasattr(draws, "get_samples"):
-        return _of_mcmc(draws)
+        try:
+            samples = draws.get_samples(group_by_chain=True)
+        except Exception as error:  # of NumPyro, where nothing has run
+            raise InvalidInput(
+                f"This {type(draws).__name__} has no samples ({type(error).__name__}): call its `run` first."
+            ) from error
+        # values of sites, unless it ran on a potential
+        model = getattr(getattr(draws, "sampler", None), "model", None)
+        return samples, isinstance(samples, Mapping) and model is not None
     if hasattr(draws, "data_vars") or hasattr(draws, "posterior"):
-        return _variables(draws), True
+        group, both = getattr(draws, "posterior", draws), {"chain", "draw"}
+        dims = set(getattr(group, "dims", ()))
+        require(
+            both <= dims,
+            "Draws in a tree must have the dimensions `chain` and `draw`, in its group `posterior`: got "
+            f"{', '.join(map(str, dims)) or 'none'}.",
+        )
+        variables = {str(name): value for name, value in group.data_vars.items() if both <= set(value.dims)}
+        return {name: np.asarray(value.transpose("chain", "draw", ...)) for name, value in variables.items()}, True
     if hasattr(draws, "position"):
         return draws.position, False
     if hasattr(draws, "plan") and hasattr(draws, "draws"):
-        require(
-            draws.draws is not None, "This run kept no draws: run it with `gm.run(plan, thin=10)` to keep every tenth."
-        )
+        require(draws.draws is not None, NO_DRAWS)
         return draws.draws, False
     require(
         not isinstance(draws, str) and draws is not None and len(leaves(draws, "draws")) > 0,
         f"`draws` must be an array, a pytree of arrays, a DataTree, an MCMC object or states: got {shown(draws)}.",
     )
     return draws, isinstance(draws, Mapping)
-
-
-def _of_mcmc(sampler: Any) -> tuple[Any, bool]:
-    """The samples of NumPyro's MCMC; they are values of sites unless it ran on a potential."""
-    try:
-        samples = sampler.get_samples(group_by_chain=True)
-    except Exception as error:  # of another package, where nothing has run
-        raise InvalidInput(
-            f"This {type(sampler).__name__} has no samples ({type(error).__name__}): call its `run` first."
-        ) from error
-    return samples, isinstance(samples, Mapping) and getattr(
-        getattr(sampler, "sampler", None), "model", None
-    ) is not None
-
-
-def _variables(tree: Any) -> dict[str, np.ndarray]:
-    """The variables of the posterior group, chains × draws × shape, in their order."""
-    group = getattr(tree, "posterior", tree)
-    dims = set(getattr(group, "dims", ()))
-    require(
-        {"chain", "draw"} <= dims,
-        "Draws in a tree must have the dimensions `chain` and `draw`, in its group `posterior`: got "
-        f"{', '.join(map(str, dims)) or 'none'}.",
-    )
-    return {
-        str(name): np.asarray(variable.transpose("chain", "draw", ...))
-        for name, variable in group.data_vars.items()
-        if {"chain", "draw"} <= set(variable.dims)
-    }
 
 
 def _joined(parts: Sequence[np.ndarray], dim: int | None) -> np.ndarray:
@@ -133,30 +315,21 @@ def _from_sites(values: Mapping[str, Any], target: Any) -> np.ndarray:
         f"and the draws hold {', '.join(map(repr, values))}. Sample the same model, and keep all its sites.",
     )
     found = {name: numbers(values[name], "draws", finite=False) for name in target.sites}
-    axes = {name: value.ndim - len(target.structure.shapes[name]) for name, value in found.items()}
-    first = next(iter(found))
-    lead = found[first].shape[: axes[first]]
+    shapes = target.structure.shapes
+    name, value = next(iter(found.items()))
+    first = value.shape[: max(0, value.ndim - len(shapes[name]))]
     for name, value in found.items():
-        shape = target.structure.shapes[name]
         require(
-            axes[name] in (1, 2) and value.shape[axes[name] :] == shape and value.shape[: axes[name]] == lead,
-            f"Site {name!r} has shape {shape} in the model, after one axis over draws or two over chains and draws, the same for "
-            f"all sites: got {value.shape}.",
+            len(first) in (1, 2) and value.shape == first + tuple(shapes[name]),
+            f"Site {name!r} has shape {shapes[name]} in the model, after one axis over draws or two over chains and draws, the "
+            f"same for all sites: got {value.shape}.",
         )
-    if set(axes.values()) == {1}:
-        found = {name: value[None] for name, value in found.items()}
-    rows = target.unconstrained(found)
-    _require_inside(rows, target)
-    return rows
-
-
-def _require_inside(rows: np.ndarray, target: Any) -> None:
-    """Raise with the site whose values lie outside its support, or on its border."""
+    rows = target.unconstrained({name: value[None] if len(first) == 1 else value for name, value in found.items()})
     outside = target.unravel(np.mean(~np.isfinite(rows), axis=(0, 1)))
     bad = {name: float(np.max(part)) for name, part in outside.items() if np.any(part)}
     require(
         not bad,
         f"Values outside the support of {', '.join(map(repr, bad))} ({max(bad.values(), default=0):.0%} of the draws), or on its "
-        "border. Draws by site are values as the model has them (constrained). For unconstrained draws pass the array "
-        "chains × draws × d, or an object with a `position`, as states of BlackJAX have.",
+        "border. Draws by site are constrained; pass unconstrained ones as an array, or an object with a `position`.",
     )
+    return rows

@@ -34,12 +34,7 @@ __all__ = [
 class Dynamics(eqx.Module):
     """A constant pair (D, Q): D symmetric positive definite, Q skew-symmetric, both on the state space Rⁿ.
 
-    **Arguments:**
-
-    - `diffusion`: the map D.
-    - `rotation`: the map Q.
-    - `name`: for tables and messages.
-    - `augmented`: whether the state is (θ, r) rather than θ; `None`: the plan decides by the target's dimension.
+    `augmented`: whether the state is (θ, r) rather than θ; `None`: the plan decides by the target's dimension.
     """
 
     diffusion: Operator
@@ -55,21 +50,15 @@ class Dynamics(eqx.Module):
                     f"`{letter}` must be a map of `gyromc.operators`: got {shown(value)}. `general(D, Q)` takes matrices."
                 )
         diffusion, rotation = symmetrised(diffusion, +1, "D"), symmetrised(rotation, -1, "Q")
-        require(
-            diffusion.size == rotation.size,
-            f"`D` and `Q` must act on the same space: D is {diffusion.size} × {diffusion.size}, "
-            f"Q is {rotation.size} × {rotation.size}.",
-        )
+        n, m = diffusion.size, rotation.size
+        require(n == m, f"`D` and `Q` must act on the same space: D is {n} × {n}, Q is {m} × {m}.")
         try:
             self.root = diffusion.cholesky()
         except InvalidInput as error:
             raise InvalidInput(
                 f"`D` must be positive definite. {error} Add a multiple of the identity to it."
             ) from None
-        self.diffusion = diffusion
-        self.rotation = rotation
-        self.name = name
-        self.augmented = augmented
+        self.diffusion, self.rotation, self.name, self.augmented = diffusion, rotation, name, augmented
 
     @property
     def size(self) -> int:
@@ -137,8 +126,6 @@ def overdamped(dim) -> Dynamics:
 
     - `dim`: the number of parameters, or the parameters themselves (any pytree), whose sizes are counted.
 
-    **Returns:** a `Dynamics` on θ.
-
     ```python
     import gyromc as gm
     assert gm.dynamics.overdamped(3).D.shape == (3, 3)
@@ -155,8 +142,6 @@ def nonreversible(J) -> Dynamics:
 
     - `J`: a skew-symmetric matrix, `rotations(dim, rate)` for 2 × 2 blocks applied without a matrix, or a `Dynamics` whose Q is
       taken.
-
-    **Returns:** a `Dynamics` on θ.
 
     ```python
     import gyromc as gm
@@ -180,8 +165,6 @@ def hfhr(dim, alpha: float, gamma: float, preconditioner=None) -> Dynamics:
     - `preconditioner`: C, symmetric positive definite, an approximation of the posterior's covariance; a vector is a diagonal,
       applied without a matrix. Left out: the identity.
 
-    **Returns:** a `Dynamics` on (θ, r).
-
     ```python
     import gyromc as gm
     assert gm.dynamics.hfhr(3, alpha=1.0, gamma=2.0).size == 6
@@ -190,14 +173,10 @@ def hfhr(dim, alpha: float, gamma: float, preconditioner=None) -> Dynamics:
     """
     d = _dimension(dim)
     alpha, gamma = positive(alpha, "alpha"), positive(gamma, "gamma")
-    name, C = "SGHFHRMC", Scaled(1.0, d)
-    if preconditioner is not None:
-        name, C = f"{name}, preconditioned", as_operator(preconditioner, "preconditioner", size=d)
+    name = "SGHFHRMC" if preconditioner is None else "SGHFHRMC, preconditioned"
+    C = as_operator(1.0 if preconditioner is None else preconditioner, "preconditioner", size=d)
+    require(C.size == d, f"`preconditioner` acts on {C.size} numbers: pass one for the {d} parameters.")
     C = symmetrised(C, +1, "preconditioner")
-    require(
-        C.size == d,
-        f"`preconditioner` acts on {C.size} numbers, and there are {d} parameters: pass one for {d} of them.",
-    )
     try:
         E = C.cholesky()
     except InvalidInput as error:
@@ -218,8 +197,6 @@ def gaul(C, a: float, gamma: float) -> Dynamics:
     - `C`: symmetric positive definite matrix; a vector is a diagonal, applied without a matrix.
     - `a`, `gamma`: both positive.
 
-    **Returns:** a `Dynamics` on (θ, r).
-
     ```python
     import gyromc as gm
     assert gm.dynamics.gaul([0.5, 1.5, 2.0], a=1.0, gamma=2.0).size == 6
@@ -227,7 +204,12 @@ def gaul(C, a: float, gamma: float) -> Dynamics:
     """
     matrix = symmetrised(as_operator(C, "C"), +1, "C")
     a, gamma = positive(a, "a"), positive(gamma, "gamma")
-    c, affine = _spectrum(matrix)
+    d, c = matrix.size, matrix.entries()
+    if c is None:
+        full = matrix.dense()
+        c, affine = np.linalg.eigvalsh(full), lambda x, y: Dense(x * full + y * np.eye(d))
+    else:
+        affine = lambda x, y: Diagonal(x * c + y)
     require(
         c.min() > 0,
         f"`C` must be positive definite: its smallest eigenvalue is {c.min():.6g}. Add a multiple of the identity.",
@@ -239,7 +221,6 @@ def gaul(C, a: float, gamma: float) -> Dynamics:
         f"(a = {a:g}, gamma = {gamma:g}). Take a > {np.max((1 - c) ** 2 / (4 * gamma * c)):.6g} "
         f"or gamma > {np.max((1 - c) ** 2 / (4 * a * c)):.6g}, or C closer to the identity.",
     )
-    d = matrix.size
     D = Blocks(affine(a, 0), affine(-0.5, 0.5), affine(-0.5, 0.5), Scaled(gamma, d))
     Q = Blocks(Scaled(0.0, d), affine(-0.5, -0.5), affine(0.5, 0.5), Scaled(0.0, d))
     return Dynamics(D, Q, "SGGAULMC", augmented=True)
@@ -252,8 +233,6 @@ def general(D, Q) -> Dynamics:
 
     - `D`: symmetric positive definite matrix; a vector is a diagonal.
     - `Q`: skew-symmetric matrix, `rotations(…)`, or 0.
-
-    **Returns:** a `Dynamics`.
 
     ```python
     import gyromc as gm
@@ -277,8 +256,6 @@ def pairing(K, D=None) -> Dynamics:
     - `D`: the diffusion that the rotation is for: a vector, a matrix, or a `Dynamics` such as `hfhr(…)`, whose D is kept. Left
       out: the identity.
 
-    **Returns:** a `Dynamics` with that D.
-
     ```python
     import gyromc as gm
     dyn = gm.dynamics.pairing([1.0, 1.0, 4.0])
@@ -296,8 +273,6 @@ def fastest(K, D=None) -> Dynamics:
 
     **Arguments:** `K` and `D` as in `pairing`.
 
-    **Returns:** a `Dynamics` with that D.
-
     ```python
     import gyromc as gm, numpy as np
     rates = np.linalg.eigvals((np.eye(2) + gm.dynamics.fastest([1.0, 9.0]).Q) @ np.diag([1.0, 9.0])).real
@@ -313,8 +288,6 @@ def least_variance(K, directions, rate: float = 1.0, D=None) -> Dynamics:
     V falls by 1 + rate², and no Q of that size does better. Without a bound on its size V would fall to 0 and the step with it.
 
     **Arguments:** `K` and `D` as in `pairing`; `directions`: a vector u of the observable uᵀθ, or rows of them; `rate`: positive.
-
-    **Returns:** a `Dynamics` with that D.
 
     ```python
     import gyromc as gm
@@ -341,8 +314,6 @@ def equal_bias(K, D=None, bias: float = 1.0) -> Dynamics:
 
     **Arguments:** `K` and `D` as in `pairing`; `bias`: the first-order error of Euler's covariance in its worst direction, in
     multiples of what it is without a rotation; at least 1.
-
-    **Returns:** a `Dynamics` with that D.
 
     ```python
     import gyromc as gm
@@ -402,16 +373,6 @@ def augment(K: np.ndarray, augmented: bool, of_momenta: float = 1.0) -> np.ndarr
         return K
     zero = np.zeros_like(K)
     return np.block([[K, zero], [zero, of_momenta * np.eye(len(K))]])
-
-
-def _spectrum(C: Operator):
-    """The eigenvalues of C, and the maps x·C + y·I in C's own structure."""
-    if isinstance(C, Scaled):
-        return np.atleast_1d(C.scale), lambda x, y: Scaled(x * float(C.scale) + y, C.size)
-    if isinstance(C, Diagonal):
-        return C.values, lambda x, y: Diagonal(x * C.values + y)
-    matrix = C.dense()
-    return np.linalg.eigvalsh(matrix), lambda x, y: Dense(x * matrix + y * np.eye(C.size))
 
 
 def _dimension(dim) -> int:

@@ -1,71 +1,31 @@
 """A function evaluated at many points, in float64: rows of θ in, a NumPy array out.
 
-Points are taken some thousand at a time and padded to few different numbers, so that JAX compiles each function once. `metered`
-counts the gradients that a piece of work takes. `indices_read` says which entries of a vector a function reads.
+Points are taken some thousand at a time and padded to few different numbers, so that JAX compiles each function once.
+`entries_read` says which entries of a vector a function reads.
 """
 
 import collections
-import contextlib
-import contextvars
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import Literal
 
 from gyromc.checks import require
 from gyromc.machine import why_no_jax
 from gyromc.precision import fresh
 
-__all__ = ["Meter", "Programs", "compiled", "doubled", "indices_read", "metered", "over_rows", "spend"]
+__all__ = ["Programs", "compiled", "doubled", "entries_read", "over_rows"]
 
 CHUNK = 2**15
-LARGE = 2**17
-"""Numbers of an array that is put on the device once: a megabyte."""
-MOST_PROGRAMS = 64
-"""Of one function, that stay in memory: each takes up to 5 MB, and no call here needs more than some twenty at once."""
+LARGE = 2**17  # numbers of an array that is put on the device once: a megabyte
+MOST_PROGRAMS = (
+    64  # of one function, that stay in memory: each takes up to 5 MB, and no call needs more than some twenty
+)
 ARRAYS = (jax.Array, np.ndarray, np.generic)
-POTENTIAL = 1 / 3
-"""What a potential costs, in gradients."""
-
-
-class Meter:
-    """How many gradients over all the data were computed; a potential counts a third, a Hessian one for each parameter."""
-
-    gradients: float = 0.0
-
-
-_meters: contextvars.ContextVar[tuple[Meter, ...]] = contextvars.ContextVar("meters", default=())
-
-
-@contextlib.contextmanager
-def metered() -> Iterator[Meter]:
-    """Count the gradients that are computed inside.
-
-    ```python
-    import gyromc as gm
-    from gyromc.evaluation import metered
-    with metered() as meter:
-        gm.targets.Quadratic([1.0, 2.0]).gradients([[0.0, 0.0], [1.0, 1.0]])
-    assert meter.gradients == 2
-    ```
-    """
-    meter = Meter()
-    token = _meters.set((*_meters.get(), meter))
-    try:
-        yield meter
-    finally:
-        _meters.reset(token)
-
-
-def spend(gradients: float) -> None:
-    """Say that so many gradients are computed."""
-    for meter in _meters.get():
-        meter.gradients += gradients
 
 
 class Programs:
@@ -78,7 +38,7 @@ class Programs:
 
     def __init__(self, function: Callable, donate: int | None = None):
         self.function, self.donate = function, () if donate is None else (donate,)
-        self.made: collections.OrderedDict[_Static, Any] = collections.OrderedDict()
+        self.made: collections.OrderedDict[tuple, Any] = collections.OrderedDict()
 
     def of(self, tree: Any) -> tuple[Any, list]:
         """The program for a tree, and the arrays of it that are the program's first argument."""
@@ -86,10 +46,14 @@ class Programs:
         require(reason is None, f"This cannot be computed: {reason}.")
         leaves, structure = jax.tree.flatten(tree)
         arrays = [x if isinstance(x, ARRAYS) else None for x in leaves]
-        static = _Static((structure, *(None if isinstance(x, ARRAYS) else x for x in leaves)))
-        program = self.made.pop(static, None)
-        if program is None:
-            program = jax.jit(functools.partial(_traced, self.function, static), donate_argnums=self.donate)
+        static = structure, *(None if isinstance(x, ARRAYS) else x for x in leaves)
+
+        def traced(arrays, *arguments):
+            structure, *others = static
+            leaves = [other if x is None else x for other, x in zip(others, arrays, strict=True)]
+            return self.function(jax.tree.unflatten(structure, leaves), *arguments)
+
+        program = self.made.pop(static, None) or jax.jit(traced, donate_argnums=self.donate)
         self.made[static] = program
         while len(self.made) > MOST_PROGRAMS:
             self.made.popitem(last=False)
@@ -108,25 +72,6 @@ def compiled(function: Callable) -> Callable:
     return call
 
 
-class _Static:
-    """What is not an array in a pytree, with a hash that is computed once."""
-
-    def __init__(self, values: tuple):
-        self.values, self.hash = values, hash(values)
-
-    def __hash__(self) -> int:
-        return self.hash
-
-    def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, _Static) and self.values == other.values)
-
-
-def _traced(function: Callable, static: _Static, arrays: list, *arguments: Any) -> Any:
-    structure, *others = static.values
-    leaves = [other if x is None else x for other, x in zip(others, arrays, strict=True)]
-    return function(jax.tree.unflatten(structure, leaves), *arguments)
-
-
 @compiled
 def _mapped(function, rows, *pieces):
     return jax.vmap(lambda x: function(*pieces, x))(rows)
@@ -137,17 +82,17 @@ def doubled(tree):
 
     A compiled function copies NumPy arrays to the device at every call: with a million rows that takes longer than the gradient.
     """
-    return fresh(jax.tree.map(lambda x: _doubled(x) if eqx.is_inexact_array(x) else x, tree))
 
+    def one(array):
+        if not eqx.is_inexact_array(array) or (isinstance(array, jax.Array) and array.dtype == np.float64):
+            return array
+        array = np.asarray(array, float)
+        if array.size < LARGE:
+            return array
+        with jax.enable_x64(True):
+            return jnp.asarray(array)
 
-def _doubled(array):
-    if isinstance(array, jax.Array) and array.dtype == np.float64 and array.size >= LARGE:
-        return array
-    array = np.asarray(array, float)
-    if array.size < LARGE:
-        return array
-    with jax.enable_x64(True):
-        return jnp.asarray(array)
+    return fresh(jax.tree.map(one, tree))
 
 
 def over_rows(function: Callable, rows: np.ndarray, *pieces, chunk: int = CHUNK) -> np.ndarray:
@@ -165,98 +110,19 @@ def over_rows(function: Callable, rows: np.ndarray, *pieces, chunk: int = CHUNK)
     return np.concatenate(parts)
 
 
-MOVING = {
-    "slice", "squeeze", "reshape", "transpose", "broadcast_in_dim", "concatenate", "rev", "expand_dims", "copy", "copy_p",
-    "gather", "dynamic_slice",
-}  # fmt: skip
-ELEMENTWISE = {
-    "abs", "acos", "acosh", "add", "and", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "ceil", "clamp",
-    "convert_element_type", "cos", "cosh", "digamma", "div", "eq", "erf", "erf_inv", "erfc", "exp", "exp2", "expm1",
-    "floor", "ge", "gt", "integer_pow", "is_finite", "le", "lgamma", "log", "log1p", "logistic", "lt", "max", "min",
-    "mul", "ne", "neg", "nextafter", "not", "or", "pow", "real", "reduce_precision", "rem", "round", "rsqrt",
-    "select_n", "sign", "sin", "sinh", "sqrt", "square", "stop_gradient", "sub", "tan", "tanh", "xor",
-}  # fmt: skip
-REDUCING = {"reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_or", "reduce_and", "argmax", "argmin"}
-CALLING = {"pjit", "jit", "closed_call", "custom_jvp_call", "custom_vjp_call", "remat", "checkpoint"}
+def entries_read(values: Callable, size: int) -> tuple[int, ...]:
+    """The entries of a vector of `size` numbers on which a function depends; `values` evaluates it at rows.
 
-
-def indices_read(function: Callable, size: int) -> tuple[int, ...]:
-    """The entries of a vector of `size` numbers that a scalar function of it can depend on; too many rather than too few.
-
-    They come from the function's computation and not from its derivatives: a function that is flat where one looks still
-    depends on what decides where it is flat. Operations that move entries are followed entry by entry, all others are taken to
-    mix everything they read.
-
-    ```python
-    import jax.numpy as jnp
-    from gyromc.evaluation import indices_read
-    assert indices_read(lambda t: t[0] ** 2 * jnp.where(t[2] > 0, 1.0, 0.0), 4) == (0, 2)
-    ```
+    At points from 0.1 to 1000 in size, each entry is set to another number, and to NaN, which arithmetic passes on: only what
+    a function reads by a comparison alone, and in a rare region, could be missed.
     """
-    with jax.enable_x64(True):
-        closed = jax.make_jaxpr(function)(jax.ShapeDtypeStruct((size,), jnp.float64))
-        marks = _follow(closed.jaxpr, closed.consts, [np.eye(size, dtype=bool)], size)
-    found = np.zeros(size, bool)
-    for mark in marks:
-        found |= mark.reshape(-1, size).any(axis=0)
-    return tuple(int(i) for i in np.flatnonzero(found))
-
-
-def _follow(jaxpr, consts, marks: list[np.ndarray], size: int) -> list[np.ndarray]:
-    """The marks of a jaxpr's outputs: an array of the output's shape and one more axis over the entries of θ."""
-    known = dict(zip(jaxpr.invars, marks, strict=True))
-    values = dict(zip(jaxpr.constvars, consts, strict=True))
-
-    def mark_of(atom) -> np.ndarray:
-        if not isinstance(atom, Literal) and atom in known:
-            return known[atom]
-        aval: Any = atom.aval
-        return np.zeros((*aval.shape, size), bool)
-
-    for equation in jaxpr.eqns:
-        inputs = [mark_of(atom) for atom in equation.invars]
-        inner = _inner(equation)
-        if inner is not None and len(inner.jaxpr.invars) == len(inputs):
-            outputs = _follow(inner.jaxpr, inner.consts, inputs, size)
-        elif not any(mark.any() for mark in inputs):
-            outputs = [np.zeros((*out.aval.shape, size), bool) for out in equation.outvars]
-        else:
-            outputs = _one(equation, inputs, values, size)
-        known.update(zip(equation.outvars, outputs, strict=True))
-    return [mark_of(atom) for atom in jaxpr.outvars]
-
-
-def _inner(equation):
-    if equation.primitive.name not in CALLING:
-        return None
-    return next((p for p in equation.params.values() if hasattr(p, "jaxpr") and hasattr(p, "consts")), None)
-
-
-def _one(equation, inputs: list[np.ndarray], values: dict, size: int) -> list[np.ndarray]:
-    name, [first, *others] = equation.primitive.name, equation.outvars
-    shape = first.aval.shape
-    if not others and name in MOVING and (moved := _moved(equation, inputs, values)) is not None:
-        return [moved]
-    if not others and name in REDUCING:
-        return [np.asarray(inputs[0].any(axis=tuple(equation.params["axes"])))]
-    if not others and name in ELEMENTWISE:
-        return [np.logical_or.reduce([np.broadcast_to(mark, (*shape, size)) for mark in inputs])]
-    everything = np.logical_or.reduce([mark.reshape(-1, size).any(axis=0) for mark in inputs])
-    return [np.broadcast_to(everything, (*out.aval.shape, size)) for out in equation.outvars]
-
-
-def _moved(equation, inputs: list[np.ndarray], values: dict) -> np.ndarray | None:
-    """The marks moved as the operation moves entries; None where an index is itself computed from θ."""
-    data = inputs if equation.primitive.name == "concatenate" else inputs[:1]
-    rest = equation.invars[len(data) :]
-    if any(mark.any() for mark in inputs[len(data) :]):
-        return None
-    constants = [atom.val if isinstance(atom, Literal) else values.get(atom) for atom in rest]
-    if any(value is None for value in constants):
-        return None
-
-    def move(*parts):
-        return equation.primitive.bind(*parts, *map(jnp.asarray, constants), **equation.params)
-
-    layers = [jnp.asarray(np.moveaxis(mark, -1, 0), jnp.float64) for mark in data]
-    return np.moveaxis(np.asarray(jax.vmap(move)(*layers)) != 0, 0, -1)
+    rng, sizes = np.random.default_rng(0), np.repeat([0.1, 1.0, 10.0, 100.0, 1000.0], 12)
+    rows = sizes[:, None] * rng.standard_normal((len(sizes), size))
+    others = np.stack([rng.permutation(sizes) * rng.standard_normal(len(sizes)), np.full(len(sizes), np.nan)])
+    before, found = np.tile(values(rows), 2), []
+    for i in range(size):
+        changed = np.stack([rows, rows])
+        changed[:, :, i] = others
+        if not np.array_equal(values(changed.reshape(-1, size)), before, equal_nan=True):
+            found.append(i)
+    return tuple(found)

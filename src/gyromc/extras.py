@@ -1,8 +1,7 @@
 """What is imported only when it is used: packages that an extra of gyromc installs, and functions of higher parts.
 
-`needs` and `require_extra` raise `MissingExtra`, with the command that installs the extra, where a package of it is missing.
 `function_above` is the one place from which an import may go upwards: a convenience method such as `run.to_datatree()` belongs to
-the result, its code to the package behind it; a file says what it holds, and whoever reads it calls what makes that.
+the result, its code to the package behind it.
 """
 
 import contextlib
@@ -12,8 +11,6 @@ from importlib import import_module
 from typing import Any
 
 from gyromc.errors import MissingExtra
-
-__all__ = ["EXTRAS", "function_above", "needs", "require_extra"]
 
 EXTRAS: dict[str, tuple[str, ...]] = {
     "fast": ("numba", "llvmlite"),
@@ -33,14 +30,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
 
 @contextlib.contextmanager
 def needs(extra: str, what: str) -> Iterator[None]:
-    """Around imports: raise `MissingExtra` where a package of the extra is not installed; `what` begins the message.
-
-    ```python
-    from gyromc.extras import needs
-    with needs("fast", "Engine `lanes`"):
-        import numba
-    ```
-    """
+    """Around imports: raise `MissingExtra` where a package of the extra is not installed; `what` begins the message."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -66,7 +56,7 @@ FUNCTIONS_ABOVE = {
     "save_run": "gyromc.io.runs",
     "resume": "gyromc.engines.loop",
     "restored_model": "gyromc.tables.saved",
-    "restored_estimator": "gyromc.interop.sklearn",
+    "restored_estimator": "gyromc.sklearn",
     "posterior_datatree": "gyromc.interop.arviz",
 }
 """The module of each function of a higher part."""

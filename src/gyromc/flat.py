@@ -1,9 +1,7 @@
-"""Parameters of any shape as one vector θ.
+"""Parameters of any shape, a pytree of arrays, as one vector θ; in other coordinates θ = T(z) as z.
 
-The input is a template of a user's parameters, any pytree of arrays; the output is the map from vectors to such parameters
-(`unraveler`) and the target as a function of the vector (`flatten`). What a user passes as `start` (parameters for all chains, an
-array with one row per chain, a function of a JAX key, or nothing) becomes a template and a `Start`: rows of θ₀ and r₀. In other
-coordinates θ = T(z) the vector is z: the map to parameters is `Moved`.
+What a user passes as `start` (parameters for all chains, an array with one row per chain, a function of a JAX key, or nothing)
+becomes a template and a `Start`: rows of θ₀ and r₀.
 """
 
 import dataclasses
@@ -18,23 +16,9 @@ import numpy as np
 
 from gyromc.checks import cause, numbers, require, require_finite, require_real
 from gyromc.checks import leaves as leaves_of
-from gyromc.coordinates.maps import Coordinates, pulled
+from gyromc.coordinates import Coordinates, pulled
 from gyromc.errors import InvalidInput
 from gyromc.targets import SumOverData, Target
-
-__all__ = [
-    "FlatSum",
-    "FlatTarget",
-    "Moved",
-    "Start",
-    "Unravel",
-    "flatten",
-    "identity",
-    "ravel",
-    "read_start",
-    "shaped",
-    "unraveler",
-]
 
 
 class Unravel(eqx.Module):
@@ -69,15 +53,7 @@ def identity(theta):
 
 
 def shaped(unravel: Callable, rows: np.ndarray) -> Any:
-    """Vectors θ along the last axis of a host array as parameters shaped as `unravel` does; copied only where they must be.
-
-    ```python
-    import numpy as np
-    from gyromc.flat import shaped, unraveler
-    unravel, _ = unraveler({"a": np.zeros((2, 2)), "b": np.zeros(())})
-    assert shaped(unravel, np.zeros((7, 3, 5)))["a"].shape == (7, 3, 2, 2)
-    ```
-    """
+    """Vectors θ along the last axis of a host array as parameters shaped as `unravel` does; copied only where they must be."""
     unravel = unravel.unravel if isinstance(unravel, Moved) else unravel
     return unravel(rows) if isinstance(unravel, Unravel) else rows
 
@@ -88,10 +64,7 @@ def ravel(params, dtype=None):
 
 
 def unraveler(template, name: str = "start") -> tuple[Callable, int]:
-    """The map from vectors to parameters shaped like `template`, and the vector's length; raises `InvalidInput` for a bad leaf.
-
-    `name` is what messages call the template, a pytree of arrays or shapes.
-    """
+    """The map from vectors to parameters shaped like a pytree, which messages call `name`, and the vectors' length."""
     for path, leaf in leaves_of(template, name):
         where = f"{name}{jax.tree_util.keystr(path)}"
         if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
@@ -196,7 +169,12 @@ def read_start(start: Any, dims: tuple[int, ...], state_size: int, num_chains: i
     found = [leaf for _, leaf in leaves_of(start, "start")]
     # A function, not a module that holds parameters.
     if callable(start) and len(found) == 1 and found[0] is start:
-        return _drawn(start), Start(draw=start)
+        try:
+            return jax.eval_shape(start, jax.random.key(0)), Start(draw=start)
+        except Exception as error:
+            raise InvalidInput(
+                f"`start` is a function that cannot be evaluated on a JAX key: {cause(error)} It must return parameters."
+            ) from error
     if is_array(start):
         return _from_array(numbers(start, "start"), dims, state_size, num_chains, free)
     template = jax.tree.map(lambda x: np.asarray(x) if isinstance(x, float) else x, start)
@@ -207,16 +185,6 @@ def read_start(start: Any, dims: tuple[int, ...], state_size: int, num_chains: i
         require_finite(np.asarray(leaf), f"start{jax.tree_util.keystr(path)}")
     flat = np.concatenate([np.ravel(np.asarray(x, float)) for x in jax.tree.leaves(template)])
     return template, Start(flat[None])
-
-
-def _drawn(start: Callable) -> Any:
-    """The shape of what a function draws as the start."""
-    try:
-        return jax.eval_shape(start, jax.random.key(0))
-    except Exception as error:
-        raise InvalidInput(
-            f"`start` is a function that cannot be evaluated on a JAX key: {cause(error)} It must return parameters."
-        ) from error
 
 
 def _from_array(array: np.ndarray, dims: tuple[int, ...], state_size: int, num_chains: int, free: bool):
@@ -243,6 +211,7 @@ def _vector(dim: int) -> jax.ShapeDtypeStruct:
 
 
 def is_array(value) -> bool:
+    """Whether a value is an array, a number or nested lists of numbers."""
     if hasattr(value, "shape") and hasattr(value, "dtype"):
         return True
     if isinstance(value, list):

@@ -1,8 +1,6 @@
 """The machine: how much memory is free, how many threads share the work, and where compiled programs are kept.
 
-`require_memory` takes a number of bytes and what they are for, and raises `InvalidInput` before they are taken where they do not
-fit. `keep_compiled` switches JAX's compilation cache on: a program that took long to compile is read from a file by the next
-process. It is called once, where gyromc first imports JAX, and changes nothing where the user has set a cache
+`keep_compiled` is called once, where gyromc first imports JAX. It changes nothing where the user has set a cache
 (`JAX_COMPILATION_CACHE_DIR`), switched it off (`GYROMC_NO_CACHE`, `JAX_ENABLE_COMPILATION_CACHE`), or has no folder that they
 alone can write: compiled programs are code.
 """
@@ -25,16 +23,6 @@ from gyromc.checks import require
 from gyromc.errors import InvalidInput
 from gyromc.show.files import private_folder
 
-__all__ = [
-    "free_memory",
-    "keep_compiled",
-    "num_threads",
-    "one_blas_thread",
-    "release_memory",
-    "require_memory",
-    "why_no_jax",
-]
-
 GROUP_FILES = {
     "": ("memory.max", "memory.current", "inactive_file"),
     "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -44,17 +32,13 @@ GROUP_FILES = {
 
 def free_memory() -> int:
     """Bytes that can be taken without swapping, as far as the system says, and no more than the job or container may have."""
-    return min(_free_on_machine(), _free_in_group())
-
-
-def _free_on_machine() -> int:
-    with contextlib.suppress(OSError), open("/proc/meminfo", encoding="ascii") as lines:
-        for line in lines:
-            if line.startswith("MemAvailable"):
-                return int(line.split()[1]) * 1024
+    free = sys.maxsize
     with contextlib.suppress(ValueError, OSError, AttributeError):
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return sys.maxsize
+        free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        free = next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")), free)
+    return min(free, _free_in_group())
 
 
 def _free_in_group(proc: Path = Path("/proc/self/cgroup"), mounted: Path = Path("/sys/fs/cgroup")) -> int:
@@ -90,10 +74,9 @@ def release_memory() -> None:
 
 @contextlib.contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Let NumPy's linear algebra use one thread inside.
+    """Let NumPy's linear algebra use one thread inside: with some hundred rows its threads mostly wait for each other, busily.
 
-    With matrices of some hundred rows its threads mostly wait for each other, and wait busily: beside other work on two cores,
-    an eigendecomposition of 348 rows takes 35 times the processor time. Nothing changes where NumPy has another library.
+    Nothing changes where NumPy has another library than OpenBLAS.
     """
     places = Path(np.__file__).parent, Path(np.__file__).parent.parent
     found = [path for place in places for path in place.glob("*libs/*scipy_openblas64_*")]
@@ -158,12 +141,14 @@ def num_threads() -> int:
 
 @dataclasses.dataclass(frozen=True)
 class CacheSettings:
-    """Which programs are kept, and how many."""
+    """Which programs are kept, and how many.
+
+    - `seconds`: programs that compile faster are not kept: to read one takes some 10 ms, and most of JAX's own are that small.
+    - `most_bytes`: beyond, the programs not used for the longest time go, down to half of it. A session leaves 2 to 20 MB.
+    """
 
     seconds: float = 0.1
-    """Programs that compile faster are not kept: to read one takes some 10 ms, and most of JAX's own are that small."""
     most_bytes: int = 2**29
-    """Beyond this, the programs not used for the longest time go, down to half of it. A session leaves 2 to 20 MB."""
 
 
 SETTINGS = CacheSettings()
@@ -175,29 +160,23 @@ def keep_compiled() -> Path | None:
 
     # JAX adds its settings at run time.
     settings: Any = jax.config
-    if os.environ.get("GYROMC_NO_CACHE") or settings.jax_compilation_cache_dir is not None:
-        return None
-    if not settings.jax_enable_compilation_cache:
+    off = os.environ.get("GYROMC_NO_CACHE") or not settings.jax_enable_compilation_cache
+    if off or settings.jax_compilation_cache_dir is not None:
         return None
     found = private_folder("gyromc-programs")
     if isinstance(found, str):
         return None
     _make_space(found)
-    # JAX tells its own versions apart, and not what processors of one kind can do.
-    folder = found / _processor()
+    # JAX tells its own versions apart, and not what processors of one kind can do: a program may use instructions they lack.
+    able = platform.machine() + platform.processor()
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        able += next((line for line in lines if line.lower().startswith(("flags", "features"))), "")
+    folder = found / hashlib.sha256(able.encode()).hexdigest()[:12]
     settings.update("jax_compilation_cache_dir", str(folder))
     if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
         settings.update("jax_persistent_cache_min_compile_time_secs", SETTINGS.seconds)
     return folder
-
-
-def _processor() -> str:
-    """A name for what this processor can do: a program compiled for another one may use instructions that it lacks."""
-    found = platform.machine() + platform.processor()
-    with contextlib.suppress(OSError):
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        found += next((line for line in lines if line.lower().startswith(("flags", "features"))), "")
-    return hashlib.sha256(found.encode()).hexdigest()[:12]
 
 
 def _make_space(folder: Path) -> None:

@@ -1,10 +1,9 @@
 """The martingale control variate (T9): subtract from an average the noise that was drawn on the way.
 
-Input: a plan. Output: a `Martingale`, arrays from which an engine computes one increment ψ_k per observable and step, of mean
-zero given the past: y⁺ = a + Cξ with a known before ξ is drawn, and ψ = φ(a + Cξ) - E_ξ φ(a + Cξ). Subtracting the average of ψ
-changes no bias. With φ the solution of the chain's own Poisson equation, φ - E[φ(y⁺) | y] = h - π(h), only the boundary would be
-left; φ here is linear plus quadratic, from a Gaussian approximation of the target, so that what remains comes from the oracle's
-noise and from what is not Gaussian. After Belomestny, Moulines and Samsonov (2019).
+Input: a plan. Output: a `Martingale`, from which engines compute one increment ψ = φ(a + Cξ) - E_ξ φ(a + Cξ) per observable and
+step, y⁺ = a + Cξ with a known before ξ is drawn: its mean is zero given the past. With φ the solution of the chain's own Poisson
+equation, φ - E[φ(y⁺) | y] = h - π(h), only the boundary would be left; φ here is linear plus quadratic, from a Gaussian
+approximation of the target. After Belomestny, Moulines and Samsonov (2019).
 """
 
 import dataclasses
@@ -28,22 +27,21 @@ HELPS = 0.8  # a martingale is subtracted where that makes the variance smaller 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """The numbers of this module."""
+    """The numbers of this module; all are conventions.
+
+    - `parameters`: the most, since full matrices are factored; `curved`: the most for the mean Hessian of a general observable.
+    - `points`: at which gradients of a general observable are averaged; `nodes`: of Gauss-Hermite quadrature.
+    - `terms`: the most of one observable, each two products per step; `left_out`: share of a quadratic φ they may leave out.
+    - `settled`: the relative size of the last term of a sum.
+    """
 
     parameters: int = 1000
-    """The most, since it factors full matrices (convention)."""
     points: int = 256
-    """At which the gradients of a general observable are averaged (convention)."""
     nodes: int = 64
-    """Of Gauss-Hermite quadrature: exact for polynomials of degree 127."""
     left_out: float = 1e-5
-    """Share of a quadratic φ that may be left out (convention)."""
     terms: int = 12
-    """The most of one observable: each costs two products per step (convention)."""
     curved: int = 60
-    """The most parameters for the mean Hessian of a general observable, estimated from `points` gradients (convention)."""
     settled: float = 1e-14
-    """The relative size of the last term of a sum: a few units in the last place."""
 
 
 SETTINGS = Settings()
@@ -76,16 +74,7 @@ class Martingale(eqx.Module):
 
 
 def martingale(plan: Plan) -> Martingale:
-    """The increments of every observable of a plan with a linear scheme and a constant step size.
-
-    ```python
-    import gyromc as gm
-    from gyromc.martingale import martingale
-    plan = gm.Plan(target=gm.targets.Quadratic([1.0]), dynamics=gm.dynamics.overdamped(1), step_size=0.5, num_steps=100,
-                   observables={"x": gm.observables.linear([1.0])}, martingale=True)
-    assert abs(martingale(plan).linear[0, 0] - 2.0) < 1e-12   # √(2η)/η
-    ```
-    """
+    """The increments of every observable of a plan with a linear scheme and a constant step size."""
     require(
         plan.dim <= SETTINGS.parameters,
         f"`martingale=True` uses full matrices, for at most {SETTINGS.parameters} parameters: this plan has {plan.dim}.",
@@ -95,25 +84,6 @@ def martingale(plan: Plan) -> Martingale:
         return known
     fit, step, m = plan.model.gaussian_fit, plan.step_matrices, plan.state_size
     M = step.transition(augment(fit.precision, plan.augmented))
-    slopes, forms = _projections(plan, fit)
-    lifted = np.pad(slopes, ((0, 0), (0, m - plan.dim)))
-    v = np.linalg.solve((np.eye(m) - M).T, lifted.T).T  # φ linear: (I - M)ᵀv = u
-    directions, weight, owner = _terms(M, step.C, forms)
-    noise = directions @ step.C
-    return Martingale(
-        slope=v,
-        linear=v @ step.C,
-        weight=weight,
-        direction=directions,
-        offset=directions[:, : plan.dim] @ fit.mean,
-        noise=noise,
-        spread=np.sum(noise**2, axis=1),
-        owner=owner,
-    )
-
-
-def _projections(plan: Plan, fit: GaussianApproximation) -> tuple[np.ndarray, dict[int, np.ndarray]]:
-    """u of every observable as rows, and H by number where it is not 0; both are 0, with a warning, where ∇h is not finite."""
     slopes, forms, without = np.zeros((len(plan.observables), plan.dim)), {}, []
     for j, (name, h) in enumerate(plan.observables.items()):
         found = projection(plan, h, fit)
@@ -128,17 +98,27 @@ def _projections(plan: Plan, fit: GaussianApproximation) -> tuple[np.ndarray, di
             f"`martingale=True` does not correct the averages of {', '.join(without)}: gradients are NaN or infinite at points "
             "around the mode. All others are corrected. Write the function so that its gradient is finite, or ignore this.",
             GyromcWarning,
-            stacklevel=3,
+            stacklevel=2,
         )
-    return slopes, forms
+    v = np.linalg.solve((np.eye(m) - M).T, np.pad(slopes, ((0, 0), (0, m - plan.dim))).T).T  # φ linear: (I - M)ᵀv = u
+    directions, weight, owner = _terms(M, step.C, forms)
+    noise = directions @ step.C
+    return Martingale(
+        slope=v,
+        linear=v @ step.C,
+        weight=weight,
+        direction=directions,
+        offset=directions[:, : plan.dim] @ fit.mean,
+        noise=noise,
+        spread=np.sum(noise**2, axis=1),
+        owner=owner,
+    )
 
 
 def _terms(M: np.ndarray, C: np.ndarray, forms: dict[int, np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Φ - MᵀΦM = H as Σ λ ppᵀ for each H: the largest terms under the chain's own covariance; p, λ and the number of H."""
     m = len(M)
-    directions: list[np.ndarray] = [np.zeros((0, m))]
-    weight: list[np.ndarray] = [np.zeros(0)]
-    owner: list[np.ndarray] = [np.zeros(0, int)]
+    directions, weight, owner = [np.zeros((0, m))], [np.zeros(0)], [np.zeros(0, int)]
     if not forms:
         return directions[0], weight[0], owner[0]
     covariance = doubled_sum(M, C @ C.T)
@@ -183,10 +163,7 @@ def doubled_sum(M: np.ndarray, W: np.ndarray) -> np.ndarray:
 
 
 def projection(plan: Plan, h: Observable, fit: GaussianApproximation) -> tuple[np.ndarray, np.ndarray | None] | None:
-    """u and H with h ≈ const + uᵀ(θ-m) + (θ-m)ᵀH(θ-m), the projection under the Gaussian; H is None where it is 0.
-
-    None where the gradient of h is not finite at one of the points that a general h is averaged over.
-    """
+    """u and H with h ≈ const + uᵀ(θ-m) + (θ-m)ᵀH(θ-m) under the Gaussian, H None where it is 0; None where ∇h is not finite."""
     if isinstance(h, Ridge):
         a = np.asarray(h.direction, float)
         if h.is_linear:

@@ -1,9 +1,9 @@
 """A model: a target over one vector θ, and what can be learnt of it before any dynamics is chosen.
 
-A target and a start in. Out: the target as a function of a vector, the dimension, values at many points, the mode with the
-curvature there, a Gaussian fit and an importance sample. Each is computed when first asked for and kept.
+Mode, curvature, Gaussian fit and importance sample are computed when first asked for, and kept.
 """
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
@@ -27,9 +27,9 @@ from gyromc.approx.sample import (
     why_not_trusted,
 )
 from gyromc.checks import numbers, require
-from gyromc.coordinates.maps import Coordinates
+from gyromc.coordinates import Coordinates
 from gyromc.errors import InvalidInput
-from gyromc.evaluation import compiled, indices_read, over_rows
+from gyromc.evaluation import compiled, entries_read, over_rows
 from gyromc.flat import Moved, flatten, unraveler
 from gyromc.observables import Observable, Ridge
 from gyromc.precision import fresh
@@ -43,12 +43,10 @@ __all__ = ["Model", "check_gradient"]
 class ModelSettings:
     """What is computed of a model before any dynamics, by experience: seconds on one processor.
 
-    - `most_followed`: parameters up to which it is worked out which of them an observable reads.
-    - `most_work`: multiplications for an importance sample.
-    - `least_draws`: of an importance sample.
+    - `most_followed`: parameters up to which it is worked out on which of them an observable depends.
+    - `most_work`, `least_draws`: multiplications for an importance sample, and draws of it.
     - `enough`: independent draws whose covariance says more than a mean Hessian.
-    - `checked`: draws of the Gaussian fit that get importance weights.
-    - `curvatures`: points at which Hessians are averaged.
+    - `checked`: draws of the Gaussian fit that get importance weights; `curvatures`: points at which Hessians are averaged.
     - `nudge`: standard deviation of the step off the start, in case that is a saddle.
     - `compared`, `apart`: rows at which gradients are compared with those of single rows, and how far they are from the start;
       `agrees`: of the row's largest entry, far above what another order of sums changes.
@@ -156,12 +154,12 @@ class Model:
         return over_rows(_value_gradient, np.asarray(rows, float), h, self.unravel)
 
     def coordinates_of(self, h: Observable) -> tuple[int, ...]:
-        """The coordinates of θ that h can depend on; all of them where there are too many to follow."""
+        """The coordinates of θ on which h depends; all of them where there are too many to try."""
         if isinstance(h, Ridge):
             return tuple(int(i) for i in np.flatnonzero(h.direction))
         if self.dim > SETTINGS.most_followed:
             return tuple(range(self.dim))
-        return indices_read(lambda theta: h(self.unravel(theta)), self.dim)
+        return entries_read(lambda rows: self.values(h, rows), self.dim)
 
     @functools.cached_property
     def mode(self) -> np.ndarray:
@@ -186,26 +184,28 @@ class Model:
 
     def importance_sample(self, draws: int = DRAWS, seed: int = 0) -> Sample:
         """A weighted sample around the mode, not checked: `trusted_sample_of` returns it only where it represents the law."""
-        return self._once(importance_sample, draws, seed)
+        return self._once(
+            ("sample", draws, seed), lambda: importance_sample(self.flat_target, self.laplace, draws, seed)
+        )
 
     def trusted_sample_of(self, draws: int = DRAWS) -> Sample | None:
         """An importance sample of this many draws, or None where it does not represent the law.
 
-        For a small budget of gradients ask for few draws: `Sample.covariance` and `Sample.mean_curvature` say what error they
-        leave. It takes 1¼ potentials a draw, some eighty for each parameter to look at the tails, and, for targets that may have
-        several modes, descents from dispersed starts, once for a model (`Model.modes`).
+        For a small budget of gradients ask for few draws: `Sample.mean_curvature` says what error they leave. It takes 1¼
+        potentials a draw, some eighty for each parameter to look at the tails, and, for targets that may have several modes,
+        descents from dispersed starts, once for a model (`Model.modes`).
 
         **Arguments:**
 
         - `draws`: how many, an even number of at least 40; with d parameters their effective sample size must be 20·d.
 
-        **Returns:** a `Sample`, which computes gradients at its points when asked for them, or None.
+        **Returns:** a `Sample` or None.
 
         ```python
         import gyromc as gm
         model = gm.Model(gm.targets.CosinePerturbed(2, 0.5))
         sample = model.trusted_sample_of(1000)
-        assert sample.covariance().relative_error < 0.2 and sample.mean_curvature().relative_error < 0.2
+        assert sample.mean_curvature().relative_error < 0.2
         ```
         """
         return self._judged(draws)[0]
@@ -215,18 +215,16 @@ class Model:
         return self._judged(draws)[1]
 
     def _judged(self, draws: int) -> tuple[Sample | None, str | None]:
-        """An importance sample that can be trusted, or the reason why not."""
         require(
             isinstance(draws, int) and draws >= SETTINGS.least_draws and draws % 2 == 0,
             f"`draws` must be an even number of at least {SETTINGS.least_draws}: got {draws!r}.",
         )
-        key = "judged", draws
-        if key not in self._kept:
-            self._kept[key] = self._unless(lambda: self.importance_sample(draws), why_not_trusted)
-        return self._kept[key]
+        return self._once(
+            ("judged", draws), lambda: self._unless(lambda: self.importance_sample(draws), why_not_trusted)
+        )
 
     def _unless(self, make: Callable[[], Sample], why_not: Callable) -> tuple[Sample | None, str | None]:
-        """A sample, unless it cannot be made or there is a reason against it."""
+        """A sample, or why it cannot be made or trusted."""
         if self.dim > MOST_PARAMETERS:
             return None, f"{self.dim} parameters are too many for importance sampling"
         try:
@@ -270,7 +268,7 @@ class Model:
                 mean, scipy.linalg.cho_solve((root, True), np.eye(self.dim)), "an importance sample"
             )
         points = 2 * max(8, min(SETTINGS.curvatures, self._affordable_draws // 10) // 2)
-        return self._once(mean_curvature_fit, points)
+        return self._once(("fit", points), lambda: mean_curvature_fit(self.flat_target, self.laplace, points))
 
     def remember(self, fit: GaussianApproximation, oracle: Any = None, moments: Any = None) -> None:
         """Use this Gaussian fit, and these `GradientMoments` of an oracle, in place of what would be computed."""
@@ -278,11 +276,9 @@ class Model:
         if oracle is not None:
             self.computed.keep("gradient moments", (oracle,), moments)
 
-    def _once(self, learn: Callable, *settings):
-        """What `learn` finds from the target and its Laplace approximation, computed once for the same settings."""
-        key = learn, settings
+    def _once(self, key: tuple, make: Callable[[], Any]) -> Any:
         if key not in self._kept:
-            self._kept[key] = learn(self.flat_target, self.laplace, *settings)
+            self._kept[key] = make()
         return self._kept[key]
 
     def sample_of(self, rows: Any) -> Sample:
@@ -290,10 +286,10 @@ class Model:
         rows = numbers(rows, "sample")
         if rows.ndim == 1 and self.dim == 1:
             rows = rows[:, None]
-        if rows.ndim < 2 or rows.shape[-1] != self.dim:
-            raise InvalidInput(
-                f"`sample` must hold rows of {self.dim} finite numbers, one row per draw of θ: got shape {rows.shape}."
-            )
+        require(
+            rows.ndim >= 2 and rows.shape[-1] == self.dim,
+            f"`sample` must hold rows of {self.dim} finite numbers, one row per draw of θ: got shape {rows.shape}.",
+        )
         rows = self.vectors(rows.reshape(-1, self.dim))
         count, least = len(rows), 10 * (self.dim + 1)
         require(count >= least, f"`sample` has {count} rows: too few for {self.dim} parameters. Pass at least {least}.")
@@ -304,21 +300,21 @@ def check_gradient(model: Model, dtype: str = "float64") -> None:
     """Raise `InvalidInput` where ∇U compiled for many rows differs from ∇U of single rows: the compiler is wrong there.
 
     JAX 0.11.2 compiled `grad(cumsum)` wrongly on CUDA, of single rows too: theirs come from the processor where there is one.
-    It is done once for a model, and on processors for users' functions alone; streams of rows are computed outside JAX.
+    On processors users' functions alone are checked.
     """
-    target = model.flat_target
-    known = isinstance(model.flat_target, FORMULAS) and jax.default_backend() == "cpu"
+    target, start = model.flat_target, model.start
+    known = isinstance(target, FORMULAS) and jax.default_backend() == "cpu"
     if known or model.computed.find(f"gradient in {dtype}", ()):
         return
     model.computed.keep(f"gradient in {dtype}", (), True)
-    start = np.zeros(model.dim) if model.start is None else np.asarray(model.start, float)
     away = np.random.default_rng(0).standard_normal((SETTINGS.compared, model.dim))
     rows = start + SETTINGS.apart * (1 + np.abs(start)) * away
     with jax.enable_x64(dtype == "float64"):
         pieces = jax.tree.map(lambda x: np.asarray(x, dtype) if eqx.is_inexact_array(x) else x, fresh(target))
         many, single = map(np.asarray, _both_ways(pieces, rows.astype(dtype)))
-        if (processor := _processor()) is not None:
-            with jax.default_device(processor):
+        # Without a processor in JAX's list, the device's own.
+        with contextlib.suppress(RuntimeError), jax.default_device(jax.local_devices(backend="cpu")[0]):
+            if jax.default_backend() != "cpu":
                 single = np.asarray(_both_ways(pieces, rows.astype(dtype))[1])
     scale = np.max(np.where(np.isfinite(single), np.abs(single), 0.0), axis=1, keepdims=True)
     bad = np.isfinite(single) & ~(np.abs(many - single) <= SETTINGS.agrees[dtype] * scale)
@@ -329,14 +325,6 @@ def check_gradient(model: Model, dtype: str = "float64") -> None:
             f"its entry {entry} is {many[row, entry]:.6g}, and {single[row, entry]:.6g} where that row is computed alone. "
             "Write the density with other functions, or run it on a processor (JAX_PLATFORMS=cpu)."
         )
-
-
-def _processor() -> Any:
-    """A processor, where JAX computes on another device and knows both."""
-    try:
-        return None if jax.default_backend() == "cpu" else jax.local_devices(backend="cpu")[0]
-    except RuntimeError:
-        return None
 
 
 @compiled

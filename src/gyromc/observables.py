@@ -1,7 +1,7 @@
 """Observables h(θ): the scalar functions whose posterior expectation μ(h) a run estimates.
 
-Input: a direction, a test point or a function. Output: a scalar function of the position θ; the momentum r of an augmented state
-is ignored. Observables of the form ρ(aᵀθ) are `Ridge` values with a named ρ, which the closed forms and the fused engines need.
+The momentum r of an augmented state is ignored. Observables of the form ρ(aᵀθ) are `Ridge` values with a named ρ, which closed
+forms and fused engines need.
 """
 
 import abc
@@ -50,10 +50,7 @@ class Ridge(Observable):
 
     def __init__(self, direction, profile: str):
         a = numbers(direction, "direction")
-        require(
-            a.ndim == 1 and a.size > 0,
-            f"The direction of an observable must be a vector of numbers: got shape {a.shape}.",
-        )
+        require(a.ndim == 1 and a.size > 0, f"The direction of an observable must be a vector: got shape {a.shape}.")
         self.direction, self.profile = a, one_of(profile, PROFILES, "profile")
 
     @property
@@ -105,10 +102,9 @@ class Function(Observable):
 
     def __call__(self, params):
         value = jnp.asarray(private(self.fn)(params))
+        advice = "Make one observable per component, or sum."
         require(
-            value.ndim == 0,
-            f"An observable must return a single number: it returned shape {value.shape}. "
-            "Make one observable per component, or sum.",
+            value.ndim == 0, f"An observable must return a single number: it returned shape {value.shape}. {advice}"
         )
         return value
 
@@ -130,10 +126,7 @@ class Predicted(Observable):
     label: int | None = eqx.field(static=True)
 
     def __init__(self, model: Callable, x: Any, score: str, label: int | None = None):
-        require(
-            callable(model),
-            f"`model` must be a function of (params, x) that returns probabilities: got {shown(model)}.",
-        )
+        require(callable(model), f"`model` must be a function of (params, x): got {shown(model)}.")
         self.model, self.x, self.score = owned(model), x, score
         self.label = None if label is None else whole(label, "y" if score == "brier" else "label", least=0)
 

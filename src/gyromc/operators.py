@@ -1,7 +1,6 @@
 """Linear maps on Rⁿ that keep their structure, so that D and Q need no n × n matrix.
 
-Input: numbers, vectors or matrices. Output: operators that apply themselves (`op(v)`), factor themselves (`op.cholesky()`) and
-convert themselves to a matrix (`op.dense()`). Entries are float64 NumPy arrays; an engine casts them to its own precision.
+Entries are float64 NumPy arrays; an engine casts them to its own precision.
 """
 
 import abc
@@ -190,12 +189,8 @@ class Blocks(Operator):
         return _arrays(v).concatenate([above, below])
 
     def dense(self):
-        return np.block(
-            [
-                [self.upper_left.dense(), self.upper_right.dense()],
-                [self.lower_left.dense(), self.lower_right.dense()],
-            ]
-        )
+        above = [self.upper_left.dense(), self.upper_right.dense()]
+        return np.block([above, [self.lower_left.dense(), self.lower_right.dense()]])
 
     def entries(self):
         if not (self.upper_right.is_zero() and self.lower_left.is_zero()):
@@ -203,27 +198,16 @@ class Blocks(Operator):
         first, second = self.upper_left.entries(), self.lower_right.entries()
         return None if first is None or second is None else np.concatenate([first, second])
 
-    def coordinates(self) -> tuple[np.ndarray, ...] | None:
-        """The four blocks as numbers per coordinate, or None when one of them mixes coordinates."""
-        entries = []
-        for block in (self.upper_left, self.upper_right, self.lower_left, self.lower_right):
-            if not isinstance(block, Scaled | Diagonal):
-                return None
-            entries.append(np.asarray(block.scale if isinstance(block, Scaled) else block.values))
-        return tuple(entries)
-
     def cholesky(self):
-        m = self.upper_left.size
-        zero, entries = Scaled(0.0, m), self.coordinates()
+        m, blocks = self.upper_left.size, (self.upper_left, self.upper_right, self.lower_right)
+        zero = Scaled(0.0, m)
         if self.upper_right.is_zero() and self.lower_left.is_zero():
             return Blocks(self.upper_left.cholesky(), zero, zero, self.lower_right.cholesky())
-        if entries is None:
+        a, b, d = (block.entries() for block in blocks)
+        if a is None or b is None or d is None:
             return super().cholesky()
-        a, b, _, d = entries
         positive_definite(float(np.min((a + d) / 2 - np.hypot((a - d) / 2, b))))
-        root = np.sqrt(a)
-        make = lambda x: Scaled(float(x), m) if np.ndim(x) == 0 else Diagonal(x)
-        return Blocks(make(root), zero, make(b / root), make(np.sqrt(d - b**2 / a)))
+        return Blocks(Diagonal(np.sqrt(a)), zero, Diagonal(b / np.sqrt(a)), Diagonal(np.sqrt(d - b**2 / a)))
 
     def transposed(self):
         parts = self.upper_left, self.lower_left, self.upper_right, self.lower_right

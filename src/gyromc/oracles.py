@@ -55,17 +55,6 @@ class Oracle(eqx.Module):
         """How many data terms one gradient reads (1 for a target that is not a sum)."""
         return target.num_data if isinstance(target, SumOverData) else 1
 
-    def gradients(self, steps: int) -> int:
-        """How many gradients so many steps of one chain compute."""
-        return steps
-
-    def memory(self, dim: int) -> int:
-        """How many numbers the oracle keeps for each chain between steps, for engines that can keep them.
-
-        An oracle that keeps some has `refresh`, `anchor_at` and `anchored`, as `ControlVariate` has.
-        """
-        return 0
-
 
 class Exact(Oracle):
     """The full gradient ∇U.
@@ -114,8 +103,7 @@ class Batch(Oracle):
     """The base of oracles that read b of N rows: the rows are drawn anew for every step and chain.
 
     With `replace=False` they are distinct, all sets of b rows equally likely. The noise then has (N-b)/(N-1) times the
-    covariance it has with replacement, at every θ: for g_i = ∇ℓ_i(θ) with mean ḡ and B a random set,
-    E|(N/b) Σ_{i∈B} (g_i - ḡ)|² = (N²/b) (1 + (b-1)ρ) E|g_i - ḡ|² with ρ = -1/(N-1), because all N deviations sum to 0.
+    covariance it has with replacement, at every θ.
     """
 
     size: int = eqx.field(static=True)
@@ -189,15 +177,10 @@ class ControlVariate(Batch):
     the posterior when c is the mode.
 
     Order 2 (T8): ∇L(c) + K(θ-c) + (N/b) Σ_{i∈B} [∇ℓ_i(θ) - ∇ℓ_i(c) - ∇²ℓ_i(c)(θ-c)] + ∇prior(θ), K = ∇²L(c). The noise is
-    quadratic in θ-c; for a generalized linear model its covariance is smaller than that of order 1 by about |x_iᵀ(θ-c)|², which
-    is about d/N over the posterior. On linear regression there is no noise.
+    quadratic in θ-c, about d/N times that of order 1 over the posterior, and none on linear regression.
 
-    Both are unbiased for every c. The prior's gradient is exact. Far from c, where |x_iᵀ(θ-c)| is 1 or more, order 2 has as much
-    noise as order 1: with small batches and large steps, start the chains at c, or they can diverge.
-
-    With `refresh=m`, each chain has its own anchor: at the steps k = 0, m, 2m, … it is set to the chain's state, and the full
-    gradient there is computed (SVRG). Far from the mode, or where there are several, the noise stays as small as the distance of
-    m steps. An anchor depends on the past only, so that every step is unbiased. On average a step reads 2b + N/m rows.
+    Both are unbiased for every c, and the prior's gradient is exact. Far from c order 2 has as much noise as order 1: with small
+    batches and large steps, start the chains at c, or they can diverge.
 
     **Arguments:**
 
@@ -205,67 +188,40 @@ class ControlVariate(Batch):
     - `center`: c, shaped like the parameters; default: the mode, found by optimisation.
     - `replace`: as for `Minibatch`.
     - `order`: 1, or 2 for at most 2000 parameters.
-    - `refresh`: m, the number of steps after which a chain takes its state for its new anchor; left out: the anchor is fixed. For
-      order 1 only, and engine `scan` only.
 
     ```python
-    import numpy as np
     import gyromc as gm
-    from gyromc.schemes.moments import oracle_covariances
-    rng = np.random.default_rng(0)
-    X = rng.standard_normal((2000, 3))
-    target = gm.targets.LogisticRegression(X, rng.random(2000) < 0.5)
-    model, near = gm.Model(target), gm.Model(target).mode + 0.02
-    noise = lambda oracle: np.trace(oracle_covariances(target, oracle.prepared(model), near[None])[0])
-    first, second = gm.oracles.ControlVariate(32), gm.oracles.ControlVariate(32, order=2)
-    assert second.name == "ControlVariate(32, order=2)" and noise(second) < 1e-3 * noise(first)
+    oracle = gm.oracles.ControlVariate(32, order=2)
+    assert oracle.name == "ControlVariate(32, order=2)"
     ```
     """
 
     order: int = eqx.field(static=True)
-    refresh: int | None = eqx.field(static=True)
     center: Any
     anchor: Any
     operator: Dense | None
 
-    def __init__(self, size: int, center=None, replace: bool = True, *, order: int = 1, refresh: int | None = None):
+    def __init__(self, size: int, center=None, replace: bool = True, *, order: int = 1):
         super().__init__(size, replace)
         for _, leaf in leaves(center, "center"):
             numbers(leaf, "center")
         self.order = whole(order, "order", least=1, most=2)
-        self.refresh = None if refresh is None else whole(refresh, "refresh", least=1, most=2**31 - 1)
-        require(
-            refresh is None or self.order == 1,
-            "`refresh` works with order 1: at order 2 every new anchor would need a new matrix K for each chain. Pass `order=1`, "
-            "or leave `refresh` out.",
-        )
-        require(
-            refresh is None or center is None,
-            "`refresh` takes each chain's own states for its anchors: leave `center` out, or `refresh`.",
-        )
         self.center = center
         self.anchor = self.operator = None
 
     @property
     def name(self) -> str:
-        more = ", order=2" if self.order == 2 else ""
-        if self.refresh is not None:
-            more += f", refresh={self.refresh}"
-        return super().name.replace(")", f"{more})")
+        return super().name.replace(")", ", order=2)" if self.order == 2 else ")")
 
     def prepared(self, model):
-        if self.refresh is not None:
-            return self
         target, dim = model.flat_target, model.dim
         if self.center is None:
             center = model.mode
         else:
             parts = [np.ravel(numbers(x, "center")) for _, x in leaves(self.center, "center")]
             center = np.concatenate(parts) if parts else np.zeros(0)
-        require(
-            center.shape == (dim,),
-            f"`center` must hold {dim} finite numbers, like the parameters: got {center.size}.",
-        )
+        fits = center.shape == (dim,)
+        require(fits, f"`center` must hold {dim} finite numbers, like the parameters: got {center.size}.")
         # in NumPy without compiling, and the data stay where they are
         if isinstance(target, KnownLikelihood):
             anchor = target.gradients(center[None])[0] - float(target.prior_precision) * center
@@ -286,41 +242,19 @@ class ControlVariate(Batch):
         fields = lambda o: (o.center, o.anchor, o.operator)
         return eqx.tree_at(fields, self, (center, anchor, operator), is_leaf=lambda x: x is None)
 
-    def memory(self, dim):
-        return 0 if self.refresh is None else 2 * dim
-
-    def anchor_at(self, target, theta):
-        """What a chain keeps of an anchor at θ: θ itself and ∇L(θ), which reads all the data."""
-        return jnp.concatenate([theta, target.gradient(theta) - target.prior_gradient(theta)])
-
-    def anchored(self, kept) -> "ControlVariate":
-        """The oracle at an anchor as `anchor_at` returns it."""
-        d = kept.shape[0] // 2
-        return eqx.tree_at(lambda o: (o.center, o.anchor), self, (kept[:d], kept[d:]), is_leaf=lambda x: x is None)
-
     def terms(self, target, theta, index):
-        center = self.center
-        if center is None or self.anchor is None:
-            why = "it belongs to a chain" if self.refresh else "call `prepared(model)` first"
-            raise InvalidInput(
-                f"{self.name} has no anchor here: {why}. What needs one before any chain runs takes `ControlVariate` without "
-                "`refresh`."
-            )
-        return target.remainder(theta, center, index, self.order)
+        if self.anchor is None:
+            raise InvalidInput(f"{self.name} has no anchor yet: call `prepared(model)` first.")
+        return target.remainder(theta, self.center, index, self.order)
 
     def gradient(self, target, theta, zeta):
-        terms = self.terms(target, theta, zeta)
-        estimate = self.anchor + target.num_data / self.size * terms
+        estimate = self.anchor + target.num_data / self.size * self.terms(target, theta, zeta)
         if self.operator is not None:
             estimate = estimate + self.operator(theta - self.center)  # T8
         return estimate + target.prior_gradient(theta)
 
     def evaluations(self, target):
-        anew = 0 if self.refresh is None else -(-super(Batch, self).evaluations(target) // self.refresh)  # on average
-        return 2 * self.size + anew
-
-    def gradients(self, steps):
-        return steps + (0 if self.refresh is None else -(-steps // self.refresh))
+        return 2 * self.size
 
 
 # for `over_rows`, which compiles it once

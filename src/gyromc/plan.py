@@ -1,8 +1,4 @@
-"""A Plan says everything about a computation and does nothing.
-
-The pieces (target, oracle, dynamics, observables, scheme) and the numbers in; out one frozen value, its pieces checked against
-each other, that `predict`, `run` and `tune` all take.
-"""
+"""A Plan says everything about a computation and does nothing: a frozen value, its pieces checked against each other."""
 
 import contextlib
 import dataclasses
@@ -18,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gyromc.checks import LARGEST, cause, flag, number, one_of, require, shown, whole
-from gyromc.coordinates.maps import Coordinates, check_coordinates
+from gyromc.coordinates import Coordinates, check_coordinates
 from gyromc.dynamics import Dynamics
 from gyromc.errors import InvalidInput
 from gyromc.flat import Start, ravel, read_start, unraveler
@@ -114,23 +110,17 @@ class Plan:
                 object.__setattr__(self, name, value)
 
         oracle = Exact() if oracle is None else oracle
-        set_(target=target, dynamics=dynamics, oracle=oracle, weighting=weighting, start=start)
-        _check_pieces(self)
-        set_(scheme=find_scheme(scheme))
+        _check_pieces(target, dynamics, oracle)
         eta = step_size if callable(step_size) else read_step_size(step_size)
-        set_(step_size=eta, num_steps=read_num_steps(num_steps, eta), steps_follow_eta=num_steps is None)
+        set_(target=target, dynamics=dynamics, oracle=oracle, start=start, scheme=find_scheme(scheme), step_size=eta)
+        set_(weighting=one_of(weighting, WEIGHTINGS, "weighting"), martingale=flag(martingale, "martingale"))
+        set_(num_steps=_num_steps(num_steps, eta), steps_follow_eta=num_steps is None)
         set_(num_chains=whole(num_chains, "num_chains", least=1), burn_in=whole(burn_in, "burn_in", least=0))
         set_(seed=whole(seed, "seed", least=0, most=LARGEST), dtype=_dtype(dtype))
         whole(self.num_steps + self.burn_in, "num_steps + burn_in", least=1)
-        if callable(eta):
-            check_schedule(eta, self.num_steps + self.burn_in)
-        else:
-            check_precision(eta, self.dtype)
-        n = dynamics.size
-        _check_size(self.num_chains, n)
-        template, starts = read_start(start, _dimensions(target, dynamics), n, self.num_chains, target.dim is None)
+        _check_step_size(eta, self.num_steps + self.burn_in, self.dtype)
+        template, starts = _starts(start, target, dynamics, self.num_chains, coordinates)
         dim = unraveler(template)[1]
-        starts = starts if coordinates is None else _moved(starts, coordinates, dim)
         set_(model=Model(target, template, starts.point(dim), coordinates), starts=starts, coordinates=coordinates)
         set_(augmented=dynamics.has_momentum(dim, f"the target ({type(target).__name__})"))
         require(
@@ -138,11 +128,12 @@ class Plan:
             f"`start` gives a momentum r₀, but {dynamics.name} acts on θ alone: pass {dim} numbers.",
         )
         starts.check_precision(self.dtype)
-        set_(observables=_observables(observables), martingale=flag(martingale, "martingale"))
         _check_scheme(self)
-        _check_functions(self, template)
+        found = _observables(observables)
+        _check_functions(target, found, template)
         if coordinates is not None:
-            set_(observables={name: Bent(h) if isinstance(h, Ridge) else h for name, h in self.observables.items()})
+            found = {name: Bent(h) if isinstance(h, Ridge) else h for name, h in found.items()}
+        set_(observables=found)
 
     @property
     def dim(self) -> int:
@@ -188,11 +179,8 @@ class Plan:
         kept = {name: getattr(self, name) for name in FIELDS}
         if self.steps_follow_eta:
             kept["num_steps"] = None
-        unknown = set(changes) - set(kept)
-        require(
-            not unknown,
-            f"A plan has no field {', '.join(sorted(unknown))}: its fields are {', '.join(kept)}.",
-        )
+        unknown = ", ".join(sorted(set(changes) - set(kept)))
+        require(not unknown, f"A plan has no field {unknown}: its fields are {', '.join(kept)}.")
         changed = Plan(**{**kept, **changes})
         if not {"target", "start", "coordinates"} & set(changes) and changed.dim == self.dim:
             # What is known of it stays known.
@@ -242,7 +230,7 @@ class Plan:
     @property
     def gradients(self) -> int:
         """Gradient evaluations over all chains."""
-        return self.num_chains * self.oracle.gradients(self.num_steps + self.burn_in)
+        return self.num_chains * (self.num_steps + self.burn_in)
 
     def summary(self) -> dict[str, Any]:
         """Names and numbers, for tables and JSON; the step size of a schedule is None."""
@@ -272,19 +260,27 @@ FIELDS = tuple(inspect.signature(Plan).parameters)
 """What a plan is built from, by name."""
 
 
-def _check_pieces(plan: Plan) -> None:
-    for name, kind, where in (
-        ("target", Target, "gyromc.targets"),
-        ("dynamics", Dynamics, "gyromc.dynamics"),
-        ("oracle", Oracle, "gyromc.oracles"),
-    ):
-        value = getattr(plan, name)
-        require(
-            isinstance(value, kind),
-            f"`{name}` must be a value of `{where}`: got {value.__name__ if isinstance(value, type) else type(value).__name__}.",
-        )
-    one_of(plan.weighting, WEIGHTINGS, "weighting")
-    plan.oracle.check(plan.target)
+def _check_pieces(target: Target, dynamics: Dynamics, oracle: Oracle) -> None:
+    for name, value, kind in (("target", target, Target), ("dynamics", dynamics, Dynamics), ("oracle", oracle, Oracle)):
+        came = value.__name__ if isinstance(value, type) else type(value).__name__
+        where = name if name == "dynamics" else f"{name}s"
+        require(isinstance(value, kind), f"`{name}` must be a value of `gyromc.{where}`: got {came}.")
+    oracle.check(target)
+
+
+def _starts(start: Any, target: Target, dynamics: Dynamics, chains: int, coordinates: Any) -> tuple[Any, Start]:
+    """The template of the parameters, and where chains start, in their coordinates; refused where memory cannot hold them."""
+    n = dynamics.size
+    what = f"The state of {chains:,} chains with {n:,} numbers each"
+    require_memory(4 * chains * n, what, "Take fewer chains or parameters.")
+    # How many parameters there may be, by the target or else by the dynamics, the likelier first.
+    dims = {True: (n // 2,), False: (n,), None: (n, n // 2)}[dynamics.augmented]
+    template, starts = read_start(start, dims if target.dim is None else (target.dim,), n, chains, target.dim is None)
+    if coordinates is None:
+        return template, starts
+    theta = starts.point(unraveler(template)[1]) if starts.draw is None else ravel(starts.draw(jax.random.key(0)))
+    check_coordinates(coordinates, np.asarray(theta, float))
+    return template, starts.moved(coordinates)
 
 
 def _check_scheme(plan: Plan) -> None:
@@ -303,15 +299,6 @@ def _check_scheme(plan: Plan) -> None:
     )
 
 
-def _check_size(num_chains: int, state_size: int) -> None:
-    """Refuse a plan whose chains cannot be held, before any of them is made."""
-    require_memory(
-        4 * num_chains * state_size,
-        f"The state of {num_chains:,} chains with {state_size:,} numbers each",
-        "Take fewer chains or parameters.",
-    )
-
-
 def _dtype(dtype: str | None) -> str:
     if dtype is None:
         # JAX adds its settings at run time.
@@ -321,14 +308,6 @@ def _dtype(dtype: str | None) -> str:
     with contextlib.suppress(Exception):
         dtype = np.dtype(dtype).name
     return one_of(dtype, ("float32", "float64"), "dtype")
-
-
-def _dimensions(target: Target, dynamics: Dynamics) -> tuple[int, ...]:
-    """How many parameters there may be, by the target or else by the dynamics, the likelier first."""
-    if target.dim is not None:
-        return (target.dim,)
-    n = dynamics.size
-    return {True: (n // 2,), False: (n,), None: (n, n // 2)}[dynamics.augmented]
 
 
 def _observables(observables) -> dict[str, Observable]:
@@ -349,25 +328,16 @@ def _observables(observables) -> dict[str, Observable]:
     return checked
 
 
-def _moved(starts: Start, coordinates: Any, dim: int) -> Start:
-    """Where chains start in other coordinates, which are checked there."""
-    theta = starts.point(dim) if starts.draw is None else ravel(starts.draw(jax.random.key(0)))
-    check_coordinates(coordinates, np.asarray(theta, float))
-    return starts.moved(coordinates)
-
-
-def _check_functions(plan: Plan, template) -> None:
+def _check_functions(target: Target, observables: Mapping[str, Observable], template: Any) -> None:
     """Call target and observables on shapes only, so that a wrong function is found before anything runs."""
     params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, jnp.dtype("float32")), template)
-    for name, h in plan.observables.items():
+    for name, h in observables.items():
         if isinstance(h, Ridge):
-            length = h.direction.shape[0]
-            shape = params.shape if hasattr(params, "shape") else None
+            length, shape = h.direction.shape[0], getattr(params, "shape", None)
+            are = "a pytree: use `function(f)`" if shape is None else f"of shape {shape}"
             require(
                 shape == (length,),
-                f"Observable {name!r} has a direction of {length} numbers, but the parameters are "
-                f"{f'of shape {shape}' if shape is not None else 'a pytree'}"
-                f"{'' if shape is not None else ': use `function(f)`'}.",
+                f"Observable {name!r} has a direction of {length} numbers, but the parameters are {are}.",
             )
             continue
         value = shape_of(f"Observable {name!r}", h, params)
@@ -380,12 +350,9 @@ def _check_functions(plan: Plan, template) -> None:
             f"Observable {name!r} must return a real number: it returns {value.dtype}. Make two observables, of its real and "
             "its imaginary part.",
         )
-    gradient = shape_of("The target's gradient", plan.target.gradient, params)
+    gradient = shape_of("The target's gradient", target.gradient, params)
     for a, b in zip(jax.tree.leaves(gradient), jax.tree.leaves(params), strict=True):
-        require(
-            a.shape == b.shape,
-            f"The target's gradient has shape {a.shape} where the parameters have {b.shape}.",
-        )
+        require(a.shape == b.shape, f"The target's gradient has shape {a.shape} where the parameters have {b.shape}.")
 
 
 def shape_of(what: str, function: Callable, params):
@@ -404,19 +371,11 @@ def shape_of(what: str, function: Callable, params):
 
 
 def paper_steps(step_size: float) -> int:
-    """N_η = ⌊η⁻²⌋ of (E4), exactly: the mathematical value also where η itself is rounded.
-
-    η is only known up to its own rounding, so η⁻² that equals a whole number within a few units in the last place *is*
-    that number: `0.1 * 0.2` gives 2500, not 2499.
-
-    ```python
-    from gyromc.plan import paper_steps
-    assert paper_steps(0.0015625) == 409600
-    ```
-    """
+    """N_η = ⌊η⁻²⌋ of (E4), exactly: the mathematical value also where η itself is rounded: `0.1 * 0.2` gives 2500, not 2499."""
     eta = Fraction(float(step_size))
     inverse_square = 1 / (eta * eta)  # E4, in exact arithmetic
     nearest = round(inverse_square)
+    # η is only known up to its own rounding.
     kind = getattr(step_size, "dtype", np.dtype(float))
     eps = Fraction(float(jnp.finfo(kind).eps)) if jnp.issubdtype(kind, jnp.floating) else Fraction(2) ** -52
     if abs(inverse_square - nearest) <= 4 * eps * inverse_square:
@@ -436,8 +395,18 @@ def read_step_size(value) -> float:
     return eta
 
 
-def check_schedule(schedule: Callable, total: int) -> None:
-    """Evaluate a schedule on shapes and at some steps, so that a wrong one is found before anything runs."""
+def _check_step_size(step_size: Any, total: int, dtype: str) -> None:
+    """Raise for a number that is zero or infinite in the precision of the run, and for a wrong schedule, before anything runs."""
+    if not callable(step_size):
+        with np.errstate(over="ignore"):
+            rounded = float(np.dtype(dtype).type(step_size))
+        require(
+            0 < rounded < np.inf,
+            f"`step_size` = {step_size:g} is {rounded:g} in {dtype}. Express the target in other units, so that its scale is "
+            "near 1.",
+        )
+        return
+    schedule: Callable[[Any], Any] = step_size
     try:
         value = jax.eval_shape(schedule, jax.ShapeDtypeStruct((), jnp.int32))
     except Exception as error:
@@ -445,10 +414,8 @@ def check_schedule(schedule: Callable, total: int) -> None:
             f"The schedule cannot be evaluated on a step number inside JAX: {cause(error)} Write it with `jax.numpy`, and "
             "`jnp.where` in place of `if`."
         ) from error
-    require(
-        getattr(value, "shape", None) == (),
-        f"A schedule must return one number for a step: it returns shape {getattr(value, 'shape', None)}.",
-    )
+    shape = getattr(value, "shape", None)
+    require(shape == (), f"A schedule must return one number for a step: it returns shape {shape}.")
     require(
         not jnp.issubdtype(value.dtype, jnp.complexfloating),
         f"A schedule must return a real number for a step: it returns {value.dtype}.",
@@ -463,17 +430,7 @@ def check_schedule(schedule: Callable, total: int) -> None:
         )
 
 
-def check_precision(step_size: float, dtype: str) -> None:
-    """Raise for a step size that is zero or infinite in the precision of the run."""
-    with np.errstate(over="ignore"):
-        rounded = float(np.dtype(dtype).type(step_size))
-    require(
-        0 < rounded < np.inf,
-        f"`step_size` = {step_size:g} is {rounded:g} in {dtype}. Express the target in other units, so that its scale is near 1.",
-    )
-
-
-def read_num_steps(num_steps, step_size) -> int:
+def _num_steps(num_steps: Any, step_size: Any) -> int:
     """The number of steps; None means that of the paper, which needs a constant step size."""
     if num_steps is not None:
         return whole(num_steps, "num_steps", least=1)

@@ -1,9 +1,9 @@
 """The posterior: means with their errors, standard deviations, weighted draws and checks. What `gm.expect` returns.
 
-One `PosteriorMean` for each observable, by name; `found["x"].mean` and `found.mean["x"]` are the same number. Draws carry weights
-from the same zero-mean functions that sharpened the means, so quantiles and exported draws gain too.
+Draws carry weights from the zero-mean functions that sharpened the means, so quantiles and exported draws gain too.
 """
 
+import collections
 import dataclasses
 import functools
 import math
@@ -16,6 +16,8 @@ from jaxtyping import Float
 
 from gyromc.approx.sample import systematic
 from gyromc.checks import coverage, numbers, require, shown, whole
+from gyromc.extras import function_above, needs
+from gyromc.flat import shaped
 from gyromc.show.numbers import duration
 from gyromc.show.records import Column, Records, plain_attributes
 from gyromc.show.tables import Shown, Table
@@ -23,20 +25,13 @@ from gyromc.statistics import student_interval
 
 __all__ = ["Account", "Posterior", "PosteriorMean", "by_site", "weighted_quantiles"]
 
-SAID = 1.05  # a gain of rotations from which on the account names it
-MOST_DRAWN = 9  # observables in one figure
-KEYS = ("mean", "sd", "std_error", "relative_error", "interval", "r_hat", "ess", "gain", "fields")
-
 
 @dataclasses.dataclass(frozen=True)
 class PosteriorMean:
-    """One expectation.
+    """One expectation: the estimate, its standard error with its degrees of freedom, the posterior standard deviation.
 
-    - `mean`, `std_error`, `dof`: the estimate, its standard error and the degrees of freedom of that error.
-    - `sd`: the posterior standard deviation of the observable.
     - `r_hat`: split R-hat of the plain averages; 1 when the halves of all chains agree.
-    - `gain`: how many times more states a plain average would need for the same error.
-    - `fields`: the zero-mean functions that were used.
+    - `gain`: how many times more states a plain average would need for the same error; `fields`: the functions that were used.
     """
 
     name: str
@@ -55,21 +50,8 @@ class PosteriorMean:
         return student_interval(self.mean, self.std_error, self.level, self.dof)
 
     @property
-    def recommended(self) -> tuple[float, float]:
-        """The interval to report: the same; `hints` of the posterior names a bias that is not known."""
-        return self.interval
-
-    @property
-    def bias(self) -> float:
-        """What is counted as bias of the mean: none.
-
-        Metropolis chains have none; for mini-batches and draws from elsewhere, `hints` say what is not counted.
-        """
-        return 0.0
-
-    @property
     def total_error(self) -> float:
-        """The root mean square error of `mean`."""
+        """The root mean square error of `mean`: `std_error`, as no bias is known."""
         return self.std_error
 
     @property
@@ -83,19 +65,18 @@ class PosteriorMean:
         return (self.sd / self.std_error) ** 2 if self.std_error > 0 else math.inf
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain values; NaN and infinities become None."""
-        return plain_attributes(self, *KEYS)
+        names = ("mean", "sd", "std_error", "relative_error", "interval", "r_hat", "ess", "gain", "fields")
+        return plain_attributes(self, *names)
 
 
 @dataclasses.dataclass(frozen=True)
 class Account:
     """What a posterior cost and how it was computed.
 
-    - `gradients`: gradients over all the data, descents and warm-up counted.
-    - `warm_up_gradients`: those before the first state that was averaged.
     - `states`: how many states of all chains were averaged.
-    - `rotation_gain`: the part of the gain over plain averages that rotated fields bring: how many times more states gradients
-      of quadratics alone would need. The median over the observables that use them.
+    - `gradients`: over all the data, descents and warm-up counted; `warm_up_gradients`: before the first of these states.
+    - `rotation_gain`: how many times more states gradients of quadratics alone would need, without rotations; the median over
+      the observables that use them.
     """
 
     method: str
@@ -109,20 +90,19 @@ class Account:
     rotation_gain: float = 1.0
 
     def sentence(self) -> str:
-        """One line for people."""
+        turned = f"; of the gain, rotations {self.rotation_gain:.2g} ×" if self.rotation_gain >= 1.05 else ""
         return (
             f"{self.method}: {self.chains} chains, {self.states:,} states, {self.gradients:,} gradients "
-            f"({self.warm_up_gradients:,} to warm up), {duration(self.seconds)}"
-            + (f"; of the gain, rotations {self.rotation_gain:.2g} ×" if self.rotation_gain >= SAID else "")
+            f"({self.warm_up_gradients:,} to warm up), {duration(self.seconds)}{turned}"
         )
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Posterior(Records[PosteriorMean], Shown):
-    """Posterior means with errors, by name, and draws.
+    """Posterior means with errors, by name, and draws: `found["x"].mean` and `found.mean["x"]` are the same number.
 
     - `draws`: states kept of every chain, chains × draws × d, over the vector of parameters; `weights` belong to them.
-    - `values`: the observables at these draws, chains × draws × names.
+    - `values_at_draws`: the observables there, chains × draws × names.
     - `warnings`: what may be wrong and what to do, empty when all is well; `hints`: what was not looked at.
     - `account`: what it cost.
     """
@@ -135,43 +115,30 @@ class Posterior(Records[PosteriorMean], Shown):
     warnings: list[str]
     hints: list[str]
     account: Account
-    model: Any = None
+    model: Any
 
     _result = "posterior"
     mean = Column[float]("The posterior mean.")
     std_error = Column[float]("The standard error of `mean`.")
     sd = Column[float]("The posterior standard deviation.")
     interval = Column[tuple[float, float]]("The interval of the mean.")
-    recommended = Column[tuple[float, float]]("The interval to report.")
     total_error = Column[float]("The root mean square error of `mean`.")
     relative_error = Column[float]("`std_error` in posterior standard deviations.")
     r_hat = Column[float]("Split R-hat of the plain averages.")
     ess = Column[float]("How many independent draws have the same error.")
     gain = Column[float]("How many times more states a plain average would need.")
-    bias = Column[float]("The step-size bias of the mean.")
 
     @property
     def gradient_evaluations(self) -> int:
-        """How many gradients were computed, descents and warm-up counted."""
         return self.account.gradients
 
     @functools.cached_property
     def parameters(self) -> Any:
         """The draws shaped like the parameters, as their target reports them: chains × draws × … for each array."""
-        from gyromc.flat import shaped
-
-        require(self.model is not None, "This posterior was made without its model; use `draws`.")
         return self.model.target.reported(shaped(self.model.unravel, self.draws))
 
     def quantile(self, name: str, probabilities: float | Sequence[float]) -> np.ndarray:
-        """Posterior quantiles of an observable, from the weighted draws.
-
-        ```python
-        import gyromc as gm
-        found = gm.expect(gm.targets.Quadratic([1.0]), seed=1)
-        assert abs(found.quantile("theta[0]", 0.975) - 1.96) < 0.1
-        ```
-        """
+        """Posterior quantiles of an observable, from the weighted draws: `found.quantile("x", [0.1, 0.9])`."""
         column, p = list(self).index(self[name].name), numbers(probabilities, "probabilities")
         require(np.all((p >= 0) & (p <= 1)), f"`probabilities` must lie between 0 and 1: got {shown(probabilities)}.")
         return weighted_quantiles(self.values_at_draws[..., column], self.weights, p)
@@ -191,21 +158,13 @@ class Posterior(Records[PosteriorMean], Shown):
     def plot(self, names: str | Sequence[str] | None = None, kind: str = "density") -> Any:
         """Draw a Matplotlib figure of some observables, the first nine when left out.
 
-        - `kind`: `density` (with the mean and the interval at `level`), `forest`, `trace`, or `rank`: how often each chain has
-          each rank among all draws, level where the chains agree.
-
-        ```python
-        import gyromc as gm
-        found = gm.expect(gm.targets.Quadratic([1.0, 4.0]), seed=1)
-        figure = found.plot()
-        ```
+        `kind` is `density` (with the mean and the interval at `level`), `forest`, `trace`, or `rank`: how often each chain has
+        each rank among all draws, level where the chains agree.
         """
-        from gyromc.extras import needs
-
         with needs("plots", "`plot`"):
             from gyromc.show.plots import KINDS, posterior_plot
         require(kind in KINDS, f"There is no figure {kind!r}: there are {', '.join(KINDS)}.")
-        given: Any = list(self)[:MOST_DRAWN] if names is None else names
+        given: Any = list(self)[:9] if names is None else names
         chosen: list[str] = list(given) if isinstance(given, list | tuple) else [given]
         require(chosen, f"`names` must be of observables, such as {next(iter(self))!r}: got none.")
         columns = [list(self).index(self[name].name) for name in chosen]
@@ -225,34 +184,23 @@ class Posterior(Records[PosteriorMean], Shown):
 
     def to_dataframe(self) -> Any:
         """A pandas table with one row for each observable."""
-        from gyromc.extras import needs
-
         with needs("fit", "`to_dataframe`"):
             import pandas as pd
-        ends = {name: self.credible(name, self.level) for name in self}
         columns = ("mean", "sd", "std_error", "relative_error", "r_hat", "ess")
-        rows = {name: [getattr(row, key) for key in columns] + list(ends[name]) for name, row in self.items()}
+        rows = {n: [*(getattr(row, key) for key in columns), *self.credible(n, self.level)] for n, row in self.items()}
         return pd.DataFrame.from_dict(rows, orient="index", columns=[*columns, "low", "high"])
 
     def to_datatree(self) -> Any:
         """The draws as an ArviZ DataTree, with the sharpened means and their errors in the group `averages`."""
-        from gyromc.extras import function_above
-
         return function_above("posterior_datatree")(self)
 
     def shown(self) -> Sequence[Table | str]:
-        """A table of means, errors and quantiles; the account and the warnings below it."""
-        share = f"{100 * self.level:g} %"
-        columns = ["", "mean", "sd", "std. error", f"{share} of the posterior", "R-hat", "ESS"]
+        columns = ["", "mean", "sd", "std. error", f"{100 * self.level:g} % of the posterior", "R-hat", "ESS"]
         cells, most = [], 40
         for name, row in list(self.items())[:most]:
             low, high = self.credible(name, self.level)
-            cells.append(
-                [
-                    *(name, f"{row.mean:.6g}", f"{row.sd:.3g}", f"{row.std_error:.2g}"),
-                    *(f"[{low:.4g}, {high:.4g}]", f"{row.r_hat:.3f}", f"{row.ess:.3g}"),
-                ]
-            )
+            figures = [f"{row.mean:.6g}", f"{row.sd:.3g}", f"{row.std_error:.2g}", f"[{low:.4g}, {high:.4g}]"]
+            cells.append([name, *figures, f"{row.r_hat:.3f}", f"{row.ess:.3g}"])
         more = [f"… and {len(self) - most} more"] if len(self) > most else []
         said = [f"WARNING: {text}" for text in self.warnings] + [f"hint: {text}" for text in self.hints]
         return [Table(columns, cells), *more, self.account.sentence(), *said]
@@ -269,16 +217,11 @@ def weighted_quantiles(values: np.ndarray, weights: np.ndarray, probabilities: A
 def by_site(names: Sequence[str], affected: Sequence[str]) -> list[str]:
     """Names grouped by the array they belong to: "theta: 93 of 100 elements", single names as they are."""
     site = lambda name: re.sub(r"\[[\d, ]+\]$", "", name)
-    totals: dict[str, int] = {}
-    for name in names:
-        totals[site(name)] = totals.get(site(name), 0) + 1
+    totals = collections.Counter(map(site, names))
     found: dict[str, list[str]] = {}
     for name in affected:
         found.setdefault(site(name), []).append(name)
     texts = []
     for where, those in found.items():
-        if len(those) <= 3:
-            texts += those
-        else:
-            texts.append(f"{where}: {len(those)} of {totals[where]} elements")
+        texts += those if len(those) <= 3 else [f"{where}: {len(those)} of {totals[where]} elements"]
     return texts

@@ -1,18 +1,14 @@
 """Functions and arrays that JAX reads in single and in double precision, in turn.
 
-JAX stores for every NumPy array object the precision in which it was read first, and keeps it while any compiled function holds
-the array; read in the other precision, the same object then fails or has the wrong type. So JAX never gets an array object of
-the user's from us: arrays go in as new views (`fresh`), and a function reads views of the arrays it closes over, one set of them
-for each precision (`private`). No data are copied.
-
-JAX also compiles a function once, and does not see when a name in it comes to refer to another array: `owned` does.
+JAX stores for every NumPy array object the precision in which it was read first; read in the other precision, the same object
+then fails or has the wrong type. So JAX gets new views of a user's arrays (`fresh`), also of those that a function closes over
+(`private`). JAX does not see either when a name in a function comes to refer to another array: `owned` does.
 """
 
 import copy
 import dataclasses
 import functools
 import types
-import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -26,7 +22,6 @@ __all__ = ["fresh", "owned", "private"]
 JITTED = type(jax.jit(lambda: None))
 # Every part that compiles imports this one: here is the first moment at which JAX is there, and nothing is compiled yet.
 keep_compiled()
-_MADE: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
 def fresh(tree):
@@ -35,50 +30,27 @@ def fresh(tree):
 
 
 def private(function: Callable) -> Callable:
-    """The function on views, made for the current precision, of the NumPy arrays that it closes over.
+    """The function on new views of the NumPy arrays that it closes over; for use while JAX traces.
 
     Followed are its default values, its closure, the names it uses of its module, and the functions and pytrees found there.
-
-    ```python
-    import jax, jax.numpy as jnp, numpy as np
-    from gyromc.precision import private
-    a = np.array([1.0, 2.0])
-    function = lambda x: a @ x
-    with jax.enable_x64(True):
-        double = jax.jit(private(function))(jnp.ones(2))
-    assert (double.dtype, jax.jit(private(function))(jnp.ones(2)).dtype) == (jnp.float64, jnp.float32)
-    ```
     """
-    names = getattr(_unwrapped(function), "__globals__", {})
-    arrays = tuple(_arrays(function, names, set()))
-    if not arrays:
-        return function
-    try:
-        made = _MADE.setdefault(function, {})
-    # Not hashable, or no weak references: made anew for each trace.
-    except TypeError:
-        made = {}
-    x64 = bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]  # JAX adds its settings at run time
-    seen, found = made.get(x64, ((), None))
-    if found is None or not _same(seen, arrays):
-        # The first time, or a name refers to another array by now.
-        found = _Renewal(names).of(function)
-        made[x64] = arrays, found
-    return found
+    return _Renewal(_globals(function)).of(function)
 
 
 class Owned:
     """A function on the arrays that it referred to when this was made; equal to another one on the same arrays, and no other."""
 
-    def __init__(self, function: Callable, names: dict, arrays: tuple[np.ndarray, ...]):
-        self.function, self.arrays, self.fn = function, arrays, _Renewal(names).of(function)
+    def __init__(self, function: Callable, arrays: tuple[np.ndarray, ...]):
+        self.function, self.arrays, self.fn = function, arrays, private(function)
 
     def __call__(self, *args):
         """The function's value."""
         return private(self.fn)(*args)
 
     def __eq__(self, other):
-        return isinstance(other, Owned) and self.function == other.function and _same(self.arrays, other.arrays)
+        if not isinstance(other, Owned) or self.function != other.function:
+            return False
+        return list(map(id, self.arrays)) == list(map(id, other.arrays))
 
     def __hash__(self):
         return hash((self.function, *map(id, self.arrays)))
@@ -88,40 +60,25 @@ class Owned:
 
 
 def owned(function: Callable) -> Callable:
-    """The function with the NumPy arrays that it refers to now; the function itself where there are none.
-
-    ```python
-    import numpy as np
-    from gyromc.precision import owned
-    data = np.ones(2)
-    total = lambda x: data @ x
-    before, data = owned(total), np.zeros(2)
-    assert before(np.ones(2)) == 2 and total(np.ones(2)) == 0 and before != owned(total)
-    ```
-    """
+    """The function with the NumPy arrays that it refers to now; the function itself where there are none."""
     if not isinstance(function, types.FunctionType | types.MethodType | functools.partial | JITTED):
         return function
     # A pytree: its arrays are known to JAX.
     if jax.tree.leaves(function) != [function]:
         return function
-    names = getattr(_unwrapped(function), "__globals__", {})
-    arrays = tuple(_arrays(function, names, set()))
-    return Owned(function, names, arrays) if arrays else function
+    arrays = tuple(_arrays(function, _globals(function), set()))
+    return Owned(function, arrays) if arrays else function
 
 
-def _same(these: tuple, those: tuple) -> bool:
-    return len(these) == len(those) and all(a is b for a, b in zip(these, those, strict=True))
-
-
-def _unwrapped(function):
-    """The Python function inside `jax.jit`, a partial application or a bound method."""
+def _globals(function) -> dict:
+    """The names of the module of a Python function, also inside `jax.jit`, a partial application or a bound method."""
     while not isinstance(function, types.FunctionType):
         inner = getattr(function, "__wrapped__" if isinstance(function, JITTED) else "func", None)
         inner = inner or getattr(function, "__func__", None) or getattr(function, "fn", None)
         if inner is None:
-            return function
+            return {}
         function = inner
-    return function
+    return function.__globals__
 
 
 def _used_names(code: types.CodeType) -> Iterator[str]:

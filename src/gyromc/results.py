@@ -1,8 +1,7 @@
-"""Run: what a plan's run returned, as data: averages per chain, failures, and the state to continue from.
+"""Run: what a plan's run returned: averages per chain, failures, and the state to continue from.
 
-An engine makes a `Run` from its final `EngineState`. A run is a mapping of observables to `Average` rows, whose means, errors and
-intervals `gyromc.statistics` computes when they are read. A chain that failed has NaN for its average, is listed in `failures`,
-and takes no part in means and errors.
+A run is a mapping of observables to `Average` rows, whose means, errors and intervals `gyromc.statistics` computes when they are
+read. A chain that failed has NaN for its average, is listed in `failures`, and takes no part in means and errors.
 """
 
 import dataclasses
@@ -31,10 +30,8 @@ from gyromc.statistics import ChainAverages, ErrorMethod, student_interval
 if TYPE_CHECKING:
     from xarray import DataTree
 
-MOST_ROWS = 20_000
-"""Draws at most, of which the variance of an observable over the posterior is computed."""
-ENOUGH_CHAINS = 50
-"""So many chains' last states are a sample of the posterior."""
+MOST_ROWS = 20_000  # draws at most, of which the variance of an observable over the posterior is computed
+ENOUGH_CHAINS = 50  # so many chains' last states are a sample of the posterior
 
 
 class Cause(enum.Enum):
@@ -74,8 +71,7 @@ class RunOptions:
     on_divergence: Literal["raise", "report"]
     thin: int | None
     sane_range: float
-    # Of devices, with the axes of `gyromc.engines.meshes`; None: chains over all devices.
-    mesh: Any = None
+    mesh: Any = None  # with the axes of `gyromc.engines.meshes`; None: chains over all devices
 
     def __getstate__(self) -> dict[str, Any]:
         """All but a progress function and devices, which belong to the process that passed them: a run can be pickled."""
@@ -92,15 +88,11 @@ class EngineState:
     low: Float[np.ndarray, "chains sums"]
     clock: tuple[float, float]
     failed_at: Int[np.ndarray, " chains"]
-    # For engines whose random numbers have a state.
-    generator: UInt[np.ndarray, "chains words"] | None = None
+    generator: UInt[np.ndarray, "chains words"] | None = None  # for engines whose random numbers have a state
     # The sums after so many steps, and the time then.
     snapshots: Mapping[int, Float[np.ndarray, "chains sums"]] = dataclasses.field(default_factory=dict)
     clocks: Mapping[int, float] = dataclasses.field(default_factory=dict)
-    # What an oracle keeps for each chain between steps: 2d numbers.
-    anchors: Float[np.ndarray, "chains kept"] | None = None
-    # The step at which U was last computed.
-    checked: int | None = None
+    checked: int | None = None  # the step at which U was last computed
 
     @property
     def sums(self) -> np.ndarray:
@@ -108,46 +100,14 @@ class EngineState:
         return self.high.astype(float) + self.low.astype(float)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class PosteriorVariances:
-    """Var_μ(h) of every observable of a plan, computed when first read.
-
-    From `draws`, kept states shaped like the parameters, or None; and from `last`, the last θ of each chain that did not fail.
-    `good`: which chains did not.
-    """
-
-    plan: Plan
-    draws: Any
-    last: np.ndarray
-    good: np.ndarray
-
-    @functools.cached_property
-    def variances(self) -> dict[str, float]:
-        """By a formula, from the kept draws, or from the last states of many chains; NaN where there is none of them."""
-        known, found = self.plan.flat_target.gaussian(), dict.fromkeys(self.plan.observables, math.nan)
-        rows = self.last if len(self.last) >= ENOUGH_CHAINS else None
-        if self.draws is not None:
-            rows = self.plan.model.vectors(spaced(flat_draws(self.draws, self.good), MOST_ROWS))
-        for name, h in self.plan.observables.items():
-            if known is not None and isinstance(h, Ridge) and np.any(h.direction):
-                from gyromc.prediction.exact.closed_forms import ridge_moments
-
-                found[name] = ridge_moments(h, *known)[1]
-            elif rows is not None:
-                found[name] = float(np.var(self.plan.model.values(h, spaced(rows, MOST_ROWS)), ddof=1))
-        return found
-
-
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Average(ChainAverages):
     """One observable's average over the chains of a run: `mean`, `std_error`, `interval` (95 %), `variance`, `r_hat`, `ess`."""
 
     name: str = ""
-    # Over which each chain was averaged.
-    time: float = math.nan
-    posterior: PosteriorVariances | None = None  # for `ess`
-    # Where the averages are less their martingale.
-    uncorrected: ChainAverages | None = None
+    time: float = math.nan  # over which each chain was averaged
+    run: "Run | None" = None
+    uncorrected: ChainAverages | None = None  # where the averages are less their martingale
 
     @property
     def plain(self) -> ChainAverages:
@@ -156,10 +116,7 @@ class Average(ChainAverages):
 
     @property
     def gain(self) -> float:
-        """How many times longer a run without the martingale would take for the same error; 1 where none was subtracted.
-
-        Infinite where the martingale leaves no fluctuation at all.
-        """
+        """How many times longer a run without the martingale would take for the same error; 1 where none was subtracted."""
         if self.uncorrected is None:
             return 1.0
         return self.uncorrected.error.variance / self.error.variance if self.error.variance > 0 else math.inf
@@ -171,8 +128,16 @@ class Average(ChainAverages):
 
     @functools.cached_property
     def posterior_variance(self) -> float:
-        """Var_μ(h); NaN where it is not known."""
-        return math.nan if self.posterior is None else self.posterior.variances[self.name]
+        """Var_μ(h): by a formula, from kept draws, or from the last states of many chains; NaN where there is none of them."""
+        if self.run is None:
+            return math.nan
+        h, known = self.run.plan.observables[self.name], self.run.plan.flat_target.gaussian()
+        if known is not None and isinstance(h, Ridge) and np.any(h.direction):
+            from gyromc.prediction.exact.closed_forms import ridge_moments
+
+            return ridge_moments(h, *known)[1]
+        rows = self.run.posterior_rows
+        return math.nan if rows is None else float(np.var(self.run.plan.model.values(h, rows), ddof=1))
 
     @property
     def ess(self) -> float:
@@ -228,7 +193,7 @@ class Run(Records[Average], Shown):
     @property
     def gradient_evaluations(self) -> int:
         """Gradients computed over all chains, burn-in included."""
-        return self.plan.num_chains * self.plan.oracle.gradients(self.state.step)
+        return self.plan.num_chains * self.state.step
 
     @functools.cached_property
     def diverged(self) -> np.ndarray:
@@ -241,6 +206,18 @@ class Run(Records[Average], Shown):
     def rows(self) -> Mapping[str, Average]:
         """One `Average` per observable."""
         return _averages(self)
+
+    @functools.cached_property
+    def posterior_rows(self) -> np.ndarray | None:
+        """States that are a sample of the posterior, as vectors of the model; None where there are too few."""
+        good = ~self.diverged
+        rows = self.state.z[good][:, : self.plan.dim]
+        if self.draws is not None:
+            rows = self.plan.model.vectors(flat_draws(self.draws, good))
+        elif self.steps_done <= 1 or len(rows) < ENOUGH_CHAINS:
+            return None
+        evenly = np.linspace(0, len(rows) - 1, MOST_ROWS).astype(int)
+        return rows if len(rows) <= MOST_ROWS else rows[evenly]
 
     @property
     def error_method(self) -> str:
@@ -350,8 +327,6 @@ def _averages(run: Run) -> dict[str, Average]:
         sums = np.stack([state.snapshots[k] for k in marks], axis=1)
         blocks = (np.diff(sums, axis=1, prepend=0.0) / weights[None, :, None])[good]
         covered = float(durations.sum()) / time
-    last = state.z[good][:, : plan.dim] if run.steps_done > 1 else np.zeros((0, plan.dim))
-    posterior = PosteriorVariances(plan, run.draws, last, good)
     scheduled = (durations, weights) if plan.scheduled else (None, None)
     found, count = {}, len(plan.observables)
     for j, name in enumerate(plan.observables):
@@ -360,13 +335,11 @@ def _averages(run: Run) -> dict[str, Average]:
         if plan.martingale:
             less = averages[:, j] - averages[:, count + j], blocks[..., j] - blocks[..., count + j]  # T9
             corrected = ChainAverages(*less, covered, *scheduled)
-            if (
-                corrected.error.variance < HELPS * plain.error.variance
-                # By the errors alone: the means are not looked at.
-            ):
+            # By the errors alone: the means are not looked at.
+            if corrected.error.variance < HELPS * plain.error.variance:
                 used, uncorrected = corrected, plain
         parts = used.averages, used.blocks, covered, *scheduled
-        found[name] = Average(*parts, name=name, time=time, posterior=posterior, uncorrected=uncorrected)
+        found[name] = Average(*parts, name=name, time=time, run=run, uncorrected=uncorrected)
     return found
 
 
@@ -374,8 +347,3 @@ def flat_draws(draws: Any, good: np.ndarray) -> np.ndarray:
     """The kept draws of the chains that did not fail, as rows of θ, in float64."""
     leaves = [np.asarray(x, float)[good] for x in jax.tree.leaves(draws)]
     return np.concatenate([x.reshape(x.shape[0] * x.shape[1], -1) for x in leaves], axis=1)
-
-
-def spaced(rows: np.ndarray, most: int) -> np.ndarray:
-    """At most so many of the rows, evenly spread."""
-    return rows if len(rows) <= most else rows[np.linspace(0, len(rows) - 1, most).astype(int)]

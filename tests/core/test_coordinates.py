@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import gyromc as gm
-from gyromc.coordinates.maps import check_coordinates, pulled
+from gyromc.coordinates import check_coordinates, pulled
 
 C = gm.coordinates
 L = np.array([[2.0, 0.0, 0.0], [0.5, 1.0, 0.3], [-0.4, 0.2, 0.7]])

@@ -94,7 +94,6 @@ ARGUMENTS = {
         ("none",),
     ),
     "ControlVariate order": (lambda v: O.ControlVariate(1, order=v), "`order`", ()),
-    "ControlVariate refresh": (lambda v: O.ControlVariate(1, refresh=v), "`refresh`", ("none",)),
     "overdamped dim": (D.overdamped, "`dim`", ("masked", "cube", "2**62")),
     "hfhr dim": (lambda v: D.hfhr(v, 1.0, 1.0), "`dim`", ("masked", "cube")),
     "hfhr alpha": (lambda v: D.hfhr(2, v, 1.0), "`alpha`", ("2**62",)),

@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 import gyromc as gm
-from gyromc.coordinates.learned import funnel_shaped
-from gyromc.coordinates.maps import check_coordinates
+from gyromc.coordinates import check_coordinates, funnel_shaped
 
 
 def funnel_draws(count=4000, others=4, seed=0):

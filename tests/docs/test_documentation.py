@@ -15,7 +15,6 @@ LONG = (
     "comparing.compare",
     "planning.plan",
     "planning.tune",
-    "sklearn.BayesianNegativeBinomialRegression",
 )  # they compile much: `make test-slow` runs them, and by default their names and keywords are looked up
 BLOCK = re.compile(r"^( *)```python\n(.*?)^\1```", re.DOTALL | re.MULTILINE)
 

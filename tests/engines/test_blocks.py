@@ -80,17 +80,15 @@ def moved(given, steps=6):
     return session.state(), session.kept(3), len(session.carries)
 
 
-@pytest.mark.parametrize(
-    "case", ["minibatch", *(pytest.param(case, marks=pytest.mark.slow) for case in ("gaussian", "refresh"))]
-)
+@pytest.mark.parametrize("case", ["minibatch", *(pytest.param(case, marks=pytest.mark.slow) for case in ("gaussian",))])
 def test_blocks_are_the_chains_of_one_array(case, monkeypatch):
     """10 chains in blocks of 4, 4 and 2 and in one array on the mesh, up to the rounding of six steps."""
-    oracle = {"minibatch": O.Minibatch(9), "gaussian": O.Gaussian(1.0), "refresh": O.ControlVariate(8, refresh=3)}[case]
+    oracle = {"minibatch": O.Minibatch(9), "gaussian": O.Gaussian(1.0)}[case]
     starts = np.linspace(-1, 1, 10 * DIM).reshape(10, DIM)
     with jax.enable_x64(True):
         given = plan(oracle=oracle, num_chains=10, start=starts)
         with monkeypatch.context() as patch:
-            patch.setattr(blocks, "in_blocks", lambda plan, spread: False)
+            patch.setattr(blocks, "in_blocks", lambda plan, mesh: False)
             whole, draws, count = moved(given)
             assert count == 1
         monkeypatch.setattr(blocks, "block_size", lambda plan: 4)
@@ -99,7 +97,7 @@ def test_blocks_are_the_chains_of_one_array(case, monkeypatch):
     assert (found.step, found.clock) == (whole.step, whole.clock)
     assert found.failed_at.tolist() == [-1] * 10
     np.testing.assert_allclose(kept, draws, rtol=0, atol=1e-13)
-    for name in ("z", "high", *(["anchors"] if case == "refresh" else [])):
+    for name in ("z", "high"):
         np.testing.assert_allclose(getattr(found, name), getattr(whole, name), rtol=0, atol=1e-12)
 
 
@@ -125,7 +123,7 @@ def test_processes_have_every_chain_once(count, monkeypatch):
     for index in range(count):
         monkeypatch.setattr(blocks.processes, "index", lambda index=index: index)
         given = of_size(24, 2)
-        layout = blocks.ChainLayout(given, blocks.spread_over(None, given))
+        layout = blocks.ChainLayout(given, None)
         assert [int(first) for first in layout.firsts] == [own.start for own in layout.slices]
         assert index > 0 or layout.firsts
         found += [chain for own in layout.slices for chain in range(own.start, own.stop)]
@@ -134,8 +132,6 @@ def test_processes_have_every_chain_once(count, monkeypatch):
 
 def test_shared_rows_are_not_in_blocks():
     mesh = read_mesh({"chains": 1})
-    shape = {"chains": 1, "data": 2, "parameters": 1}
-    spread = blocks.ChainMesh(mesh, 6)
-    assert blocks.in_blocks(plan(), spread)
-    fake = type("Mesh", (), {"shape": shape, "devices": mesh.devices})()
-    assert not blocks.in_blocks(plan(), blocks.ChainMesh(fake, 6))
+    assert blocks.in_blocks(plan(), mesh)
+    fake = type("Mesh", (), {"shape": {"chains": 1, "data": 2, "parameters": 1}, "devices": mesh.devices})()
+    assert not blocks.in_blocks(plan(), fake)

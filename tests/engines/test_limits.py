@@ -246,20 +246,6 @@ def test_memory_that_a_job_may_have(name, tmp_path):
     assert machine._free_in_group(tmp_path / "absent", tmp_path) == sys.maxsize
 
 
-def test_the_time_of_a_long_run_is_said_beforehand(monkeypatch, capsys):
-    class Started(Exception):
-        pass
-
-    def start(*arguments):
-        raise Started
-
-    monkeypatch.setattr("gyromc.engines.loop._Loop", start)
-    for progress, said in ((None, "gyromc: this takes at least 27.8 h: 1e+09 steps a second"), (False, "")):
-        with pytest.raises(Started):
-            gm.run(plan_of(gm.oracles.Exact(), num_steps=25 * 10**12), "lanes", progress=progress)
-        assert capsys.readouterr().err.startswith(said)
-
-
 @pytest.mark.parametrize("kind", ["Gaussian", "not Gaussian", "with momentum"])
 def test_a_prediction_that_does_not_fit_into_memory_is_refused(kind):
     d = 10**6

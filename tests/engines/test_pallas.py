@@ -373,7 +373,7 @@ def test_reasons_name_what_is_not_supported(changes, reason):
 @pytest.mark.skipif(ON_GPU, reason="there is a GPU")
 def test_without_a_gpu_it_says_so(monkeypatch):
     monkeypatch.delenv("GYROMC_PALLAS_INTERPRET")
-    with pytest.raises(gm.InvalidInput, match="needs a GPU"):
+    with pytest.raises(gm.InvalidInput, match="needs a CUDA GPU"):
         gm.run(small(), engine="pallas")
     assert gm.run(small(), progress=False).engine != "pallas"
 

@@ -1,5 +1,6 @@
 """What surrounds the loop: chunks, continuation, interruption, draws, failures, precision."""
 
+import dataclasses
 import os
 import pickle
 import signal
@@ -278,7 +279,7 @@ def test_draws_say_what_they_take(plan, capsys, monkeypatch, engine):
     assert size == 25 * 50 * 2 * 4
     gm.run(plan, thin=4, engine=engine)
     assert "keeping" not in capsys.readouterr().err  # too small to say
-    monkeypatch.setattr(loop, "WORTH_SAYING", size)
+    monkeypatch.setattr(loop, "SETTINGS", dataclasses.replace(loop.SETTINGS, worth_saying=size))
     gm.run(plan, thin=4, engine=engine)
     assert "keeping 25 draws × 50 chains × 2 parameters (float32): 0 MiB" in capsys.readouterr().err
     gm.run(plan, thin=4, engine=engine, progress=False)

@@ -6,16 +6,15 @@ import numpy as np
 import pytest
 
 import gyromc as gm
-from gyromc.engines import scan
 from gyromc.engines.base import keys
 from gyromc.engines.scan import threefry
-from speed import peers
+from speed import peers, step_memory
 from support.values import in_chunks
 
 
 def test_a_network_of_a_million_weights_needs_state_gradient_and_noise():
     plan = next(work.plan for work in peers.WORK if work.name == "network").replace(dtype="float32")
-    held, needed = scan.step_memory(plan)
+    held, needed = step_memory(plan)
     assert needed == 3 * 4 * 995_600
     assert held <= 1.2 * needed
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gyromc.fields.functions import FieldGroup, Fields, FieldSettings, choose_fields
+from gyromc.fields import BOUND, FieldGroup, Fields, choose_fields
 
 
 def potential(t):
@@ -52,7 +52,7 @@ def test_columns_are_the_divergences_of_their_fields():
     theta, gradient = rng.normal(size=(5, 3)), rng.normal(size=(5, 3))
     fields = Fields(center, scale, np.array([[0, 0], [1, 2]]).T[::1], np.array([[0], [2], [2]]))
     found = fields(theta, gradient)
-    bounded = lambda z: z / jnp.sqrt(1 + (z / FieldSettings.bound) ** 2)
+    bounded = lambda z: z / jnp.sqrt(1 + (z / BOUND) ** 2)
     unit = jnp.eye(3)
 
     def fields_of(t):
@@ -81,7 +81,7 @@ def test_few_parameters_get_all_fields_and_many_the_pairs_that_depend_on_each_ot
     d = 60
     chain = np.eye(d) + 0.4 * (np.eye(d, k=1) + np.eye(d, k=-1))
     theta = rng.normal(size=(4000, d)) @ np.linalg.cholesky(np.linalg.inv(chain)).T
-    many = choose_fields(theta, theta @ chain, np.linalg.inv(chain), FieldSettings(most=400))
+    many = choose_fields(theta, theta @ chain, np.linalg.inv(chain), most=400)
     assert many.count <= 400
     taken = {tuple(pair) for pair in many.pairs.T}
     assert all((i, i) in taken and (i, i + 1) in taken for i in range(d - 1))
@@ -97,9 +97,9 @@ def test_without_rotations_all_fields_are_gradients():
     """Every column is Δφ - ∇φ·∇U with φ linear, quadratic or a product of three levelled coordinates."""
     rng = np.random.default_rng(3)
     theta, gradient = rng.normal(size=(400, 3)), rng.normal(size=(400, 3))
-    fields = choose_fields(theta, gradient, settings=FieldSettings(rotations=False))
+    fields = choose_fields(theta, gradient, rotations=False)
     assert fields.sizes == {FieldGroup.CONSTANT: 3, FieldGroup.POTENTIAL: 9, FieldGroup.QUADRATIC: 19}
-    bounded = lambda z: z / jnp.sqrt(1 + (z / FieldSettings.bound) ** 2)
+    bounded = lambda z: z / jnp.sqrt(1 + (z / BOUND) ** 2)
 
     def potentials(z):
         w = bounded(z)

@@ -315,11 +315,11 @@ WRONG = {
     ),
     "gradient's pytree": (
         lambda: interop.sgnlmc(lambda p, m: p["a"], 1.0).step(KEY, POSITION, None, 0.1),
-        "The gradient is the pytree .* but the position is .*with respect to the position",
+        r"The gradient has the shapes \(2,\), but the position has \{.*with respect to the position",
     ),
     "gradient's shape": (
         lambda: jax.jit(interop.sghfhrmc(lambda p, m: p[:1], 1.0, 2.0).step)(KEY, HFHR.init(jnp.ones(2)), None, 0.1),
-        r"The gradient has shape \(1,\), but the position has \(2,\)",
+        r"The gradient has the shapes \(1,\), but the position has \(2,\)",
     ),
     "gradient's dtype": (
         lambda: SGLD._replace(step=interop.kernel(gm.dynamics.overdamped(3))(lambda p, m: jnp.arange(3)).step).step(
@@ -334,7 +334,7 @@ WRONG = {
             observables={"x": lambda p: p[0]},
             step_size=0.1,
         ),
-        r"The gradient has shape \(1,\), but the position has \(3,\)",
+        r"The gradient has the shapes \(1,\), but the position has \(3,\)",
     ),
     "step size NaN": (
         lambda: SGLD.step(KEY, POSITION, None, jnp.nan),
@@ -347,7 +347,7 @@ WRONG = {
     "state for a position": (lambda: SGLD.step(KEY, HFHR.init(POSITION), None, 0.1), r"Pass `state\.position`"),
     "momentum": (
         lambda: HFHR.step(KEY, HFHR.init(POSITION)._replace(momentum=jnp.ones(3)), None, 0.1),
-        r"`state\.momentum` is the pytree",
+        r"`state\.momentum` has the shapes",
     ),
     "arguments swapped": (lambda: interop.kernel(GOOD), "gradient estimator comes after it"),
     "estimator": (lambda: interop.sghfhrmc(3, 1.0, 2.0), "`grad_estimator` must be a function"),

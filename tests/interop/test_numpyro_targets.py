@@ -283,7 +283,7 @@ def test_elements_are_centred_one_by_one_in_both_precisions():
     group = np.concatenate([np.repeat([0, 1], 300), np.arange(2, 8)])
     y = 2.0 * np.array([-1.0, 1.0, 0.5, -0.5, 1.5, -1.5, 0.0, 1.0])[group] + RNG.normal(size=len(group))
     target = gnp.target(hierarchy, group, y, 8, 1.0)
-    centred = target.structure.centred["theta"][0]
+    centred = target.structure.centred["theta"]
     assert np.all(centred[:2] > 0.9)
     assert np.all(centred[2:] < 0.9)
     at = RNG.normal(size=target.dim)
@@ -402,8 +402,8 @@ BAD = {
     "two plates": (two_plates, (COUNTS, COUNTS), {}, r"subsamples 2 plates \('one', 'two'\)"),
     "own randomness": (stochastic, (NUMBERS,), {}, r"random numbers of its own.*sample site"),
     "optimised parameter": (with_param, (NUMBERS,), {}, r"'location' is a `numpyro.param`.*prior"),
-    "too many arguments": (normal, (NUMBERS, 1, 2, 3), {}, r"`normal\(y, rows=None.*cannot be traced.*TypeError"),
-    "unknown argument": (normal, (NUMBERS,), {"colour": 3}, r"cannot be traced.*colour=int.*TypeError"),
+    "too many arguments": (normal, (NUMBERS, 1, 2, 3), {}, r"`normal` cannot be traced.*TypeError.*arguments"),
+    "unknown argument": (normal, (NUMBERS,), {"colour": 3}, r"cannot be traced.*TypeError.*'colour'"),
     "size from data": (size_from_data, (np.array([0, 1, 1]), NUMBERS), {}, r"pass sizes, such as a number of groups"),
     "NaN observed": (
         normal,
@@ -446,11 +446,11 @@ def test_wrong_starts_oracles_and_sites_are_named(logistic):
         "step_size": 0.1,
     }
     assert gm.Plan(**pieces).dim == 2  # no start: the origin
-    with pytest.raises(gm.InvalidInput, match=r"'beta' has unconstrained shape \(2,\): .* nothing.*target.start"):
+    with pytest.raises(gm.InvalidInput, match=r"'beta': \(2,\).*got .*'b': \(2,\).*target.start"):
         gm.Plan(**pieces, start={"b": np.zeros(2)})
-    with pytest.raises(gm.InvalidInput, match=r"'beta': \(2,\).*missing: beta; unknown: b.*target.start"):
+    with pytest.raises(gm.InvalidInput, match=r"'beta': \(2,\).*got .*'b': \(2,\).*target.start"):
         gm.Plan(**{**pieces, "observables": {"one": lambda p: p["b"][0]}}, start={"b": np.zeros(2)})
-    with pytest.raises(gm.InvalidInput, match=r"'beta' has unconstrained shape \(2,\): .* \(1, 2\)"):
+    with pytest.raises(gm.InvalidInput, match=r"'beta': \(2,\).*got .*'beta': \(1, 2\)"):
         gm.Plan(**pieces, start={"beta": np.zeros((1, 2))})
     with pytest.raises(gm.InvalidInput, match="must have 2 numbers"):
         gm.Plan(**pieces, start=np.zeros(5))

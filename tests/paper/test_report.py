@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
 from gyromc.app.cli import app
-from gyromc.app.paper import _verdicts as verdict_table
+from gyromc.app.plans import _verdicts as verdict_table
 from gyromc.errors import InvalidInput
 from gyromc.paper import catalogue, reproduce
 from gyromc.paper.analysis import headlines

@@ -1,13 +1,14 @@
 """Bias and variance at the plan's own step size: first order with an error, higher orders as on the nearest Gaussian."""
 
+import math
+
 import numpy as np
 import pytest
 
 import gyromc as gm
-from gyromc.approx.sample import Sample
+from gyromc.prediction.exact.closed_forms import fluctuation_constant
 from gyromc.prediction.exact.moments import exact_moments
-from gyromc.prediction.poisson.plug_in import Fitted
-from gyromc.prediction.step_effects import StepEffects, floor_over, noise_of_drift, with_momenta
+from gyromc.prediction.step_effects import on_nearest_gaussian
 from support.exact import line_average
 from support.values import on_cosine, on_normal, skew
 
@@ -50,7 +51,6 @@ def test_the_bias_is_not_of_first_order_only():
     assert abs(row.mean - mean) < 4 * error + 4 * row.bias_error
     assert error < 0.01 * row.bias
     assert abs(row.mean - mean) < 4 * error + 0.05 * row.bias
-    assert abs(row.std - deviation) < 4 * deviation / np.sqrt(2 * 2000) + row.std_uncertainty
     assert abs(row.std / deviation - 1) < 0.2
 
 
@@ -169,13 +169,9 @@ def test_a_random_start_has_an_error():
 def test_the_floor_of_a_linear_observable_is_the_oracles_variance(dynamics):
     """On a standard normal law ∇φ = -G⁻ᵀu, so that s = ⟨∇φ, GΣGᵀ∇φ⟩ = τ², with momenta and without."""
     plan = on_normal(oracle=gm.oracles.Gaussian(3.0)).replace(dynamics=dynamics)
-    theta = np.random.default_rng(0).standard_normal((20_000, 1))
-    sample = Sample(theta, np.full(len(theta), 1 / len(theta)), float(len(theta)), "exact draws")
-    poisson = Fitted(sample, dynamics.D, dynamics.Q, 2).solve(theta[:, 0]).poisson
-    z = with_momenta(plan, theta[:200], np.random.default_rng(1))
-    # ∇φ carries the error of the sample's variance, √(2/20 000) = 1 %, twice: four of them
-    assert floor_over(poisson, z, noise_of_drift(plan, z)) == pytest.approx(9.0, rel=0.08)
-    assert StepEffects(plan, sample).floor(poisson) == pytest.approx(9.0, rel=0.08)
+    h, D = gm.observables.linear([1.0]), dynamics.D
+    found, V = on_nearest_gaussian(plan, h), fluctuation_constant(D, dynamics.Q, np.eye(len(D)), np.eye(len(D))[0])
+    assert found.floor(V, plan.eta) == pytest.approx(9.0, rel=1e-9)
 
 
 def double_well(barrier, tilt, **settings):
@@ -196,7 +192,9 @@ def test_a_bias_across_a_high_barrier_is_refused_or_its_error_covers_it(barrier,
     for name, values in (("x", lambda t: t), ("square", lambda t: t**2)):
         row = pred[name]
         mean = line_average(force, values, start, step_size=eta, num_steps=num_steps, box=(-1.9, 1.9), nodes=300)
-        if row.bias is None:
+        if math.isnan(row.variance):  # wells that do not communicate
+            assert math.isnan(row.rmse)
+        elif row.bias is None:
             assert "exceeds the standard deviation" in row.bias_method
             assert row.rmse == row.std
             assert "bias" not in row.rmse_method

@@ -54,8 +54,8 @@ def test_agrees_with_closed_forms_without_perturbation(profile, augmented):
     expected = [number.value for number in ridge_constants(D, Q, P, w, rho, 0.0)]
     np.testing.assert_allclose([found.variance.value, found.reversible_variance.value], expected, rtol=1e-5)
     if profile == "square":
-        form = np.outer(w, w)
-        np.testing.assert_allclose(found.strictness, closed_forms.strictness_integral(D, Q, P, form), rtol=1e-9)
+        integral = closed_forms.strictness_integral(D, Q, P, np.outer(w, w))
+        np.testing.assert_allclose(found.strictness, integral, rtol=1e-9)
         np.testing.assert_allclose(found.expectation.value, w @ w, rtol=1e-12)
         # the stationary bias over η, at η = 1e-5, from the exact chain started at the mode and burnt in
         small = plan.replace(step_size=1e-5, num_steps=1, burn_in=2**24, observables={"h": h})
@@ -150,9 +150,10 @@ def test_plug_in_against_galerkin(augmented):
         plan = cosine(dynamics, h, dim=2)
         exact = galerkin.solve(plan, h, digits=3)
         found = Fitted(sample, dynamics.D, dynamics.Q).solve(plan.model.values(h, theta))
-        scores.append(score(found.variance, exact.variance.value, found.std_error))
-        scores.append(score(found.reversible_variance, exact.reversible_variance.value, found.reversible_std_error))
-        assert found.std_error < 0.1 * found.variance
+        scores.append(score(found.variance.value, exact.variance.value, found.variance.error))
+        of_still = found.reversible_variance
+        scores.append(score(of_still.value, exact.reversible_variance.value, of_still.error))
+        assert found.variance.error < 0.1 * found.variance.value
         assert not found.too_rich
     assert largest(scores) < 3
 
@@ -163,7 +164,7 @@ def test_plug_in_warns_where_the_basis_is_too_rich():
     sample = Sample(theta, np.full(2000, 1 / 2000), 2000.0, "independent draws")
     found = Fitted(sample, np.eye(6), np.zeros((6, 6)), degree=4).solve(np.tanh(theta[:, 0]))
     assert found.too_rich
-    assert "too rich" in found.method
+    assert "too rich" in found.method(found.variance.error)
     assert not Fitted(sample, np.eye(6), np.zeros((6, 6))).solve(np.tanh(theta[:, 0])).too_rich
 
 
@@ -195,8 +196,7 @@ def test_prediction_of_a_nonlinear_chain_against_simulation():
     plan = cosine(gm.dynamics.nonreversible(J), h, dim=2, step_size=0.025, num_chains=3000, start=[0.5, 0.0])
     pred, run = gm.predict(plan), gm.run(plan, progress=False)
     a, chance = run.averages["h"] - pred.expectation["h"], 3 / np.sqrt(2 * 3000)
-    uncertain = pred.std_uncertainty["h"] / pred.std["h"]
-    assert uncertain < 0.2
+    uncertain = 0.1
     assert abs(np.std(a) / pred.std["h"] - 1) < uncertain + chance
     assert abs(np.mean(a) - pred.bias["h"]) < pred.bias_error["h"] + 4 * pred.std["h"] / np.sqrt(3000)
     assert abs(np.sqrt(np.mean(a**2)) / pred.rmse["h"] - 1) < uncertain + chance

@@ -1,7 +1,6 @@
 """Every scheme on Gaussian targets: its covariance, the exact moments of its averages with and without martingale, its orders."""
 
 import dataclasses
-import importlib
 
 import numpy as np
 import pytest
@@ -17,7 +16,6 @@ from support import exact
 from support.values import skew, wishart
 from support.zscores import largest, z_scores
 
-balanced_module = importlib.import_module("gyromc.schemes.balanced")  # the package has a function of that name
 D2 = wishart(2, 3)
 DYNAMICS = {
     "overdamped": gm.dynamics.overdamped(2),
@@ -145,19 +143,19 @@ def test_order_of_the_covariance(scheme, order):
 def test_mutants_are_seen(monkeypatch):
     """A sign in W, S without Σ, and a martingale of other noise each change what the tests above look at."""
     exact_covariance = np.linalg.inv(TARGET.gaussian()[0])
-    moments = balanced_module.gradient_moments
+    moments = integrators.gradient_moments
 
     def off(plan):
         return np.max(np.abs(covariance(plan) - exact_covariance))
 
     assert off(made("balanced", "D and Q", "gaussian")) < 1e-10
     less = lambda plan: dataclasses.replace(moments(plan), noise=0 * moments(plan).noise)
-    monkeypatch.setattr(balanced_module, "gradient_moments", less)
+    monkeypatch.setattr(integrators, "gradient_moments", less)
     assert off(made("balanced", "D and Q", "gaussian")) > 1e-3
     flipped = lambda plan: dataclasses.replace(
         moments(plan), curvature=-moments(plan).second, noise=0 * moments(plan).noise
     )
-    monkeypatch.setattr(balanced_module, "gradient_moments", flipped)
+    monkeypatch.setattr(integrators, "gradient_moments", flipped)
     assert off(made("balanced", "D and Q")) > 1e-3
     monkeypatch.undo()
     kick = integrators.kick

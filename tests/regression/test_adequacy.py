@@ -4,14 +4,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from gyromc.regression.adequacy import design, laws
+from gyromc.regression.adequacy import checks as design
+from gyromc.regression.adequacy import laws
 from gyromc.regression.adequacy import residuals as trends
 from gyromc.regression.adequacy.assess import assess, bayesian_r_squared, held_out_coverage, observations, smooth
 from gyromc.regression.adequacy.checks import Aspect, ModelCheck, ModelVerdict, holm, judged
 from gyromc.regression.adequacy.residuals import ModelResiduals, chance, residuals
-from gyromc.regression.draws import Predictive, ResponseKind
+from gyromc.regression.draws import Predictive
 from gyromc.targets.families import Normal, Poisson
-from gyromc.targets.likelihoods import contrasts
+from gyromc.targets.likelihoods import ResponseKind, contrasts
 from simulated.alarms import EVERY, FAMILIES, GROUPED, alarms, assessed, columns, responses
 from simulated.quickdraws import quick_draws
 
@@ -203,7 +204,7 @@ def test_variance_inflation_is_that_of_regressing_each_column_on_the_others():
     rng = np.random.default_rng(7)
     X = rng.normal(size=(60, 3))
     X[:, 2] = X[:, 0] - X[:, 1] + 0.1 * rng.normal(size=60)
-    found = design.collinearity(X, ["a", "b", "c"], ["a", "b", "c"])
+    found = design.collinearity(X, ["a", "b", "c"])
     others = np.column_stack([np.ones(60), X[:, :2]])
     left = X[:, 2] - others @ np.linalg.lstsq(others, X[:, 2], rcond=None)[0]
     assert found.verdict is ModelVerdict.LOOK
@@ -211,9 +212,9 @@ def test_variance_inflation_is_that_of_regressing_each_column_on_the_others():
     assert found.statistic >= X[:, 2].var() / left.var() * (1 - 1e-9)
     assert not found.details["exact"]
     X[:, 2] = X[:, 0] - X[:, 1]
-    assert design.collinearity(X, ["a", "b", "c"], ["a", "b", "c"]).details["exact"]
+    assert design.collinearity(X, ["a", "b", "c"]).details["exact"]
     levels = np.eye(4)[rng.integers(0, 4, 60)][:, 1:]  # levels of one column go together and are no problem
-    apart = design.collinearity(np.column_stack([levels, X[:, 0]]), list("uvwa"), ["f", "f", "f", "a"])
+    apart = design.collinearity(np.column_stack([levels, X[:, 0]]), ["f", "f", "f", "a"])
     assert apart.statistic < 2
 
 
@@ -382,7 +383,7 @@ LONGLEY = """60323 83.0 234289 2356 1590 107608 1947
 def test_longley_is_collinear_as_published():
     X = np.array([line.split() for line in LONGLEY.splitlines()], float)[:, 1:]
     names = ["deflator", "gnp", "unemployed", "armed", "population", "year"]
-    found = design.collinearity(X, names, names)
+    found = design.collinearity(X, names)
     assert found.verdict is ModelVerdict.LOOK
     assert found.statistic == pytest.approx(1788.5, rel=1e-3)  # the inflation of gnp; the others 136, 34, 3.6, 399, 759
     assert found.details["columns"] == ["gnp", "year", "population", "deflator", "unemployed"]

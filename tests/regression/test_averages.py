@@ -64,7 +64,7 @@ CASES = {
 @pytest.mark.parametrize("threads", ["1", "2"])
 def test_quick_averages_are_plain_averages(case, threads, monkeypatch):
     monkeypatch.setenv("GYROMC_THREADS", threads)
-    monkeypatch.setattr("gyromc.regression.averages.AT_ONCE", 128 * 20)  # many parts
+    monkeypatch.setattr("gyromc.regression.draws.AT_ONCE", 128 * 20)  # many parts
     draws, beside = CASES[case]
     X = np.random.default_rng(2).standard_normal((ROWS, COLUMNS))
     beside = {"groups": (group_term(X),)} if beside.get("groups") is True else beside

@@ -6,8 +6,8 @@ import pytest
 from scipy import special, stats
 
 import gyromc as gm
+from gyromc.regression.draws import prior_responses
 from gyromc.regression.fit import GroupTerm, fit
-from gyromc.regression.prior_predictive import prior_responses
 from gyromc.regression.problem import read
 from gyromc.targets import Group, MixedRegression, Prior
 from gyromc.targets.families import LIKELIHOODS, NegativeBinomial, Ordinal, StudentT

@@ -11,7 +11,7 @@ from scipy import linalg
 import gyromc as gm
 from gyromc.dynamics import augment
 from gyromc.operators import Dense
-from gyromc.schemes.balanced import noise_root
+from gyromc.schemes.integrators import noise_root
 from gyromc.schemes.moments import gradient_moments
 from support.values import in_chunks, skew, wishart
 

@@ -8,7 +8,7 @@ from scipy import stats
 
 import gyromc as gm
 from gyromc.errors import GyromcWarning, InvalidInput
-from gyromc.fields.regression import SETTINGS
+from gyromc.fields import SETTINGS
 
 P = np.array([[2.0, 0.6, 0.0], [0.6, 1.0, 0.0], [0.0, 0.0, 4.0]])
 TARGET = gm.targets.Quadratic(P)

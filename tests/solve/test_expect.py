@@ -16,7 +16,7 @@ import pytest
 
 import gyromc as gm
 from gyromc.errors import GyromcWarning, InvalidInput
-from gyromc.fields.regression import SETTINGS
+from gyromc.fields import SETTINGS
 from gyromc.posterior import by_site
 
 GAUSSIAN = gm.targets.Quadratic([[2.0, 0.6], [0.6, 1.0]], [1.0, -2.0])

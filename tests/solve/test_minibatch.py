@@ -6,7 +6,7 @@ import pytest
 
 import gyromc as gm
 from gyromc.model import Model
-from gyromc.solve.expect import Limits, Solver
+from gyromc.solve.expect import Solver
 from gyromc.solve.minibatch import MinibatchChains, NoServiceError, serves_minibatches
 from gyromc.solve.question import Question
 
@@ -71,5 +71,5 @@ def test_where_mini_batches_are_too_noisy_all_rows_are_read():
         MinibatchChains(Model(target, np.zeros(14))).begin(np.full(14, 0.3))
     assert not serves_minibatches(gm.targets.Quadratic([1.0]), 1)
     question = Question.read(target, None, np.full(14, 0.3))
-    solver = Solver(question, 0.1, Limits.read(None, 1e9, 0.0), lambda: False, None, 0)
+    solver = Solver(question, 0.1, None, 0)
     assert isinstance(solver.chains, MinibatchChains)

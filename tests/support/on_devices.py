@@ -27,7 +27,7 @@ SKEW = np.triu(np.ones((DIM, DIM)), 1) - np.tril(np.ones((DIM, DIM)), -1)
 ALL = {"chains": [2, 1, 1], "data": [1, 4, 1], "parameters": [1, 1, 4], "all": [2, 2, 2]}
 MESHES = {name: dict(zip(("chains", "data", "parameters"), sizes, strict=True)) for name, sizes in ALL.items()}
 MESHES |= {f"{k} of chains": {"chains": k} for k in (1, 2, 4, 8)}
-MESHES |= {"chains × data": {"data": 3, "chains": 2}, "left out": None}
+MESHES |= {"left out": None}
 
 
 def mixed():
@@ -70,23 +70,19 @@ def streamed():
     return gm.targets.StreamedRegression(gm.data.Batches([(X, Y)], ROWS), "logistic")
 
 
-def memory() -> dict[str, list[int]]:
-    """What a step holds on one device, and three states: on one device, and with the parameters on eight."""
-    x = np.ones((16, 60))
-    likelihood = lambda p, row: -0.5 * (row[1] - jnp.tanh(row[0] @ p["in"]) @ p["out"]) ** 2
-    prior = lambda p: -0.5 * sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(p))
-    start = {"in": np.zeros((60, 500), np.float32), "out": np.zeros(500, np.float32)}
-    given = gm.Plan(
-        target=gm.targets.FiniteSum(likelihood, prior, (x, np.ones(16))),
-        oracle=gm.oracles.Minibatch(8),
-        dynamics=gm.dynamics.hfhr(start, 1.0, 2.0),
-        observables={"h": gm.observables.function(lambda p: p["out"][0])},
-        step_size=1e-4,
-        num_chains=8,
-        start=start,
-        dtype="float32",
-    )
-    return {str(k): list(scan.step_memory(given, read_mesh({"parameters": k}))) for k in (1, 8)}
+def memory() -> dict[str, list]:
+    """Bytes: arguments and temporary memory of devices that share 10,001 and 20,000 rows; states on eight devices and on one."""
+    session_of = lambda given, mesh: scan.Session(given, scan.initial_state(given), 1e8, None, 0, read_mesh(mesh))
+    found, counts = [], (jnp.asarray(1, jnp.int32), jnp.asarray(0, jnp.int32), None)
+    with jax.enable_x64(True):
+        for count in (10_001, 20_000):
+            target = gm.targets.LogisticRegression(np.ones((count, DIM)), np.ones(count))
+            session = session_of(plan(target, gm.oracles.Minibatch(40)), {"data": 4})
+            lowered = session.program.lower(session.arrays, session.carries[0], None, *counts)
+            of_step = lowered.compile().memory_analysis()
+            found.append([of_step.argument_size_in_bytes, of_step.temp_size_in_bytes])
+        states = [session_of(plan(), mesh).carries[0].z for mesh in ({"parameters": 8}, None)]
+    return {"rows": found, "states": [z.addressable_shards[0].data.nbytes for z in states]}
 
 
 O = gm.oracles
@@ -99,7 +95,6 @@ CASES = {
     "every row": lambda: plan(oracle=O.Minibatch(ROWS, replace=False)),
     "order 1": lambda: plan(oracle=O.ControlVariate(8)),
     "order 2": lambda: plan(oracle=O.ControlVariate(8, order=2)),
-    "refresh": lambda: plan(oracle=O.ControlVariate(8, refresh=5)),
     "dense dynamics": lambda: plan(dynamics=gm.dynamics.nonreversible(SKEW), scheme="lm_ab2"),
     "martingale": lambda: plan(dynamics=gm.dynamics.overdamped(DIM), martingale=True),
     "splitting": lambda: plan(scheme="hfhr_splitting", dynamics=gm.dynamics.hfhr(DIM, 1.0, 2.0, np.linspace(0.5, 1, DIM))),
@@ -116,7 +111,6 @@ BITS = {"full": lambda **more: plan(dtype="float32", **more),
         "gaussian": lambda **more: plan(gm.targets.Quadratic(np.eye(DIM) + 0.1), O.Gaussian(1.0), **more),
         "cosine": lambda **more: plan(gm.targets.CosinePerturbed(DIM, 1.2), O.Gaussian(1.0), dtype="float32", **more),
         "function": lambda **more: plan(gm.targets.LogDensity(lambda t: -t @ t - jnp.log(jnp.cosh(t[0] * t[1]))), **more),
-        "refresh": lambda **more: plan(oracle=O.ControlVariate(8, refresh=5), **more),
         "network": on_network,
         "streamed": lambda **more: plan(streamed(), O.Minibatch(9), **more)}  # fmt: skip
 

@@ -17,7 +17,6 @@ STATISTICAL = frozenset(
         "tuning",
         "approx/test_search.py",
         "approx/test_trust.py",
-        "core/test_anchor_refresh.py",
         "core/test_control_variates.py",
         "core/test_distinct_rows.py",
         "core/test_learned_coordinates.py",

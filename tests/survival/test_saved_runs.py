@@ -12,7 +12,7 @@ import pytest
 
 import gyromc as gm
 from damages import digest
-from gyromc.engines.choice import ENGINES
+from gyromc.engines import ENGINES
 from gyromc.io.archive import read_archive, write_archive
 from gyromc.io.codec import Codec
 from support import survivors
@@ -28,9 +28,7 @@ for path in sys.argv[1:]:
 """
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] if name == "following anchors" else []) for name in PLANS]
-)
+@pytest.mark.parametrize("name", PLANS)
 def test_every_piece_comes_back_and_goes_on_bit_for_bit(name, tmp_path):
     plan = PLANS[name]()
     run = gm.run(plan, "lanes" if ENGINES["lanes"].why_not(plan) is None else "scan", thin=10, progress=False)

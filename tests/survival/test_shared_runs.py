@@ -139,11 +139,12 @@ def test_a_signal_to_one_of_two(who, number, folder):
     os.kill(pair[who].pid, number)
     sent = time.monotonic()
     pair[1 - who].wait(60)
-    assert time.monotonic() - sent < 10
+    assert time.monotonic() - sent < 40  # JAX notices within 20 seconds
     found = ended(pair)
     if number == signal.SIGKILL:
-        assert (found[who].status, found[1 - who].status) == (-signal.SIGKILL, LOST)
-        assert f"process {1 - who} ends, because process {who} (" in found[1 - who].err
+        assert found[who].status == -signal.SIGKILL
+        assert found[1 - who].status in (LOST, -signal.SIGABRT)  # whether gyromc or JAX notices first
+        assert "another one is lost" in found[1 - who].err or "another task died" in found[1 - who].err
     else:
         assert [process.status for process in found] == [143, 143]
     assert all(process.out == "" for process in found)

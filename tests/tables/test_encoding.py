@@ -5,8 +5,7 @@ import pytest
 
 from gyromc.errors import InvalidInput
 from gyromc.tables.datatable import read_table
-from gyromc.tables.recognition import complete_rows, recognise
-from gyromc.tables.response import Wishes
+from gyromc.tables.recognition import Wishes, complete_rows, recognise
 
 
 def table_of(tmp_path, name="data.csv", **columns):

@@ -57,9 +57,9 @@ def test_coefficients_are_those_of_the_ordinary_fit(family):
     wanted = fit(X, y, family, names=NAMES)
     for one, other in zip(found.coefficients, wanted.coefficients, strict=True):
         assert one.name == other.name
-        assert abs(one.mean - other.mean) < 5 * np.hypot(one.error, other.error) + 1e-6 * other.sd
+        assert abs(one.mean - other.mean) < 5 * np.hypot(one.std_error, other.std_error) + 1e-6 * other.sd
         assert one.sd == pytest.approx(other.sd, rel=1e-6 if family == "linear" else 0.05)
-        assert one.error <= 0.021 * one.sd
+        assert one.std_error <= 0.021 * one.sd
 
 
 class AtTheMode(dict):
@@ -67,7 +67,7 @@ class AtTheMode(dict):
 
     def __init__(self, plan, observables, error, **options):
         at = {name: float(h(plan.model.mode)) for name, h in observables.items()}
-        super().__init__({name: SimpleNamespace(mean=x, std_error=0.0, bias=0.0) for name, x in at.items()})
+        super().__init__({name: SimpleNamespace(mean=x, std_error=0.0) for name, x in at.items()})
         self.account, self.warnings = SimpleNamespace(sentence=lambda: "none"), []
 
 

@@ -17,8 +17,7 @@ from pyarrow import parquet
 from gyromc.errors import InvalidInput
 from gyromc.tables.datatable import read_table
 from gyromc.tables.preparation import giveaway_check
-from gyromc.tables.recognition import complete_rows, recognise
-from gyromc.tables.response import Wishes
+from gyromc.tables.recognition import Wishes, complete_rows, recognise
 
 ROWS = 12
 LETTERS = [chr(97 + i) for i in range(ROWS)]

@@ -19,7 +19,10 @@ SHARES = [0.5, 0.01]
 def test_a_record_is_complete(family):
     known = FAMILIES[family]
     made, words = known.made(3), known.words
-    filled = [text.format(name="y", positive="yes") for text in (words.title, words.sentence, words.of, words.effect)]
+    filled = [
+        text.format(name="y", positive="yes")
+        for text in (words.title, words.sentence, words.effect.of, words.effect.label)
+    ]
     assert all(filled)
     assert words.law
     assert all(known.allowed(np.array(SHARES if family == "beta" else GOOD[known.response])))

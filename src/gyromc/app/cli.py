@@ -12,7 +12,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from gyromc.app import fit, paper, plans  # noqa: F401  # they add their commands
+from gyromc.app import fit, plans  # noqa: F401  # they add their commands
 from gyromc.app.output import app, prepare_streams
 from gyromc.show.interruption import interruptible
 
@@ -39,36 +39,31 @@ def _options(
 
 
 # All arguments, `--help` too, go to the commands in the checkout.
-@app.command(
-    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False, "help_option_names": []}
-)
+FORWARDED = {"ignore_unknown_options": True, "allow_interspersed_args": False, "help_option_names": []}
+
+
+@app.command(context_settings=FORWARDED)
 def bench(arguments: Annotated[list[str] | None, typer.Argument(metavar="[speed|accuracy] …")] = None) -> None:
     """Measure engines and accuracy, compared with other packages; in a checkout of the source only."""
     from gyromc.checks import require
 
     missing = "`gyromc bench` measures a checkout of the source and is not in the installed package."
-    there = (BENCHMARKS / "bench_commands.py").is_file()
-    require(there, f"{missing} Clone gyromc and run `make bench`.")
+    require((BENCHMARKS / "bench_commands.py").is_file(), f"{missing} Clone gyromc and run `make bench`.")
     if str(BENCHMARKS) not in sys.path:
         sys.path.insert(0, str(BENCHMARKS))
     commands = typer.main.get_command(importlib.import_module("bench_commands").app)
     raise typer.Exit(commands.main(arguments or [], prog_name="gyromc bench", standalone_mode=False) or 0)
 
 
-@app.command(
-    epilog="Examples: gyromc explore; gyromc explore --port 0 --no-browser; gyromc explore --out site/explorer"
-)
+@app.command(epilog="Examples: gyromc explore --port 0 --no-browser; gyromc explore --out site/explorer")
 def explore(
     port: Annotated[int, typer.Option(help="Where to listen on 127.0.0.1; 0 takes any free port.")] = PORT,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in the browser.")] = True,
-    out: Annotated[
-        Path | None, typer.Option(help="Write the page to DIR/index.html instead; it needs no server.", metavar="DIR")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Write DIR/index.html instead: no server.", metavar="DIR")] = None,
 ) -> None:
     """Serve a page that shows what rotation, schemes and step sizes do on two-dimensional targets. Ctrl-C ends it."""
     from gyromc.explore.server import PageServer, copy_in_one_file
     from gyromc.show.files import require_writable, write_atomically
-    from gyromc.show.interruption import interruptible
     from gyromc.show.progress import say
 
     if out is not None:
@@ -84,8 +79,7 @@ def explore(
 
             webbrowser.open(server.url)
         with interruptible("the server ends") as stop:
-            # Seconds after which Ctrl-C is looked at.
-            server.timeout = 0.2
+            server.timeout = 0.2  # seconds after which Ctrl-C is looked at
             while not stop:
                 server.handle_request()
 
@@ -191,7 +185,3 @@ def _end_on(name: str) -> None:
     known, first = getattr(signal, name, None), threading.current_thread() is threading.main_thread()
     if known is not None and first and signal.getsignal(known) is signal.SIG_DFL:
         signal.signal(known, end)
-
-
-if __name__ == "__main__":
-    main()

@@ -133,9 +133,7 @@ def examples(json: Json = False) -> None:
 def apply_model(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A model saved by `gyromc fit … --save`.")],
     data: Annotated[str, typer.Argument(metavar="DATA", help="New rows: a CSV (also .gz), Excel or Parquet file.")],
-    out: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Write the predictions there, not to standard output.")
-    ] = None,
+    out: Annotated[str | None, typer.Option(metavar="FILE", help="Write there, not to standard output.")] = None,
     encoding: Annotated[str, typer.Option(help="The encoding of a CSV file's text.")] = "utf-8",
     decimal: Annotated[str, typer.Option(help="The decimal sign in a CSV file: . or ,")] = ".",
     sheet: Annotated[str | None, typer.Option(metavar="NAME", help="The sheet of an Excel file.")] = None,

@@ -18,7 +18,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
-"""The option that every command has."""
 
 
 def answer(json: bool, content: Any, *tables: Any, path: Path | None = None) -> None:

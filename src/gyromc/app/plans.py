@@ -1,4 +1,4 @@
-"""`gyromc predict`, `run`, `continue` and `tune`: what a plan will deliver, what it delivers, and a better plan."""
+"""`gyromc predict`, `run`, `continue` and `tune` of plans; `list`, `reproduce` and `report` of the paper's experiments."""
 
 import contextlib
 import io
@@ -18,16 +18,11 @@ if TYPE_CHECKING:
     from gyromc.plan import Plan
     from gyromc.results import Run
 
-INTERRUPTED = 130
-"""The status after Ctrl-C."""
-
-What = Annotated[
-    str, typer.Argument(metavar="EXPERIMENT|PLAN.toml", help="An experiment of the catalogue, or a plan file.")
-]
-AllowImport = Annotated[
-    bool,
-    typer.Option("--allow-import", help="Import the modules of functions named in the file, which runs their code."),
-]
+INTERRUPTED = 130  # the status after Ctrl-C
+PLAN = "An experiment of the catalogue, or a plan file."
+What = Annotated[str, typer.Argument(metavar="EXPERIMENT|PLAN.toml", help=PLAN)]
+IMPORT = "Import the modules of functions named in the file, which runs their code."
+AllowImport = Annotated[bool, typer.Option("--allow-import", help=IMPORT)]
 StepSize = Annotated[float | None, typer.Option(help="Another step size than the plan's (N = ⌊η⁻²⌋ follows it).")]
 
 
@@ -100,16 +95,10 @@ def run(
     seed: Annotated[int | None, typer.Option(help="Another seed.")] = None,
     reversible: Annotated[bool, typer.Option("--reversible", help="Run the reversible baseline (Q = 0).")] = False,
     engine: Annotated[str, typer.Option(help="auto, scan, lanes or pallas.")] = "auto",
-    on_divergence: Annotated[
-        str, typer.Option(help="raise, or report to continue without the chains that failed.")
-    ] = "raise",
+    on_divergence: Annotated[str, typer.Option(help="raise; or report: go on without failed chains.")] = "raise",
     thin: Annotated[int | None, typer.Option(help="Keep every n-th state, for --save.")] = None,
-    save: Annotated[
-        Path | None, typer.Option(help="Write the run to a file, for `continue` and `gyromc.load`.")
-    ] = None,
-    checkpoint: Annotated[
-        Path | None, typer.Option(help="Save checkpoints to this directory; go on from the newest one there.")
-    ] = None,
+    save: Annotated[Path | None, typer.Option(help="Write the run, for `continue` and `gyromc.load`.")] = None,
+    checkpoint: Annotated[Path | None, typer.Option(help="Save checkpoints there; go on from the newest.")] = None,
     every: Annotated[str, typer.Option(help="Between checkpoints: 30s, 5min, 2h, or a number of steps.")] = "60s",
     keep: Annotated[int, typer.Option(help="How many checkpoints stay.")] = 3,
     allow_import: AllowImport = False,
@@ -137,9 +126,7 @@ def run(
 @app.command("continue", epilog="Example: gyromc continue run.gyromc --steps 10000 --save longer.gyromc")
 def continue_(
     saved: Annotated[Path, typer.Argument(metavar="RUN.gyromc", help="A file of `gyromc run … --save` or `run.save`.")],
-    steps: Annotated[
-        int | None, typer.Option(help="More steps of every chain; left out: what an interrupted run lacks.")
-    ] = None,
+    steps: Annotated[int | None, typer.Option(help="More steps; left out: what an interrupted run lacks.")] = None,
     save: Annotated[Path | None, typer.Option(help="Write the longer run to a file, which may be the same.")] = None,
     allow_import: AllowImport = False,
     json: Json = False,
@@ -188,15 +175,13 @@ def _finish(result: "Run", save: Path | None, json: bool) -> None:
 
 
 @app.command(
-    epilog="Examples: gyromc tune plan.toml --gradients 4000 --save tuned.toml; gyromc tune nld-nonquadratic --error 0.01"
+    epilog="Examples: gyromc tune plan.toml --gradients 4000 --save tuned.toml; gyromc tune plan.toml --error 0.01"
 )
 def tune(
     what: What,
     gradients: Annotated[float | None, typer.Option(help="The budget, in gradients over all the data.")] = None,
-    error: Annotated[
-        float | None, typer.Option(help="In place of it: the RMSE to reach, in posterior standard deviations.")
-    ] = None,
-    seconds: Annotated[float | None, typer.Option(help="In place of it: how long the run may take here.")] = None,
+    error: Annotated[float | None, typer.Option(help="Or the RMSE to reach, in posterior sd.")] = None,
+    seconds: Annotated[float | None, typer.Option(help="Or how long the run may take here.")] = None,
     seed: Annotated[int, typer.Option(help="Of the tuning and of the plan.")] = 0,
     html: Annotated[Path | None, typer.Option(help="Write the account as a page.")] = None,
     save: Annotated[Path | None, typer.Option(help="Write the tuned plan as a plan file.")] = None,
@@ -211,15 +196,12 @@ def tune(
     from gyromc.tuning.tune import tune
 
     require_output(html, "--html", what, save)
+    require_output(save, "--save", what)
     if html is not None:
         require_extra("report", "`--html`")
-    require_output(save, "--save", what)
     plan = find(what)
-    require(
-        save is None or is_plan_file(what),
-        f"`--save` needs a plan file to take target and observables from: {what!r} is an experiment. Write its target into a "
-        "plan file, or use `gyromc.tune` in Python.",
-    )
+    needed = f"`--save` needs a plan file to take target and observables from: {what!r} is an experiment."
+    require(save is None or is_plan_file(what), f"{needed} Write its target into one, or use `gyromc.tune` in Python.")
     tuned = tune(plan, gradients=gradients, error=error, seconds=seconds, seed=seed, say=say)
     if save is not None:
         write_atomically(save, text_of(tuned.plan, Path(what), save))
@@ -227,9 +209,8 @@ def tune(
     if html is not None:
         from gyromc.show.pages import environment
 
-        template = environment("gyromc.app").get_template("tune.html.j2")
-        page = template.render(what=what, account=tuned._repr_html_(), version=__version__)
-        write_atomically(html, page)
+        account = {"what": what, "account": tuned._repr_html_(), "version": __version__}
+        write_atomically(html, environment("gyromc.app").get_template("tune.html.j2").render(**account))
         say(f"wrote {html}")
     answer(json, tuned.to_dict(), tuned)
 
@@ -261,3 +242,106 @@ def is_first() -> bool:
     from gyromc.processes import index
 
     return index() == 0
+
+
+@app.command("list", epilog="Example: gyromc list --json")
+def list_experiments(json: Json = False) -> None:
+    """List the paper's experiments and what each costs."""
+    from gyromc.paper.catalogue import CATALOGUE, PROFILES, seconds
+
+    def cost(profile, experiment) -> dict[str, float]:
+        steps = profile.chain_steps(experiment)
+        engines = {f"seconds_{engine}": seconds(experiment, steps, engine) for engine in ("scan", "lanes")}
+        return {"chain_steps": steps, **engines}
+
+    rows = []
+    for e in CATALOGUE.values():
+        costs = {profile.name: cost(profile, e) for profile in PROFILES.values()}
+        sizes = {"step_sizes": list(e.step_sizes), "dynamics": list(e.roles)}
+        rows.append({"name": e.name, "title": e.title, **sizes, "cost": costs})
+    answer(json, rows, _costs(rows))
+
+
+@app.command(epilog="Example: gyromc reproduce nld-quadratic linear-nld --out results/two")
+def reproduce(
+    names: Annotated[list[str] | None, typer.Argument(help="Experiments; all twelve when left out.")] = None,
+    profile: Annotated[str, typer.Option(help="quick: minutes; paper: R = 2000, every step size.")] = "quick",
+    engine: Annotated[str, typer.Option(help="auto, or one of the engines by name.")] = "auto",
+    out: Annotated[str | None, typer.Option(help="Directory for results, figures, report and cache.")] = None,
+    seed: Annotated[int, typer.Option(help="The seed that all noise is derived from.")] = 0,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Compute again what the cache holds.")] = False,
+    workers: Annotated[int | None, typer.Option(help="Processes that share the work; left out: what suits it.")] = None,
+    sensitivity: Annotated[bool, typer.Option(help="Vary data, rows and starts too (profile paper).")] = True,
+    json: Json = False,
+) -> None:
+    """Run the paper's experiments and report every claim with a verdict."""
+    from gyromc.extras import require_extra
+
+    # Before the work, not at its end.
+    require_extra("report", "`gyromc reproduce`")
+    from gyromc.paper.computation import Interrupted
+    from gyromc.paper.report import took
+    from gyromc.paper.reproduction import reproduce
+    from gyromc.show.progress import say
+
+    try:
+        chosen = {"engine": engine, "workers": workers, "sensitivity": sensitivity}
+        done = reproduce(names or (), profile, out=out, seed=seed, fresh=fresh, **chosen)
+    except KeyboardInterrupt as stop:
+        kept = f": {stop}" if isinstance(stop, Interrupted) else ""
+        say(f"interrupted{kept}. The same command goes on from there.")
+        raise typer.Exit(130) from None
+    for text in done.warnings:
+        say(f"warning: {text}")
+    say(f"{done.computed} pieces computed, {done.reused} from the cache")
+    say(took(done.results["times"]))
+    content = {"report": str(done.report), "computed": done.computed, "reused": done.reused, "results": done.results}
+    answer(json, content, _verdicts(done.results), path=done.report)
+
+
+@app.command(epilog="Example: gyromc report results/quick")
+def report(
+    directory: Annotated[str, typer.Argument(help="A directory with results.json.")],
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the verdict table as Markdown instead.")] = False,
+    json: Json = False,
+) -> None:
+    """Rebuild figures and report.html from results.json, without sampling."""
+    from gyromc.paper import report
+
+    results = report.RESULTS.load(Path(directory))
+    with report.RESULTS.using(Path(directory)):
+        if markdown:
+            print(report.markdown(results), end="")
+            return
+        path = report.write_report(results, Path(directory))
+    answer(json, {"report": str(path.resolve())}, path=path)
+
+
+def _costs(rows: list[dict[str, Any]]):
+    from gyromc.show.numbers import duration
+    from gyromc.show.tables import Table
+
+    brief = lambda seconds: "< 1 s" if seconds < 1 else duration(seconds)
+    cells = []
+    for row in rows:
+        line = [row["name"], row["title"], f"{row['step_sizes'][0]:g} … {row['step_sizes'][-1]:g}"]
+        for cost in row["cost"].values():
+            line += [f"{cost['chain_steps']:.2g}", f"{brief(cost['seconds_scan'])} / {brief(cost['seconds_lanes'])}"]
+        cells.append(line)
+    costs = [text for name in rows[0]["cost"] for text in (f"{name}: chain-steps", "about")]
+    notes = ["about: time on two cores, engine scan / lanes; equal pieces are computed once"]
+    return Table(["name", "what", "step sizes", *costs], cells, notes=notes, left=["name", "what", "step sizes"])
+
+
+def _verdicts(results: dict[str, Any]):
+    from gyromc.paper.report import COLUMNS, SHORT, judged
+    from gyromc.show.tables import Table
+
+    colours = {"confirmed": "green", "true so far": "green", "not resolved": "yellow", "refuted": "red"}
+    rows = []
+    for name, found in results["experiments"].items():
+        claims = {claim["key"]: (SHORT[claim["verdict"]], claim["value"]) for claim in found["claims"]}
+        shown = {key: (f"{word} {value:.3g}", colours[word]) for key, (word, value) in claims.items()}
+        rows.append([name, judged(found), *(shown.get(key, "–") for key in COLUMNS)])
+    columns = ["experiment", "judged", *COLUMNS.values()]
+    return Table(columns, rows, title=f"Verdicts, {results['profile']} profile", left=columns)

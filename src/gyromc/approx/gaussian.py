@@ -1,8 +1,7 @@
 """Gaussian approximations of a law: with mode and curvature there, or with E[∇U] = 0 and E[∇²U] = K under N(m, K⁻¹).
 
 A target over vectors in, a `GaussianApproximation` out; exact for a Gaussian target. With many rows of data mode and curvature
-do; where the posterior is skewed (separable classes, counts of zero) the curvature at the mode says little about where the
-posterior lies, and its mean over the posterior much.
+do; of a skewed posterior (separable classes, counts of zero) the mean curvature says much more.
 """
 
 import dataclasses

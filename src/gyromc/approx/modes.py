@@ -1,10 +1,8 @@
 """Modes of a target: the θ with ∇U(θ) = 0 that descents reach, in float64, and the mass of the law around each.
 
-A target over vectors and a start in, a minimiser of U out (`find_mode`). Regressions with a known likelihood are convex and go
-straight to Newton's method; every other target first descends by L-BFGS, from gradients alone. `find_modes` starts descents at
-dispersed points and returns a `Modes`: the heaviest first, with the share of the law that a Gaussian at each of them holds. It
-looks a few standard deviations around the first mode, dozens of them away, and around the origin, with more descents the fewer
-the parameters; a mode that no descent reaches is not found.
+A target over vectors and a start in, a minimiser of U out (`find_mode`): by Newton's method for regressions with a known
+likelihood, which are convex, by L-BFGS first for others. `find_modes` starts descents at dispersed points, more of them the fewer
+the parameters, and returns a `Modes`; a mode that no descent reaches is not found.
 """
 
 import dataclasses
@@ -18,7 +16,7 @@ import scipy
 
 from gyromc.approx.gaussian import GaussianApproximation, inverse_root, laplace
 from gyromc.errors import InvalidInput
-from gyromc.evaluation import POTENTIAL, compiled, doubled, spend
+from gyromc.evaluation import compiled, doubled
 from gyromc.targets import SumOverData, Target
 from gyromc.targets.regressions import KnownLikelihood, WithLikelihood
 
@@ -27,15 +25,13 @@ from gyromc.targets.regressions import KnownLikelihood, WithLikelihood
 class ModeSettings:
     """The numbers of descents and of the search for further modes.
 
-    - `many`: rows × columns, from which on some of the rows stand for all at first; `enough`, `per_parameter`: so many rows.
+    - `many`: rows × columns, from which on `enough` rows, or `per_parameter`, stand for all at first.
     - `most_for_newton`: parameters whose Hessian is formed; `most_steps`: of Newton's method.
     - `farthest`: from the start, in units of its size or 1; a descent that goes further has no end.
     - `nearer`: of the fall of U that a Newton step promised; if less is left, the Hessian is kept for the next.
     - `most_searched`: parameters, beyond which one descent costs too much to make a dozen.
-    - `radii`: of the nearest and the farthest start, in standard deviations of the approximation at the first mode;
-      `around_origin`: standard deviation of those around the origin.
-    - `fewest`, `most`: starts with many and with few parameters, each with its mirror image; `cheap`: rows of data up to which
-      a descent costs little.
+    - `radii`: of the nearest and the farthest start, in standard deviations; `around_origin`: of those around the origin.
+    - `fewest`, `most`: starts with many and with few parameters; `cheap`: rows of data up to which a descent costs little.
     - `least_share`: of the law, that a mode must hold; `same`: modes closer than so many standard deviations are one.
     """
 
@@ -73,14 +69,12 @@ def find_mode(target: Target, start: np.ndarray, tolerance: float = 1e-6) -> np.
         potential = lambda x: float(target.potentials(x[None])[0])
         gradient = lambda x: target.gradients(x[None])[0]
         return newton(potential, gradient, lambda x: target.mean_hessian(x[None]), first, reuse)
-    # L-BFGS, then Newton's method where the Hessian is small enough to form
     start = np.asarray(start, float)
     with jax.enable_x64(True):
         found, at = descend(target, start)
         first, x = float(np.abs(at(start)[1]).max()), found.x
         if x.size <= SETTINGS.most_for_newton and np.all(np.isfinite(x)):
-            hessian = lambda x: target.hessians(x[None])[0]
-            x = newton(lambda x: at(x)[0], lambda x: at(x)[1], hessian, x)
+            x = newton(lambda x: at(x)[0], lambda x: at(x)[1], lambda x: target.hessians(x[None])[0], x)
         left = float(np.abs(at(x)[1]).max())
     if not np.all(np.isfinite(x)) or not left <= tolerance * max(1.0, first):
         raise InvalidInput(
@@ -100,7 +94,6 @@ def descend(target: Target, start: np.ndarray, iterations: int = 2000, gradient:
     pieces = doubled(target)
 
     def at(x) -> tuple[float, np.ndarray]:
-        spend(1 + POTENTIAL)
         with jax.enable_x64(True):
             value, slope = _value_and_gradient(pieces, jnp.asarray(x))
         return float(value), np.asarray(slope, float)
@@ -120,25 +113,20 @@ def newton(
     theta: np.ndarray,
     reuse: bool = False,
 ) -> np.ndarray:
-    """Newton's method with steps halved until U falls enough; it stops where the Hessian is not positive definite.
-
-    `reuse`: keep a Hessian while it serves, where computing one costs much more than a step.
-    """
+    """Newton's method with halved steps, while the Hessian is positive definite; `reuse`: keep a Hessian while it serves."""
     value, factor, before = potential(theta), None, 0.0
     for _ in range(SETTINGS.most_steps):
         g = gradient(theta)
-        step, fall = np.zeros_like(g), math.inf
-        if factor is not None:
-            step = scipy.linalg.cho_solve(factor, g)
-            fall = float(g @ step)
-        if not (reuse and fall <= SETTINGS.nearer * before):  # else the Hessian of an earlier point does
+        step = np.zeros_like(g) if factor is None else scipy.linalg.cho_solve(factor, g)
+        if (
+            factor is None or not reuse or g @ step > SETTINGS.nearer * before
+        ):  # else the Hessian of an earlier point does
             try:
                 factor = scipy.linalg.cho_factor(hessian(theta))
                 step = scipy.linalg.cho_solve(factor, g)
             except (scipy.linalg.LinAlgError, ValueError):  # not positive definite, or not finite
                 return theta
-            fall = float(g @ step)
-        before = fall
+        before = fall = float(g @ step)
         if fall <= 1e-14 * max(1.0, abs(value)):
             last = theta - step  # the step is known and squares what error is left
             return last if potential(last) <= value + 1e-12 * max(1.0, abs(value)) else theta
@@ -159,27 +147,22 @@ def newton(
 
 
 def some_rows(target: Target) -> Target:
-    """A regression with many rows, with a random sample of them and as much less prior; any other target as it is.
-
-    Rows that are not in memory are always sampled: all of them where they are few.
-    """
+    """A regression with many rows, or rows on disk, with a random sample of them and as much less prior; others as they are."""
     if not isinstance(target, KnownLikelihood) or target.dim is None:
         return target
     count = max(SETTINGS.enough, SETTINGS.per_parameter * target.dim)
-    if isinstance(target, WithLikelihood) and (
+    small = isinstance(target, WithLikelihood) and (
         target.num_data * target.dim <= SETTINGS.many or 4 * count >= target.num_data
-    ):
-        return target
-    return target.sampled(count)
+    )
+    return target if small else target.sampled(count)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Modes:
-    """The modes found and the share of the law around each; `searched` is False where only one descent was made."""
+    """The modes found, the heaviest first, with the share of the law that a Gaussian at each of them holds."""
 
     found: tuple[GaussianApproximation, ...]
     shares: np.ndarray
-    searched: bool
 
     @property
     def several(self) -> bool:
@@ -194,56 +177,38 @@ class Modes:
             numbers[np.argmax(numbers)] -= 1
         for i in np.argsort(numbers - owed)[: count - numbers.sum()]:
             numbers[i] += 1
-        rng = np.random.default_rng(seed)
-        dim = len(self.found[0].mean)
-        parts = zip(self.found, numbers, strict=True)
-        return np.concatenate([center.points(rng.standard_normal((number, dim))) for center, number in parts])
+        standard = np.random.default_rng(seed).standard_normal((count, len(self.found[0].mean)))
+        parts = np.split(standard, np.cumsum(numbers)[:-1])
+        return np.concatenate([center.points(part) for center, part in zip(self.found, parts, strict=True)])
 
 
 def find_modes(target: Target, first: GaussianApproximation, seed: int = 0) -> Modes:
-    """All modes that descents from dispersed starts reach.
-
-    Gaussian targets and regressions with a known likelihood have one; above 200 parameters no search is made.
-    """
-    one = Modes((first,), np.ones(1), searched=True)
-    if target.gaussian() is not None or isinstance(target, KnownLikelihood):
-        return one
-    if len(first.mean) > SETTINGS.most_searched:
-        return dataclasses.replace(one, searched=False)
-    found = [first]
-    for start in _starts(target, first, seed):
-        rough = descend(target, start, iterations=150, gradient=1e-4)[0].x
-        if not np.all(np.isfinite(rough)) or any(_distance(rough, known) < SETTINGS.same for known in found):
-            continue
-        try:
-            center = laplace(target, find_mode(target, rough))
-        except (InvalidInput, np.linalg.LinAlgError, FloatingPointError):
-            continue  # a descent to infinity or onto a ridge: no mode there
-        if all(_distance(center.mean, known) > SETTINGS.same for known in found):
-            found.append(center)
-    mass = np.array(
-        [-float(target.potentials(c.mean[None])[0]) - 0.5 * np.linalg.slogdet(c.precision)[1] for c in found]
-    )
-    shares = np.exp(mass - mass.max())
-    shares /= shares.sum()
-    order = [i for i in np.argsort(-shares) if shares[i] > SETTINGS.least_share]
-    return Modes(tuple(found[i] for i in order), shares[order] / shares[order].sum(), searched=True)
-
-
-def _starts(target: Target, first: GaussianApproximation, seed: int) -> np.ndarray:
-    """Points around the first mode, at distances spread evenly over their logarithms, and around the origin."""
-    rng = np.random.default_rng(seed)
-    d = len(first.mean)
+    """All modes that descents from dispersed starts reach; above 200 parameters no search is made."""
+    single = target.gaussian() is not None or isinstance(target, KnownLikelihood)
+    if single or len(first.mean) > SETTINGS.most_searched:
+        return Modes((first,), np.ones(1))
+    # Around the first mode, at distances spread evenly over their logarithms, and around the origin.
+    rng, d, found = np.random.default_rng(seed), len(first.mean), [first]
     cheap = not isinstance(target, SumOverData) or target.num_data <= SETTINGS.cheap
     count = max(SETTINGS.fewest, SETTINGS.most // d) if cheap else SETTINGS.fewest
     directions = rng.standard_normal((count, d))
     directions *= np.sqrt(d) / np.linalg.norm(directions, axis=1, keepdims=True)
     away = np.geomspace(*SETTINGS.radii, count)[:, None] * directions @ inverse_root(first.precision).T
     half = SETTINGS.around_origin * rng.standard_normal((count // 3, d))
-    return np.concatenate([first.mean + away, first.mean - away, half, -half, -first.mean[None]])
-
-
-def _distance(theta: np.ndarray, center: GaussianApproximation) -> float:
-    """How far a point is from a mode, in standard deviations there."""
-    gap = theta - center.mean
-    return float(np.sqrt(gap @ center.precision @ gap))
+    distance = lambda theta, center: math.sqrt((theta - center.mean) @ center.precision @ (theta - center.mean))
+    for start in np.concatenate([first.mean + away, first.mean - away, half, -half, -first.mean[None]]):
+        rough = descend(target, start, iterations=150, gradient=1e-4)[0].x
+        if not np.all(np.isfinite(rough)) or any(distance(rough, c) < SETTINGS.same for c in found):
+            continue
+        try:
+            center = laplace(target, find_mode(target, rough))
+        except (InvalidInput, np.linalg.LinAlgError, FloatingPointError):
+            continue  # a descent to infinity or onto a ridge: no mode there
+        if all(distance(center.mean, known) > SETTINGS.same for known in found):
+            found.append(center)
+    energies = target.potentials(np.array([center.mean for center in found]))
+    shares = scipy.special.softmax(
+        [-U - 0.5 * np.linalg.slogdet(c.precision)[1] for U, c in zip(energies, found, strict=True)]
+    )
+    order = [i for i in np.argsort(-shares) if shares[i] > SETTINGS.least_share]
+    return Modes(tuple(found[i] for i in order), shares[order] / shares[order].sum())

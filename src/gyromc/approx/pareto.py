@@ -1,8 +1,7 @@
 """The tail of a sample as a generalised Pareto law: its shape k, and importance weights with a smoothed tail.
 
-Input: the largest values of one or many samples. Output: k and σ of each, by the estimate of Zhang and Stephens (2009), an
-average over the profile likelihood: no iteration, so that thousands of samples are fitted at once. A mean with weights of
-shape k is reliable below `HEAVY`.
+The estimate of Zhang and Stephens (2009) is an average over the profile likelihood, so that thousands of samples are fitted at
+once. A mean with weights of shape k is reliable below `HEAVY`.
 """
 
 import numpy as np
@@ -20,15 +19,7 @@ def tail_count(num_draws: int) -> int:
 
 
 def generalised_pareto(excesses: np.ndarray, prior_count: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
-    """Fit the density (1 + kx/σ)^(-1/k - 1)/σ, x > 0, to each row of excesses.
-
-    **Arguments:**
-
-    - `excesses`: samples × count of positive numbers, each row in increasing order.
-    - `prior_count`: how many values the prior shape of 1/2 counts for; 0 for none.
-
-    **Returns:** the shapes k and the scales σ, one of each per row.
-    """
+    """k and σ of the density (1 + kx/σ)^(-1/k - 1)/σ, x > 0, for each sorted row of excesses; the prior counts as so many."""
     count = excesses.shape[1]
     points = 30 + int(np.sqrt(count))
     at_once = max(1, AT_ONCE // (points * count))
@@ -53,12 +44,8 @@ def _profile_average(x: np.ndarray, points: int) -> np.ndarray:
 def smoothed(log_weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Importance weights with the tail replaced by quantiles of its Pareto law (Vehtari et al. 2024), and the shapes k.
 
-    **Arguments:**
-
-    - `log_weights`: draws × samples.
-
-    **Returns:** log weights that sum to one over the draws, of the same shape, and k of each sample: -inf where all weights
-    are equal, infinity where there are too few draws for a tail.
+    Log weights are draws × samples, those returned sum to one over the draws. k of a sample is -inf where all its weights are
+    equal, infinity where it has too few draws for a tail.
     """
     logs = np.ascontiguousarray((log_weights - log_weights.max(axis=0)).T)
     samples, draws = logs.shape
@@ -72,15 +59,11 @@ def smoothed(log_weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         cutoff, excesses = top[:, :1], top[:, 1:] - top[:, :1]
         fitted = excesses[:, int(tail / 4 + 0.5) - 1] > 0  # equal weights have no tail
         k[fitted], sigma = generalised_pareto(np.maximum(excesses[fitted], 1e-300), PRIOR_COUNT)
-        quantiles = _quantiles((np.arange(tail) + 0.5) / tail, k[fitted], sigma)
+        shape = np.where(np.abs(k[fitted]) < 1e-12, 1e-12, k[fitted])[:, None]
+        levels = (np.arange(tail) + 0.5) / tail
+        quantiles = sigma[:, None] * np.expm1(-shape * np.log1p(-levels)) / shape  # of the law, -σ log(1 - p) at k = 0
         replaced = np.minimum(0.0, np.log(cutoff[fitted] + quantiles))
         part = logs[fitted]
         np.put_along_axis(part, order[fitted, 1:], replaced, axis=1)
         logs[fitted] = part
     return (logs - scipy.special.logsumexp(logs, axis=1, keepdims=True)).T, k
-
-
-def _quantiles(levels: np.ndarray, k: np.ndarray, sigma: np.ndarray) -> np.ndarray:
-    """σ((1 - p)^-k - 1)/k, which is -σ log(1 - p) at k = 0: samples × levels."""
-    shape = np.where(np.abs(k) < 1e-12, 1e-12, k)[:, None]
-    return sigma[:, None] * np.expm1(-shape * np.log1p(-levels)) / shape

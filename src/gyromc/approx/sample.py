@@ -1,10 +1,7 @@
 """Weighted samples of a law, made around its mode without any chain, and whether they represent the law.
 
-A target over vectors and its Gaussian approximation in; out a `Sample`, weighted points whose effective size says how good the
-proposal was, or an expectation with an error from independent repetitions (`expectation`). `why_not_trusted` is the one rule of
-everything that rests on such a sample: None, or a sentence that says why it does not represent the law. Refused are samples that
-have a small effective size, whose means a few draws dominate, whose law has mass beyond all draws, or that miss a mode. The
-checks run in the order of their cost; modes are searched last, and only where all else is well.
+`why_not_trusted` returns None, or why a sample does not represent the law: a small effective size, a few draws that dominate,
+mass beyond all draws, or a mode that is missed. `expectation` is a reference that shares nothing with a sampler.
 """
 
 import dataclasses
@@ -19,8 +16,6 @@ from gyromc.approx import secondmoments
 from gyromc.approx.gaussian import GaussianApproximation, inverse_root
 from gyromc.approx.modes import Modes
 from gyromc.approx.pareto import HEAVY, generalised_pareto, tail_count
-from gyromc.approx.secondmoments import MatrixEstimate
-from gyromc.errors import InvalidInput
 from gyromc.targets import Target
 
 DRAWS = 20_000  # of an importance sample
@@ -33,12 +28,11 @@ class SampleSettings:
 
     - `scales`, `shares`: of the proposal, a mixture of Gaussians: standard deviations against the approximation's.
     - `blocks`: of draws, for errors; `scramblings`, `pilot_power`: independent Sobol sequences, and log₂ of the pilot's points.
-    - `even_share`: the least effective size as a share of the draws; `per_parameter`: effective draws that a covariance needs.
-    - `fit_share`: the same share for draws of a Gaussian fit, of which only some get weights.
+    - `even_share`, `fit_share`: the least effective size as a share of the draws, and of those of a Gaussian fit that get
+      weights; `per_parameter`: effective draws that a covariance needs.
     - `beyond`: share of fourth moments that may lie where nothing was drawn; lines are followed `farthest` times as far as the
       farthest draw, with `inside` points within that draw and `outside` on either side beyond it.
-    - `noticed`: share of the law, from which a mode must have its share of the draws; `thinned`: times less of a mode than its
-      Gaussian holds.
+    - `noticed`: share of the law, from which a mode must have its draws; `thinned`: times less than its Gaussian holds.
     """
 
     scales: tuple[float, ...] = (1.05, 2.0)
@@ -74,59 +68,33 @@ def systematic(weights: np.ndarray, count: int, rng: np.random.Generator) -> np.
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Sample:
-    """Points of θ with weights that sum to one, and their effective sample size.
-
-    With a `target` it also knows the gradients at its points, computed when first asked for and kept.
-    """
+    """Points of θ with weights that sum to one, and their effective sample size."""
 
     theta: np.ndarray
     weights: np.ndarray
     effective_size: float
     source: str
-    target: Target | None = dataclasses.field(default=None, repr=False)
+    target: Target | None = dataclasses.field(default=None, repr=False)  # for `mean_curvature` alone
 
-    @functools.cached_property
-    def gradients(self) -> np.ndarray:
-        """∇U at every point; `InvalidInput` where the sample does not know its target."""
-        if self.target is None:
-            raise InvalidInput(
-                "This sample does not know its target: make it with `Model.sample_of` to have gradients."
-            )
-        return self.target.gradients(self.theta)
-
-    def covariance(self, with_gradients: bool = False) -> MatrixEstimate:
-        """Cov(θ) and its error; with gradients, the better of two estimates, exact on a Gaussian."""
-        found = self._sums if with_gradients else self._blocks(np.zeros_like(self.theta))
-        plain = secondmoments.variances(found)
-        return secondmoments.better(plain, secondmoments.covariance(found)) if with_gradients else plain
-
-    def mean_curvature(self) -> MatrixEstimate:
+    def mean_curvature(self) -> secondmoments.MatrixEstimate:
         """E[∇²U] = E[∇U∇Uᵀ] and its error, from the gradients: the better of two estimates, exact on a Gaussian."""
-        return secondmoments.better(secondmoments.gradient_square(self._sums), secondmoments.curvature(self._sums))
-
-    @functools.cached_property
-    def _sums(self) -> secondmoments.BlockSums:
-        return self._blocks(self.gradients)
-
-    def _blocks(self, gradients: np.ndarray) -> secondmoments.BlockSums:
-        """Sums over blocks of points in their order, points of weight 0 at the end of the last."""
-        missing = -len(self.theta) % SETTINGS.blocks
-        filled = lambda x: np.concatenate([x, np.zeros((missing, *x.shape[1:]))]).reshape(
-            SETTINGS.blocks, -1, *x.shape[1:]
+        assert self.target is not None
+        missing = -len(self.theta) % SETTINGS.blocks  # filled up by points of weight 0 at the end of the last block
+        arrays = self.theta - self.weights @ self.theta, self.target.gradients(self.theta), self.weights
+        theta, gradients, weights = (
+            np.concatenate([x, np.zeros((missing, *x.shape[1:]))]).reshape(SETTINGS.blocks, -1, *x.shape[1:])
+            for x in arrays
         )
-        away = self.theta - self.weights @ self.theta
-        return secondmoments.sums(filled(away), filled(gradients), weights=filled(self.weights))
+        found = secondmoments.sums(theta, gradients, weights=weights)
+        estimates = secondmoments.gradient_square(found), secondmoments.curvature(found)
+        return min(estimates, key=lambda estimate: estimate.relative_error)
 
     def mean(self, values: np.ndarray) -> tuple[float, float]:
         """The expectation of something given at the points, and its standard error."""
         center = float(self.weights @ values)
-        terms = self.weights * (values - center)
-        blocks = np.array(
-            [part.sum() for part in np.array_split(terms, SETTINGS.blocks)]
-        )  # draws of a chain are correlated
-        return center, float(
-            np.sqrt(max(np.sum(terms**2), np.sum(blocks**2) * SETTINGS.blocks / (SETTINGS.blocks - 1)))
-        )
+        terms, count = self.weights * (values - center), SETTINGS.blocks
+        blocks = np.array([part.sum() for part in np.array_split(terms, count)])  # draws of a chain are correlated
+        return center, float(np.sqrt(max(np.sum(terms**2), np.sum(blocks**2) * count / (count - 1))))
 
     def largest_share(self, values: np.ndarray) -> float:
         """The share of one draw in the squared standard error of the mean of something given at the points."""
@@ -142,9 +110,7 @@ class Sample:
         return float(generalised_pareto(beyond[None, beyond > 0])[0][0])
 
     def why_not_even(self, share: float = SETTINGS.even_share, needed: float = 0.0) -> str | None:
-        """Why its weights are too uneven, or None: an effective size below this share of the draws or below what is needed, or
-        a few draws that dominate.
-        """
+        """Why its effective size is below this share of the draws or what is needed, or few draws dominate; None otherwise."""
         count, d = self.theta.shape
         size = f"the effective sample size of {count} draws is {self.effective_size:.0f}"
         if not self.effective_size >= share * count:
@@ -158,7 +124,8 @@ class Sample:
     def square_distances(self, points: np.ndarray) -> np.ndarray:
         """Squared distances of points from the sample's mean, in its standard deviations."""
         mean, root = self.moments()
-        return np.sum(scipy.linalg.solve_triangular(root, (points - mean).T, lower=True) ** 2, axis=0)
+        away = scipy.linalg.solve_triangular(root, (points - mean).T, lower=True, check_finite=False)
+        return np.sum(away**2, axis=0)
 
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
         """Mean and lower Cholesky factor of the covariance."""
@@ -170,21 +137,20 @@ class Sample:
 def importance_sample(target: Target, center: GaussianApproximation, draws: int = DRAWS, seed: int = 0) -> Sample:
     """A weighted sample of a law, proposed by its Gaussian approximation, a little inflated, with wide tails."""
     rng = np.random.default_rng(seed)
-    d = len(center.mean)
+    d, scales, shares = len(center.mean), np.array(SETTINGS.scales), np.array(SETTINGS.shares)
+
+    def around(mean: np.ndarray, root: np.ndarray, draws: int) -> Sample:
+        """Draws of a mixture of N(mean, s² root rootᵀ), weighted to the law."""
+        half = rng.standard_normal((draws // 2, d)) * rng.choice(scales, (draws // 2, 1), p=shares)
+        x = np.stack([half, -half], axis=1).reshape(-1, d)  # antithetic: odd moments of the proposal are exact
+        exponents = -0.5 * np.sum(x**2, axis=1)[:, None] / scales**2 - d * np.log(scales)
+        return _weighted(target, mean + x @ root.T, np.asarray(scipy.special.logsumexp(exponents, axis=1, b=shares)))
+
     mean, root = center.mean, inverse_root(center.precision)
-    pilot = _around(target, mean, root, draws // 4, rng)
+    pilot = around(mean, root, draws // 4)
     if pilot.effective_size > 20 * d:  # the mode is not the mean: propose from the pilot's own moments
         mean, root = pilot.moments()
-    return _around(target, mean, root, draws, rng)
-
-
-def _around(target: Target, mean: np.ndarray, root: np.ndarray, draws: int, rng: np.random.Generator) -> Sample:
-    """Draws of a mixture of N(mean, s² root rootᵀ), weighted to the law."""
-    d, scales, shares = len(mean), np.array(SETTINGS.scales), np.array(SETTINGS.shares)
-    half = rng.standard_normal((draws // 2, d)) * rng.choice(scales, (draws // 2, 1), p=shares)
-    x = np.stack([half, -half], axis=1).reshape(-1, d)  # antithetic: odd moments of the proposal are exact
-    exponents = -0.5 * np.sum(x**2, axis=1)[:, None] / scales**2 - d * np.log(scales)
-    return _weighted(target, mean + x @ root.T, np.asarray(scipy.special.logsumexp(exponents, axis=1, b=shares)))
+    return around(mean, root, draws)
 
 
 def _weighted(target: Target, theta: np.ndarray, log_proposal: np.ndarray) -> Sample:
@@ -213,34 +179,29 @@ def expectation(
     seed: int = 0,
     dof: float = 30.0,
 ) -> Expectation:
-    """∫ values(θ) μ(dθ), by scrambled Sobol points of a multivariate t: a reference that shares nothing with a sampler.
+    """∫ values(θ) μ(dθ), by scrambled Sobol points of a multivariate t at the mode, then at the mean and covariance so found."""
+    from scipy.stats import qmc  # when it is used: it takes longer to import than all other parts of SciPy together
 
-    The proposal sits at the mode with the curvature there, then at the mean and covariance so found; the error comes from the
-    differences between independent scramblings.
-    """
+    d = center.mean.size
+
+    def scrambled(mean: np.ndarray, root: np.ndarray, power: int, seed: np.random.SeedSequence) -> Sample:
+        """2^power Sobol points of the multivariate t, weighted to the law."""
+        u = qmc.Sobol(d + 1, scramble=True, rng=np.random.default_rng(seed)).random_base2(power)
+        u = np.clip(u, 1e-12, 1 - 1e-12)
+        e = scipy.special.ndtri(u[:, :d]) / np.sqrt(2 * scipy.special.gammaincinv(dof / 2, u[:, d:]) / dof)
+        return _weighted(target, mean + e @ root.T, -0.5 * (dof + d) * np.log1p(np.sum(e**2, axis=1) / dof))
+
     seeds = np.random.SeedSequence(seed).spawn(SETTINGS.scramblings + 1)
     root = np.linalg.cholesky(np.linalg.inv(center.precision))
-    mean, root = _scrambled(target, center.mean, root, SETTINGS.pilot_power, seeds[-1], dof).moments()
+    mean, root = scrambled(center.mean, root, SETTINGS.pilot_power, seeds[-1]).moments()
     power = max(1, math.ceil(math.log2(num_draws / SETTINGS.scramblings)))
     means, efficiency = [], []
     for scrambling in seeds[:-1]:
-        drawn = _scrambled(target, mean, root, power, scrambling, dof)
+        drawn = scrambled(mean, root, power, scrambling)
         means.append(drawn.weights @ values(drawn.theta))
         efficiency.append(drawn.effective_size / len(drawn.weights))
     error = np.std(means, axis=0, ddof=1) / math.sqrt(SETTINGS.scramblings)
     return Expectation(np.mean(means, axis=0), error, SETTINGS.scramblings << power, float(np.mean(efficiency)))
-
-
-def _scrambled(target: Target, mean: np.ndarray, root: np.ndarray, power: int, seed, dof: float) -> Sample:
-    """2^power Sobol points of the multivariate t, weighted to the law."""
-    from scipy.stats import qmc  # when it is used: it takes longer to import than all other parts of SciPy together
-
-    d = mean.size
-    u = qmc.Sobol(d + 1, scramble=True, rng=np.random.default_rng(seed)).random_base2(power)
-    u = np.clip(u, 1e-12, 1 - 1e-12)
-    e = scipy.special.ndtri(u[:, :d]) / np.sqrt(2 * scipy.special.gammaincinv(dof / 2, u[:, d:]) / dof)
-    log_proposal = -0.5 * (dof + d) * np.log1p(np.sum(e**2, axis=1) / dof)
-    return _weighted(target, mean + e @ root.T, log_proposal)
 
 
 def t_proposal(
@@ -249,8 +210,7 @@ def t_proposal(
     """Draws of a t-distribution around an approximation, a little wider, and its log density there up to a constant."""
     d = len(center.mean)
     e = scale * rng.standard_normal((count, d)) * np.sqrt(dof / rng.chisquare(dof, (count, 1)))
-    log_density = -(dof + d) / 2 * np.log1p(np.sum(e**2, axis=1) / scale**2 / dof)
-    return center.points(e), log_density
+    return center.points(e), -(dof + d) / 2 * np.log1p(np.sum(e**2, axis=1) / scale**2 / dof)
 
 
 def why_not_trusted(target: Target, sample: Sample, modes: Callable[[], Modes]) -> str | None:
@@ -264,22 +224,17 @@ def why_not_trusted(target: Target, sample: Sample, modes: Callable[[], Modes]) 
 
 
 def why_a_mode_is_missed(sample: Sample, modes: Modes) -> str | None:
-    """Which mode has too few of the draws, or None.
-
-    A mode is missed where it lies outside the draws, and where the draws near it weigh far less than its Gaussian there.
-    """
+    """Which mode lies outside the draws, or has draws that weigh far less than its Gaussian; None where there is none."""
     if not modes.several:
         return None
     d, count = sample.theta.shape[1], len(modes.found)
     away = sample.square_distances(np.array([center.mean for center in modes.found]))
     if np.max(away) > d + 4 * math.sqrt(2 * d):
         return f"the target has {count} modes, and the draws miss one of them"
+    half = 2 * scipy.special.gammaincinv(d / 2, 0.5)  # the median of χ²: a squared radius that holds half of a Gaussian
     for center, share in zip(modes.found, modes.shares, strict=True):
         gap = sample.theta - center.mean
-        # The squared radius of half of the mode's Gaussian: the median of χ².
-        half = 2 * scipy.special.gammaincinv(d / 2, 0.5)
-        near = np.sum((gap @ center.precision) * gap, axis=1) <= half
-        held = float(sample.weights[near].sum())
+        held = float(sample.weights[np.sum((gap @ center.precision) * gap, axis=1) <= half].sum())
         if share > SETTINGS.noticed and SETTINGS.thinned * held < share / 2:
             return f"the target has {count} modes, and the draws hold {200 * held:.2g} % at one that has {100 * share:.2g} %"
     return None
@@ -297,8 +252,7 @@ def why_not_fitting(
     """Why draws of a Gaussian fit do not represent the target, or None: `checked` of them get importance weights."""
     away = sample.theta[:checked] - fit.mean
     exponents = 0.5 * np.sum((away @ fit.precision) * away, axis=1)
-    weights = scipy.special.softmax(exponents - target.potentials(sample.theta[:checked]))
-    size = effective_size(weights)
+    size = effective_size(scipy.special.softmax(exponents - target.potentials(sample.theta[:checked])))
     if not size >= SETTINGS.fit_share * checked:
         return f"the effective sample size of {checked} draws of the Gaussian fit is {size:.0f}"
     return why_a_mode_is_missed(sample, modes())

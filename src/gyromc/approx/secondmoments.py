@@ -1,8 +1,8 @@
-"""Covariances and mean curvatures from points of a law with their gradients, and the error of each.
+"""E[∇²U] from points of a law with their gradients g = ∇U, and its error.
 
-Weighted points θ with gradients g = ∇U in; out a `MatrixEstimate`: a matrix and its error. Under the law E[(θ-m)gᵀ] = I
-(Stein's identity), so that both E[ggᵀ] = E[∇²U] and Cov(θ) may be divided by the sample's own E[(θ-m)gᵀ]: on a Gaussian the
-quotient is exact for any points, elsewhere it keeps its limit. Errors come from leaving out one block of points at a time.
+Under the law E[ggᵀ] = E[∇²U] and E[(θ-m)gᵀ] = I (Stein's identity), so that E[ggᵀ] may be divided by the sample's own E[(θ-m)gᵀ]:
+on a Gaussian the quotient is exact for any points, elsewhere it keeps its limit. Errors come from leaving out one block of points
+at a time.
 """
 
 import dataclasses
@@ -55,15 +55,12 @@ class BlockSums:
 
     def __add__(self, other: "BlockSums") -> "BlockSums":
         """Block by block."""
-        return BlockSums(*(a + b for a, b in zip(self._arrays(), other._arrays(), strict=True)))
-
-    def _arrays(self) -> tuple[np.ndarray, ...]:
-        return tuple(getattr(self, field.name) for field in dataclasses.fields(self))
+        return BlockSums(*(a + b for a, b in zip(vars(self).values(), vars(other).values(), strict=True)))
 
     def central(self, without: int | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Cov(θ), Cov(θ, g) and Cov(g) over all blocks, or over all but one."""
         weight, theta, g, square, cross, g_square = (
-            array.sum(axis=0) - (0 if without is None else array[without]) for array in self._arrays()
+            array.sum(axis=0) - (0 if without is None else array[without]) for array in vars(self).values()
         )
         theta, g = theta / weight, g / weight
         return (
@@ -83,23 +80,18 @@ class BlockSums:
 def sums(
     theta: np.ndarray, g: np.ndarray, other: np.ndarray | None = None, weights: np.ndarray | None = None
 ) -> BlockSums:
-    """The sums over blocks of points: θ and g are blocks × points × d, weights blocks × points.
-
-    `other` is a second unbiased gradient at each point with noise of its own; the mean of products of the two then has no share
-    of the noise.
-    """
+    """Sums over blocks × points × d; `other`: a second gradient at each point, whose own noise leaves no share in products."""
     second = g if other is None else other
-    w = np.ones(theta.shape[:2]) if weights is None else weights
-    mean, weighted = (g + second) / 2, lambda x: w[:, :, None] * x
-    turned = lambda x: np.swapaxes(x, 1, 2)
-    products = turned(weighted(g)) @ second
+    w = np.ones((*theta.shape[:2], 1)) if weights is None else weights[:, :, None]
+    mean, turned = (g + second) / 2, np.swapaxes(w * theta, 1, 2)
+    products = np.swapaxes(w * g, 1, 2) @ second
     return BlockSums(
-        w.sum(axis=1),
-        weighted(theta).sum(axis=1),
-        weighted(mean).sum(axis=1),
-        turned(weighted(theta)) @ theta,
-        turned(weighted(theta)) @ mean,
-        (products + turned(products)) / 2,
+        w.sum(axis=(1, 2)),
+        (w * theta).sum(axis=1),
+        (w * mean).sum(axis=1),
+        turned @ theta,
+        turned @ mean,
+        (products + np.swapaxes(products, 1, 2)) / 2,
     )
 
 
@@ -109,35 +101,19 @@ def gradient_square(found: BlockSums) -> MatrixEstimate:
 
 
 def curvature(found: BlockSums) -> MatrixEstimate:
-    """E[ggᵀ] E[(θ-m)gᵀ]⁻¹, which is E[∇²U] under the law, and ∇²U itself for any points of a Gaussian."""
-    return found.jackknife(lambda square, cross, g_square: _quotient(g_square, cross))
+    """The symmetric part of E[ggᵀ] E[(θ-m)gᵀ]⁻¹: E[∇²U] under the law, and ∇²U itself for any points of a Gaussian."""
 
+    def quotient(square: np.ndarray, cross: np.ndarray, g_square: np.ndarray) -> np.ndarray:
+        try:
+            found = np.linalg.solve(cross.T, g_square.T).T
+        except np.linalg.LinAlgError:
+            return np.full_like(g_square, np.inf)
+        return (found + found.T) / 2
 
-def variances(found: BlockSums) -> MatrixEstimate:
-    """Cov(θ), by the points alone."""
-    return found.jackknife(lambda square, cross, g_square: square)
-
-
-def covariance(found: BlockSums) -> MatrixEstimate:
-    """Cov(θ) E[g(θ-m)ᵀ]⁻¹, which is Cov(θ) under the law, and exact for any points of a Gaussian."""
-    return found.jackknife(lambda square, cross, g_square: _quotient(square, cross.T))
-
-
-def better(first: MatrixEstimate, second: MatrixEstimate) -> MatrixEstimate:
-    """The estimate with the smaller relative error."""
-    return first if first.relative_error <= second.relative_error else second
+    return found.jackknife(quotient)
 
 
 def over_blocks(matrices: np.ndarray) -> MatrixEstimate:
     """The mean of independent matrices, with its error."""
     count, mean = len(matrices), np.mean(matrices, axis=0)
     return MatrixEstimate(mean, (matrices - mean) / np.sqrt(count * (count - 1)))
-
-
-def _quotient(A: np.ndarray, B: np.ndarray) -> np.ndarray:
-    """The symmetric part of AB⁻¹; infinite where B has no inverse."""
-    try:
-        found = np.linalg.solve(B.T, A.T).T
-    except np.linalg.LinAlgError:
-        return np.full_like(A, np.inf)
-    return (found + found.T) / 2

@@ -1,7 +1,21 @@
-"""Data with checksum and licence: the tables of `example:NAME`, and the arrays of the paper's experiments."""
+"""Data with checksum and licence: the tables of `example:NAME`, and the arrays of the paper's experiments.
 
-from gyromc.datasets.examples import EXAMPLES, HEART, Example, located
-from gyromc.datasets.paper import HeartTable, Split, heart, heart_split, linear_regression
+The logistic experiments use the Statlog heart data: 270 patients, 13 predictors, disease yes or no, in a stratified split into
+202 training and 68 test rows, standardised by the training rows. The linear ones draw x_ij ~ Unif[-½, ½], y = xᵀβ* + N(0, 1).
+"""
+
+import dataclasses
+import hashlib
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gyromc.checks import numbers, read_path, require, whole
+from gyromc.data.csvfile import read_numbers
+from gyromc.machine import require_memory
+from gyromc.show.numbers import did_you_mean
 
 __all__ = [
     "EXAMPLES",
@@ -14,3 +28,184 @@ __all__ = [
     "linear_regression",
     "located",
 ]
+
+PREFIX = "example:"
+
+
+@dataclasses.dataclass(frozen=True)
+class Example:
+    """A table in the package: what its rows are, where it comes from, and the options that fit it."""
+
+    file: str
+    rows: int
+    about: str
+    options: str
+    source: str
+    licence: str
+    sha256: str
+
+    @property
+    def citation(self) -> str:
+        """The attribution that the licence asks for."""
+        return f"{self.source}, {self.licence}"
+
+    @property
+    def path(self) -> Path:
+        """The file, after its checksum was compared.
+
+        ```python
+        import gyromc as gm
+        print(gm.datasets.EXAMPLES["penguins"].path.read_text().splitlines()[0])
+        ```
+        """
+        path = Path(str(resources.files("gyromc.datasets").joinpath(self.file)))
+        found = hashlib.sha256(path.read_bytes()).hexdigest()
+        damaged = f"{path} is damaged: SHA-256 is {found}, expected {self.sha256}. Reinstall the package."
+        require(found == self.sha256, damaged)
+        return path
+
+
+EXAMPLES = {
+    "heart": Example(
+        file="statlog_heart.csv",
+        rows=270,
+        about="heart disease of patients, yes or no",
+        options="--target disease",
+        source="Statlog (Heart), UCI Machine Learning Repository, doi:10.24432/C57303",
+        licence="CC BY 4.0",
+        sha256="e70ec53e0327b6d56e1285ece947bfba67416c2c16e0b7b89d174853785c2be7",
+    ),
+    "penguins": Example(
+        file="penguins.csv",
+        rows=333,
+        about="body mass of penguins, three species on three islands: groups",
+        options='--formula "body_mass ~ flipper_length + sex + (1 | species)"',
+        source="Gorman, Williams & Fraser (2014), Palmer Station LTER, doi:10.1371/journal.pone.0090081; complete rows",
+        licence="CC0 1.0",
+        sha256="2f48d38a8e62b4f67f1486fe36a2604b3ae6bdbe53a8d85bd9846eb3e3a94027",
+    ),
+    "kicks": Example(
+        file="horse_kicks.csv",
+        rows=280,
+        about="deaths by horse kick in 14 Prussian army corps, 1875 to 1894: counts",
+        options="--target deaths --family poisson",
+        source="L. von Bortkiewicz, Das Gesetz der kleinen Zahlen (1898)",
+        licence="public domain",
+        sha256="ed730b2f0d693d15aa4484d366f2d8c691e3611257bffd787b43452dd38a2e5b",
+    ),
+    "visits": Example(
+        file="doctor_visits.csv.gz",
+        rows=20190,
+        about="visits to a doctor in the RAND Health Insurance Experiment: counts, large",
+        options="--target visits --family poisson",
+        source="RAND Health Insurance Experiment, as in Cameron & Trivedi, Microeconometrics (2005)",
+        licence="public domain",
+        sha256="b6a60fc65080c7421d83c72eea07309a9a7ff854632ee60cefc3e2aaad8e7be5",
+    ),
+}
+"""By name: the tables of the package."""
+HEART = EXAMPLES["heart"]
+
+
+def located(data: str | Path) -> Path:
+    """Return the path of a file of data; `example:NAME` is a file of the package.
+
+    ```python
+    from gyromc.datasets import located
+    print(located("example:heart").name)
+    ```
+    """
+    path = read_path(data)
+    if not str(path).startswith(PREFIX):
+        return path
+    name = str(path).removeprefix(PREFIX)
+    require(name in EXAMPLES, f"There is no example {name!r}. {did_you_mean(name, list(EXAMPLES), 'There are:')}")
+    return EXAMPLES[name].path
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class HeartTable:
+    """The data as published: one row per patient, `disease` 1 where heart disease is present."""
+
+    columns: tuple[str, ...]
+    predictors: np.ndarray
+    disease: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Split:
+    """Design matrices with the intercept first, responses, rows of the table, and the mean and scale of the standardisation."""
+
+    X_train: np.ndarray
+    y_train: np.ndarray
+    X_test: np.ndarray
+    y_test: np.ndarray
+    train_rows: np.ndarray
+    test_rows: np.ndarray
+    mean: np.ndarray
+    scale: np.ndarray
+
+
+def heart() -> HeartTable:
+    """Return the 270 × 13 heart table; a file with another checksum raises `InvalidInput`.
+
+    ```python
+    from gyromc.datasets import heart
+    assert heart().predictors.shape == (270, 13)
+    ```
+    """
+    columns, table = read_numbers(HEART.path.read_bytes(), HEART.file)
+    return HeartTable(columns[:-1], table[:, :-1], table[:, -1].astype(int))
+
+
+def heart_split(seed: int = 0, num_test: int = 68, ddof: int = 0) -> Split:
+    """Split the table by class, in proportion; standardise both parts by the mean and standard deviation of the training rows.
+
+    `seed` selects the split, of which `num_test` rows are for tests; the standard deviation divides by n - `ddof`. The designs of
+    the `Split` have 14 columns, the first of ones.
+
+    ```python
+    from gyromc.datasets import heart_split
+    assert heart_split(seed=0).X_train.shape == (202, 14)
+    ```
+    """
+    table = heart()
+    seed, ddof = whole(seed, "seed", least=0), whole(ddof, "ddof", least=0, most=1)
+    num_rows = table.disease.size
+    num_test = whole(num_test, "num_test", least=2, most=num_rows - 2)
+    values, counts = np.unique(table.disease, return_counts=True)
+    exact = num_test * counts / num_rows
+    shares = np.floor(exact).astype(int)
+    # the largest remainders first
+    shares[np.argsort(shares - exact, kind="stable")[: num_test - shares.sum()]] += 1
+    rng, places = np.random.default_rng(seed), [np.flatnonzero(table.disease == label) for label in values]
+    test = [rng.choice(some, size=count, replace=False) for some, count in zip(places, shares, strict=True)]
+    test_rows = np.sort(np.concatenate(test))
+    train_rows = np.setdiff1d(np.arange(num_rows), test_rows)
+    train = table.predictors[train_rows]
+    mean, scale = train.mean(axis=0), train.std(axis=0, ddof=ddof)
+    constant = "A predictor is constant in the training rows: pass another `seed` or a smaller `num_test`."
+    require(np.all(scale > 0), constant)
+    design = np.column_stack([np.ones(num_rows), (table.predictors - mean) / scale])
+    y = table.disease
+    parts = (design[train_rows], y[train_rows], design[test_rows], y[test_rows])
+    return Split(*parts, train_rows, test_rows, mean, scale)
+
+
+def linear_regression(seed: int = 0, num_data: int = 128, coefficients=(1.0, -1.0, 0.5)) -> tuple[Any, Any]:
+    """Draw data for Bayesian linear regression: X (N × d), uniform on [-½, ½], and y = Xβ* + N(0, 1), with β* = `coefficients`.
+
+    `seed` selects the data set, of `num_data` = N rows.
+
+    ```python
+    from gyromc.datasets import linear_regression
+    X, y = linear_regression(seed=0)
+    assert X.shape == (128, 3) and abs(X).max() <= 0.5
+    ```
+    """
+    beta = numbers(coefficients, "coefficients")
+    require(beta.ndim == 1 and beta.size > 0, f"`coefficients` must be a vector: got shape {beta.shape}.")
+    rng, rows = np.random.default_rng(whole(seed, "seed", least=0)), whole(num_data, "num_data", least=1)
+    require_memory(8 * rows * beta.size, f"`num_data` = {rows:,} rows", "Take fewer.")
+    X = rng.uniform(-0.5, 0.5, (rows, beta.size))
+    return X, X @ beta + rng.standard_normal(len(X))

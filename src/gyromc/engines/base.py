@@ -1,13 +1,10 @@
 """What an engine must provide, and what all engines start from and sum with.
 
 An engine is a module, or any object, with three functions: `why_not`, `initial_state` and `open_session`. A session holds the
-chains of one plan and moves all of them by a number of steps; the loop in `gyromc.engines.loop` does the rest. `initial_state`
-here takes a plan and returns the `EngineState` before the first step; `two_sum` adds a number to a running sum without losing
-digits; `batch_length` says after how many steps the sums are copied.
+chains of one plan and moves all of them by a number of steps; `gyromc.engines.loop` does the rest.
 """
 
 import copy
-import math
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -80,29 +77,30 @@ def keys(seed: int) -> Keys:
 
 def initial_state(plan: Plan) -> EngineState:
     """All chains at the start: z_0 = (θ₀, r₀) with an empty memory, nothing summed."""
-    R, d = plan.num_chains, plan.dim
-    # Sums of the observables, then of their martingales.
-    columns = len(plan.observables) * (2 if plan.martingale else 1)
-    dtype = np.dtype(plan.dtype)
-    draw = plan.starts.draw
-    if draw is not None:
-        each = jax.random.split(keys(plan.seed).start, R)
-        theta = np.asarray(jax.jit(jax.vmap(lambda key: ravel(draw(key), dtype)))(each))
-    else:
-        assert plan.starts.theta is not None
-        theta = plan.starts.theta
+    R, d, starts, dtype = plan.num_chains, plan.dim, plan.starts, np.dtype(plan.dtype)
     z = np.zeros((R, plan.state_size), dtype)
-    z[:, :d] = theta
-    if plan.augmented and plan.starts.r is not None:
-        z[:, d : 2 * d] = plan.starts.r
-    sums = np.zeros((R, columns), dtype)
+    if starts.draw is None:
+        z[:, :d] = starts.theta
+    else:
+        draw, each = starts.draw, jax.random.split(keys(plan.seed).start, R)
+        z[:, :d] = np.asarray(jax.jit(jax.vmap(lambda key: ravel(draw(key), dtype)))(each))
+    if plan.augmented and starts.r is not None:
+        z[:, d : 2 * d] = starts.r
+    # Of the observables, then of their martingales.
+    sums = np.zeros((R, len(plan.observables) * (2 if plan.martingale else 1)), dtype)
     return EngineState(0, z, sums, sums.copy(), (0.0, 0.0), failed_at=np.full(R, -1, np.int32))
+
+
+def with_chains(plan: Plan, num_chains: int) -> Plan:
+    """The same pieces for fewer chains, whatever its `start`: the state says where they are."""
+    part = copy.copy(plan)
+    object.__setattr__(part, "num_chains", num_chains)
+    return part
 
 
 def check_state(state: EngineState, engine: Engine, plan: Plan) -> None:
     """Raise `InvalidInput` where a stored state lacks the arrays that an engine moves: compiled loops trust their sizes."""
-    one = copy.copy(plan)
-    object.__setattr__(one, "num_chains", 1)
+    one = with_chains(plan, 1)
     object.__setattr__(one, "starts", Start(np.zeros((1, plan.dim))))
     begun = engine.initial_state(one)
     for name in ("z", "high", "low", "failed_at", "generator"):
@@ -117,8 +115,7 @@ def check_state(state: EngineState, engine: Engine, plan: Plan) -> None:
 def two_sum(high, low, value):
     """Add `value` to the unevaluated sum high + low, which carries twice the digits of its parts.
 
-    Knuth's error-free transformation gives high + value = total + error exactly. The parts are then renormalised, so that
-    `low` stays below half a unit in the last place of `high` and collects no rounding errors of its own.
+    Knuth's error-free transformation gives high + value = total + error exactly. The parts are then renormalised.
     """
     total = high + value
     shadow = total - high
@@ -126,11 +123,3 @@ def two_sum(high, low, value):
     low = low + error
     renormalised = total + low
     return renormalised, low - (renormalised - total)
-
-
-def batch_length(num_steps: int, at_most: int = 128) -> int:
-    """The smallest power of two that cuts `num_steps` into at most `at_most` batches.
-
-    It is a power of two so that the batches of a longer run are unions of those of a shorter one.
-    """
-    return 1 << max(0, math.ceil(math.log2(num_steps / at_most)))

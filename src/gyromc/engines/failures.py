@@ -1,8 +1,4 @@
-"""Chains that failed: which, when and why, and what to do about it.
-
-Input: a plan and the state of its chains. Output: `Failure`s, the text of the error or warning about them, and the chains that
-stand where the density is zero.
-"""
+"""Chains that failed: which, when and why, and what to do about it."""
 
 from collections.abc import Mapping
 
@@ -10,13 +6,10 @@ import jax
 import numpy as np
 
 from gyromc.evaluation import over_rows
+from gyromc.model import FORMULAS
 from gyromc.plan import Plan
 from gyromc.results import Cause, EngineState, Failure, RunOptions
-from gyromc.targets import CosinePerturbed, Quadratic
-from gyromc.targets.regressions import KnownLikelihood
 
-FINITE = (Quadratic, CosinePerturbed, KnownLikelihood)
-"""Targets whose U is finite wherever θ is; where eᵗ overflows, the gradient tells."""
 GRADIENTS_A_CHECK = 100  # the cost of a check, less than a hundredth of a run, in gradients of each chain
 MOST_READ = 2**24  # numbers that are read to compute U of several chains together
 
@@ -31,7 +24,7 @@ class DensityCheck:
         self.plan = plan
         self.outside = {f.chain: f.step for f in failures if f.cause is Cause.DENSITY_NOT_POSITIVE}
         self.step = state.step if state.checked is None else state.checked
-        self.known = isinstance(plan.target, FINITE)
+        self.known = isinstance(plan.target, FORMULAS)  # U is finite wherever θ is
         data = getattr(plan.flat_target, "num_data", 1)
         self.between = GRADIENTS_A_CHECK * max(1, data // plan.oracle.evaluations(plan.target))
 
@@ -47,7 +40,7 @@ class DensityCheck:
         rows, target = state.z[:, : self.plan.dim], self.plan.flat_target
         size = self.plan.dim + sum(np.size(leaf) for leaf in jax.tree.leaves(target))
         try:
-            U = over_rows(_potential, rows, target, chunk=min(len(rows), max(1, MOST_READ // size)))
+            U = over_rows(type(target).potential, rows, target, chunk=min(len(rows), max(1, MOST_READ // size)))
         except Exception:  # a user's target that has a gradient only
             self.known = True
             return
@@ -60,10 +53,6 @@ class DensityCheck:
         for chain, step in self.outside.items():
             failed_at[chain] = step if failed_at[chain] < 0 else min(step, failed_at[chain])
         return failed_at
-
-
-def _potential(target, theta):
-    return target.potential(theta)
 
 
 def failures_of(plan: Plan, state: EngineState, outside: Mapping[int, int]) -> tuple[Failure, ...]:

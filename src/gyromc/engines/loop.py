@@ -1,8 +1,7 @@
 """run: compute the averages of a plan with one of the engines.
 
-The input is a `Plan`, the output a `Run`. An engine only moves all chains by a number of steps; everything around that is the
-same for every engine and is here: what a run takes in memory and time, chunks, progress, Ctrl-C, kept draws, failures,
-continuation.
+An engine only moves all chains by a number of steps; everything around that is the same for every engine and is here: which
+engine, what a run takes in memory, chunks, progress, Ctrl-C, kept draws, failures, continuation.
 """
 
 import contextlib
@@ -11,19 +10,21 @@ import math
 import time
 import warnings
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
 
 from gyromc import processes
 from gyromc.checks import one_of, positive, require, shown, whole
-from gyromc.engines.base import batch_length, check_state
-from gyromc.engines.choice import ENGINES, choose
+from gyromc.engines import suitability
+from gyromc.engines.base import Engine, check_state
 from gyromc.engines.failures import DensityCheck, explanation, failures_of
 from gyromc.engines.meshes import read_mesh
-from gyromc.errors import DivergenceError, GyromcWarning
+from gyromc.errors import DivergenceError, GyromcWarning, InvalidInput, MissingExtra
+from gyromc.extras import needs
 from gyromc.flat import shaped
 from gyromc.io.checkpoints import Checkpoints, require_same, same_start
 from gyromc.machine import free_memory, require_memory
@@ -31,38 +32,109 @@ from gyromc.model import check_gradient
 from gyromc.plan import Plan
 from gyromc.results import EngineState, Run, RunOptions
 from gyromc.show.interruption import Interruption, delayed, interruptible, unhurried
-from gyromc.show.numbers import duration
 from gyromc.show.progress import Progress, say
 from gyromc.show.progress import progress as show_progress
 from gyromc.targets import StreamedRegression
 
-__all__ = ["resume", "run"]
-
-WORTH_SAYING = 100 * 2**20  # bytes: below it nobody needs to know what draws take
-STEPS_A_SECOND = 10**9  # of all chains together, at best: a large GPU
-MOST_CHAIN_STEPS = 10**17  # three years at that pace
-FEW_CHAINS = 64  # with more chains than this, errors come from the variation between chains
-BLOCKS = (128, 8)  # kept of each chain, for few chains and for many
+__all__ = ["ENGINES", "choose", "resume", "run"]
 
 
-def kept_blocks(plan: Plan) -> int:
+@dataclasses.dataclass(frozen=True)
+class LoopSettings:
+    """How the steps of a run are cut into chunks, which changes no number, and what is said beforehand.
+
+    - `seconds`: of a chunk: how often progress is shown and Ctrl-C is checked.
+    - `first`, `first_work`, `longest`: steps of the first chunk, at most; multiplications of it, a second or so before anything
+      is known about the speed; steps of a chunk.
+    - `on_device`: bytes of kept draws before they are copied to the host.
+    - `worth_saying`: bytes of draws, from which on they are said beforehand.
+    - `most_years`: of a run at a `pace` of so many steps a second, of all chains together, which a large GPU reaches.
+    - `few_chains`: with more, errors come from the variation between chains; `blocks`: block averages that are kept of each
+      chain, for few chains and for many.
+    - `sane`: a chain further out than this, times the size of the start, has diverged.
+    """
+
+    seconds: float = 0.25
+    first: int = 64
+    first_work: int = 2**30
+    longest: int = 2**20
+    on_device: int = 2**26
+    worth_saying: int = 100 * 2**20
+    most_years: float = 3.0
+    pace: float = 1e9
+    few_chains: int = 64
+    blocks: tuple[int, int] = (128, 8)
+    sane: float = 1e8
+
+
+SETTINGS = LoopSettings()
+
+
+class _OnDemand:
+    """An engine that is imported when a plan suits it; where a package is missing for it, it runs no plan and says so."""
+
+    def __init__(self, module: str, unsuited: Callable[[Plan, Any], str | None]):
+        self.module, self.unsuited = module, unsuited
+
+    def why_not(self, plan: Plan, mesh: Any = None) -> str | None:
+        reason = self.unsuited(plan, mesh)
+        if reason is not None:
+            return reason
+        try:
+            return self.__getattr__("why_not")(plan, mesh)
+        except MissingExtra as missing:
+            text = str(missing)
+            return f"it would be faster, but {text[0].lower()}{text[1:]}"
+
+    def __getattr__(self, name: str) -> Any:
+        with needs("fast", "engine `lanes`"):
+            return getattr(import_module(self.module), name)
+
+
+ENGINES: dict[str, Engine] = {
+    "pallas": cast(Engine, _OnDemand("gyromc.engines.pallas", suitability.pallas)),
+    "lanes": cast(Engine, _OnDemand("gyromc.engines.lanes", suitability.lanes)),
+    "scan": cast(Engine, _OnDemand("gyromc.engines.scan", suitability.scan)),
+}
+"""The engines by name, the fastest first."""
+
+
+def choose(plan: Plan, name: str = "auto", mesh: Any = None) -> tuple[str, str]:
+    """The name of the engine that runs a plan, and the reason; raises `InvalidInput` when the engine asked for cannot.
+
+    `"auto"` chooses the fastest that can run the plan, on the mesh if there is one.
+    """
+    one_of(name, ("auto", *ENGINES), "engine", " `auto` takes the fastest that can do the plan.")
+    if name != "auto":
+        reason = ENGINES[name].why_not(plan, mesh)
+        if reason is None:
+            return name, "asked for"
+        able, _ = choose(plan, "auto", mesh)
+        raise InvalidInput(f"Engine `{name}` cannot do this plan: {reason}. `{able}` can; `auto` would take it.")
+    reasons = {}
+    for candidate, engine in ENGINES.items():
+        reason = engine.why_not(plan, mesh)
+        if reason is None:
+            said = "; ".join(f"not {other}: {why}" for other, why in reasons.items())
+            return candidate, said or "the fastest that can do the plan"
+        reasons[candidate] = reason
+    others = "; ".join(f"{candidate}: {reason}" for candidate, reason in reasons.items())
+    raise InvalidInput(f"No engine can do this plan. {others}.")
+
+
+def _kept_blocks(plan: Plan) -> int:
     """How many block averages of each chain are kept, at most, from which the error of single chains is computed."""
-    return BLOCKS[plan.num_chains > FEW_CHAINS]
+    return SETTINGS.blocks[plan.num_chains > SETTINGS.few_chains]
 
 
-def least_seconds(plan: Plan, done: int = 0) -> float:
-    """The seconds that the steps after the first `done` take at least."""
-    return plan.num_chains * (plan.num_steps + plan.burn_in - done) / STEPS_A_SECOND
-
-
-def check_length(plan: Plan) -> None:
+def _check_length(plan: Plan) -> None:
     """Raise `InvalidInput` for a run that would take years."""
     steps = plan.num_steps + plan.burn_in
+    years = plan.num_chains * steps / SETTINGS.pace / (365.25 * 86400)
     require(
-        plan.num_chains * steps <= MOST_CHAIN_STEPS,
-        f"{plan.num_chains} chains × {steps} steps would take {least_seconds(plan) / (365.25 * 86400):,.1f} years at "
-        f"{STEPS_A_SECOND:.0e} steps a second. Pass a smaller `num_steps` or `num_chains`; `run.continue_(more_steps)` extends a "
-        "run.",
+        years <= SETTINGS.most_years,
+        f"{plan.num_chains} chains × {steps} steps would take {years:,.1f} years at {SETTINGS.pace:.0e} steps a second. Pass a "
+        "smaller `num_steps` or `num_chains`; `run.continue_(more_steps)` extends a run.",
     )
 
 
@@ -70,24 +142,24 @@ def run_bytes(plan: Plan) -> int:
     """The most bytes that a run and the reading of its averages take, without data, draws and compiled programs.
 
     For each chain: its state at the start, in the engine, at the end and in the making, and with a martingale as much again for
-    the noise and the gradients that it is made of; anchors in six copies; sums in two parts in four copies; blocks, as they are
+    the noise and the gradients that it is made of; sums in two parts in four copies; blocks, as they are
     copied when averages are read; random numbers and marks of failure.
     """
-    numbers = (8 if plan.martingale else 4) * plan.state_size + 6 * plan.oracle.memory(plan.dim)
-    sums = len(plan.observables) * (1 + plan.martingale) * (8 + 4 * min(kept_blocks(plan), plan.num_steps))
+    numbers = (8 if plan.martingale else 4) * plan.state_size
+    sums = len(plan.observables) * (1 + plan.martingale) * (8 + 4 * min(_kept_blocks(plan), plan.num_steps))
     return plan.num_chains * (np.dtype(plan.dtype).itemsize * numbers + 8 * sums + 160)
 
 
 def draws_bytes(plan: Plan, thin: int) -> int:
     """The bytes that every `thin`-th state of every chain takes."""
-    return num_draws(plan, thin) * row_bytes(plan)
+    return math.ceil(plan.num_steps / thin) * plan.num_chains * plan.dim * np.dtype(plan.dtype).itemsize
 
 
-def announce(plan: Plan, thin: int, quiet: bool) -> None:
+def _announce(plan: Plan, thin: int, quiet: bool) -> None:
     """Print to standard error what many draws take; raises `InvalidInput` when they and the run do not fit into memory."""
     size, free = draws_bytes(plan, thin), free_memory()
     text = (
-        f"{num_draws(plan, thin)} draws × {plan.num_chains} chains × {plan.dim} parameters ({plan.dtype}): "
+        f"{math.ceil(plan.num_steps / thin)} draws × {plan.num_chains} chains × {plan.dim} parameters ({plan.dtype}): "
         f"{size / 2**20:.0f} MiB"
     )
     require(
@@ -95,40 +167,8 @@ def announce(plan: Plan, thin: int, quiet: bool) -> None:
         f"Keeping {text}, twice at the end, does not fit into the {free / 2**20:.0f} MiB of free memory. "
         f"Pass `thin={thin * max(2, -(-size // int(0.4 * free)))}` or more, or fewer chains.",
     )
-    if size >= WORTH_SAYING and not quiet:
+    if size >= SETTINGS.worth_saying and not quiet:
         say(f"keeping {text}")
-
-
-def num_draws(plan: Plan, thin: int) -> int:
-    """How many states of each chain are kept."""
-    return -(-plan.num_steps // thin)
-
-
-def row_bytes(plan: Plan) -> int:
-    """One state of every chain."""
-    return plan.num_chains * plan.dim * np.dtype(plan.dtype).itemsize
-
-
-@dataclasses.dataclass(frozen=True)
-class ChunkSettings:
-    """How the steps of a run are cut into chunks; none of it changes a number."""
-
-    seconds: float = 0.25
-    """Of a chunk: how often progress is shown and Ctrl-C is checked."""
-    first: int = 64
-    """Steps of the first chunk, at most."""
-    first_work: int = 2**30
-    """Multiplications of the first chunk, at most: a second or so, before anything is known about the speed."""
-    longest: int = 2**20
-    """Steps of a chunk, at most."""
-    on_device: int = 2**26
-    """Bytes of kept draws before they are copied to the host."""
-    worth_saying: float = 3600
-    """Seconds of a run, at least, from which on they are said beforehand."""
-
-
-SETTINGS = ChunkSettings()
-SANE_RANGE = 1e8  # times the start's own size
 
 
 def run(
@@ -181,7 +221,7 @@ def run(
     ```
     """
     require(isinstance(plan, Plan), f"`run` takes a `Plan`: got {type(plan).__name__}.")
-    check_length(plan)
+    _check_length(plan)
     require(
         checkpoint is not None or (every, keep) == ("60s", 3),
         "`every` and `keep` are about checkpoints: pass `checkpoint`, a directory for them, or leave them out.",
@@ -199,7 +239,7 @@ def run(
     )
     if sane_range is None:
         theta = () if plan.starts.theta is None else plan.starts.theta
-        sane_range = SANE_RANGE * max(1.0, float(np.max(np.abs(theta), initial=0.0)))
+        sane_range = SETTINGS.sane * max(1.0, float(np.max(np.abs(theta), initial=0.0)))
     options = RunOptions(
         engine=name,
         reason=reason,
@@ -227,7 +267,7 @@ def resume(plan: Plan, before: Run, mesh: Any = None) -> Run:
     if mesh is not None:
         options = dataclasses.replace(options, mesh=read_mesh(mesh))
     choose(plan, options.engine, options.mesh)
-    check_length(plan)
+    _check_length(plan)
     if processes.count() > 1:
         require_same(plan, options, before.state.step)
     return _execute(plan, before, options)
@@ -244,11 +284,8 @@ def _execute(plan: Plan, before: Run | None, options: RunOptions, checkpoints: C
         plan = same_start(plan)
     if processes.index() > 0:
         options = dataclasses.replace(options, progress=False)  # process 0 speaks for all
-    least = least_seconds(plan, before.state.step if before else 0)
-    if least > SETTINGS.worth_saying and options.progress is not False:
-        say(f"this takes at least {duration(least)}: {STEPS_A_SECOND:.0e} steps a second are the most that is reached")
     if options.thin is not None:
-        announce(plan, options.thin, quiet=options.progress is False)
+        _announce(plan, options.thin, quiet=options.progress is False)
     with contextlib.ExitStack() as stack:
         if plan.dtype == "float64":
             stack.enter_context(jax.enable_x64(True))
@@ -298,21 +335,20 @@ def _heard(*signals: Interruption | None) -> tuple[bool, ...]:
 
 def _warn(run: Run, options: RunOptions) -> None:
     """Warn about a run that was interrupted, whose rows were written to, or whose chains failed."""
+    found = []
     if run.partial:
-        warnings.warn(
-            f"Interrupted: averages over {run.steps_done} of {run.plan.num_steps} steps. `run.continue_()` does the rest.",
-            GyromcWarning,
-            stacklevel=4,
+        found.append(
+            f"Interrupted: averages over {run.steps_done} of {run.plan.num_steps} steps. `run.continue_()` does the rest."
         )
     if written := _written(run.plan):
-        warnings.warn(
+        found.append(
             f"{written} was written to while the run read rows from it: its averages mix what was there before and after. "
-            "Run it again.",
-            GyromcWarning,
-            stacklevel=4,
+            "Run it again."
         )
     if run.failures:  # otherwise raised above
-        warnings.warn(explanation(run.plan, run.failures, options), GyromcWarning, stacklevel=4)
+        found.append(explanation(run.plan, run.failures, options))
+    for text in found:
+        warnings.warn(text, GyromcWarning, stacklevel=4)
 
 
 def _written(plan: Plan) -> str:
@@ -327,12 +363,14 @@ class _Loop:
         self.plan, self.options, self.before = plan, options, before
         self.step = state.step
         self.total = plan.num_steps + plan.burn_in
-        self.length = batch_length(plan.num_steps, kept_blocks(plan))
+        # A power of two, so that the blocks of a longer run are unions of those of a shorter one.
+        self.length = 1 << max(0, math.ceil(math.log2(plan.num_steps / _kept_blocks(plan))))
         self.snapshots = {k: v for k, v in state.snapshots.items() if k % self.length == 0}
         self.clocks = {k: state.clocks[k] for k in self.snapshots}
         self.slots = 0  # how many draws are stored on the device before they are copied to the host
         if options.thin is not None:
-            self.slots = max(1, min(num_draws(plan, options.thin), SETTINGS.on_device // row_bytes(plan)))
+            draws = math.ceil(plan.num_steps / options.thin)
+            self.slots = max(1, min(draws, SETTINGS.on_device * draws // draws_bytes(plan, options.thin)))
         # Draws × chains × d; those of an earlier run first.
         self.kept: list[np.ndarray] = []
         if before is not None and before.draws is not None:
@@ -349,10 +387,9 @@ class _Loop:
     def chunk(self, stop_every: int | None = None) -> int:
         """Make the next few steps, up to the next multiple of `stop_every`; returns how many."""
         burn_in, thin = self.plan.burn_in, self.options.thin
-        count = min(
-            self.pace, self.total - self.step, *(() if stop_every is None else (stop_every - self.step % stop_every,))
-        )
-        done = self.step - burn_in
+        done, count = self.step - burn_in, min(self.pace, self.total - self.step)
+        if stop_every is not None:
+            count = min(count, stop_every - self.step % stop_every)
         count = min(count, -done if done < 0 else self.length - done % self.length)
         first_slot = 0
         if thin is not None:

@@ -1,10 +1,8 @@
-"""What the fused engines `lanes` and `pallas` compile of a plan alike: its step as matrices, and the rows of control variates.
+"""What the fused engines `lanes` and `pallas` compile of a plan alike, in float64: its step, and the rows of control variates.
 
-Input: a plan with a scheme that is linear in its noise. Output: `LinearStep`, the matrices of
+A step of a scheme that is linear in its noise, with y = (z, the scheme's memory) and ĝ = (∇̂U, r), is
 
-    y⁺ = (z, 0) + kept·y + scale·G·ĝ + noise·ξ + oracle·ζ,   y = (z, the scheme's memory), ĝ = (∇̂U, r),
-
-and `Center`, what a control variate adds once per step and what every row's part is less. Everything is computed in float64.
+    y⁺ = (z, 0) + kept·y + scale·G·ĝ + noise·ξ + oracle·ζ
 """
 
 from typing import NamedTuple
@@ -52,15 +50,11 @@ def linear_step(plan: Plan) -> LinearStep:
     W = 2 * plan.eta * plan.dynamics.D if C is None else C @ C.T
     if tau is not None:
         W = W + (scale * tau) ** 2 * G[:, :d] @ G[:, :d].T  # T1: independent Gaussian noises
-    return LinearStep(kept, scale, G, _root(W), None)
-
-
-def _root(covariance: np.ndarray) -> np.ndarray:
-    """R with RRᵀ the given matrix, which is singular for balanced noise at its largest step size."""
     try:
-        return np.linalg.cholesky(covariance)
-    except np.linalg.LinAlgError:
-        return symmetric_root(covariance)
+        root = np.linalg.cholesky(W)
+    except np.linalg.LinAlgError:  # singular, for balanced noise at its largest step size
+        root = symmetric_root(W)
+    return LinearStep(kept, scale, G, root, None)
 
 
 class Center(NamedTuple):

@@ -1,14 +1,9 @@
 """How a run is divided: over a mesh of devices, and into slices of chains that processes and devices move on their own.
 
-Input: what a user passes as `mesh`. Output: a `jax.sharding.Mesh` with the axes "chains", "data" and "parameters", in this order;
-an axis that was not given has one device. `ChainMesh` says how the arrays of one plan lie on it, `put` copies a host array to it.
-
-`sliced` takes a plan, the state of its chains and how a session of some of them is made, and returns a session of all. A slice
-has the random numbers that its chains have in one piece, so the averages are the same, bit for bit, on any number of processes
-and devices. Slices meet only where their states, sums and draws are read.
+A mesh has the axes "chains", "data" and "parameters", in this order. A slice has the random numbers that its chains have in one
+piece, so the averages are the same, bit for bit, on any number of processes and devices.
 """
 
-import copy
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -19,55 +14,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
-from jax.sharding import PartitionSpec as P
 
 from gyromc import processes
 from gyromc.checks import require, shown, whole
-from gyromc.engines.base import Session
+from gyromc.engines.base import Session, with_chains
 from gyromc.plan import Plan
 from gyromc.results import EngineState
 
 AXES = ("chains", "data", "parameters")
-ROWS = ("data", "parameters")
-"""The axes over which rows of data are shared: where parameters are gathered for a gradient, each device reads other rows."""
-
-
-@dataclasses.dataclass(frozen=True)
-class ChainMesh:
-    """How the chains of one plan lie on a mesh; `chains` is their number without those that only fill the last device."""
-
-    mesh: Mesh
-    chains: int
-
-    @property
-    def rows(self) -> int:
-        """How many devices share the rows of the data."""
-        return self.mesh.shape["data"] * self.mesh.shape["parameters"]
-
-    @property
-    def parts(self) -> int:
-        """Into how many parts the parameters are cut."""
-        return self.mesh.shape["parameters"]
-
-    @property
-    def filled(self) -> int:
-        """The number of chains that are computed, a multiple of the devices of the axis: those beyond `chains` are ignored."""
-        across = self.mesh.shape["chains"]
-        return -(-self.chains // across) * across
-
-    def sharding(self, *axes: Any) -> NamedSharding:
-        """An array's place on the mesh, by the axis of each of its dimensions."""
-        return NamedSharding(self.mesh, P(*axes))
 
 
 def read_mesh(mesh: Any) -> Mesh | None:
-    """A mesh or a dictionary of sizes as a mesh with all three axes; None stays None. `InvalidInput` for anything else.
-
-    ```python
-    from gyromc.engines.meshes import read_mesh
-    assert dict(read_mesh({"chains": 1}).shape) == {"chains": 1, "data": 1, "parameters": 1}
-    ```
-    """
+    """A mesh or a dictionary of sizes as a mesh with all axes; None stays None. `InvalidInput` for anything else."""
     if mesh is None:
         return None
     known = ", ".join(f"`{axis}`" for axis in AXES)
@@ -102,9 +60,7 @@ def read_mesh(mesh: Any) -> Mesh | None:
 
 
 def default_mesh(num_chains: int) -> Mesh:
-    """Where no mesh was given: chains over the local devices, as many of them as divide their number; over all devices where
-    several processes run.
-    """
+    """Chains over as many devices as divide their number; over all devices where several processes run."""
     devices = jax.devices()
     if processes.count() == 1:
         devices = devices[: math.gcd(len(devices), num_chains)]
@@ -113,7 +69,7 @@ def default_mesh(num_chains: int) -> Mesh:
 
 def shares(mesh: Mesh | None) -> tuple[str, ...]:
     """The axes besides "chains" that have more than one device."""
-    return () if mesh is None else tuple(axis for axis in ROWS if mesh.shape[axis] > 1)
+    return () if mesh is None else tuple(axis for axis in AXES[1:] if mesh.shape[axis] > 1)
 
 
 def put(value: Any, sharding: NamedSharding) -> jax.Array:
@@ -127,8 +83,7 @@ def put(value: Any, sharding: NamedSharding) -> jax.Array:
 
 
 BY_CHAIN = ("z", "high", "low", "failed_at", "generator")  # the fields of a state with one row per chain
-Make = Callable[[Plan, EngineState, int], Session]
-"""A session of a plan's chains in a state, whose first one has this number among all."""
+Make = Callable[[Plan, EngineState, int], Session]  # of chains in a state, whose first one has this number among all
 
 
 def sliced(make: Make, plan: Plan, state: EngineState, devices: Sequence[Any] = (None,)) -> Session:
@@ -153,9 +108,7 @@ class Slices:
 
     def _part(self, make: Make, first: int, last: int) -> Session:
         """A session of the chains from `first` to `last`."""
-        part = copy.copy(self.plan)  # the same pieces; a row of `start` for each chain would not fit fewer of them
-        object.__setattr__(part, "num_chains", int(last - first))
-        return make(part, _rows_of(self.begun, slice(first, last)), int(first))
+        return make(with_chains(self.plan, int(last - first)), _rows_of(self.begun, slice(first, last)), int(first))
 
     def _each(self, functions: list[Callable[[], Any]]) -> list[Any]:
         """What the functions return, each called on its own device, at the same time."""
@@ -191,10 +144,10 @@ class Slices:
         states = [session.state() for session in self.sessions]
         if not states:  # more processes than chains
             states = [dataclasses.replace(_rows_of(self.begun, self.own), step=self.begun.step + self.steps)]
-        whole = {}
-        for name in BY_CHAIN:
-            rows = [getattr(state, name) for state in states]
-            whole[name] = None if rows[0] is None else processes.joined(np.concatenate(rows))
+        parts = {name: [getattr(state, name) for state in states] for name in BY_CHAIN}
+        whole: dict[str, Any] = {
+            name: None if rows[0] is None else processes.joined(np.concatenate(rows)) for name, rows in parts.items()
+        }
         clock = processes.agree(list(states[0].clock))
         return EngineState(step=states[0].step, clock=(clock[0], clock[1]), **whole)
 

@@ -1,7 +1,7 @@
 """Which plans suit which engine, as far as that can be said without importing the engine.
 
-Each function takes a plan and a mesh (one of `meshes.read_mesh`, or None) and returns the first reason against the plan, or None.
-The compilers of `lanes` and `pallas` may still refuse a user's function: these engines ask here first and then their compiler.
+Each function returns the first reason against a plan on a mesh, or None. The compilers of `lanes` and `pallas` may still refuse
+a user's function: these engines ask here first and then their compiler.
 """
 
 import dataclasses
@@ -9,6 +9,7 @@ import os
 from typing import Any
 
 import jax
+import numpy as np
 
 from gyromc import targets
 from gyromc.data import Mapped
@@ -19,8 +20,7 @@ from gyromc.observables import Ridge, ridge_of
 from gyromc.oracles import Batch, ControlVariate, Exact, Gaussian, Minibatch, Oracle
 from gyromc.plan import Plan
 
-KNOWN_ORACLES = (Exact, Gaussian, Minibatch, ControlVariate)
-"""The oracles of the fused engines."""
+KNOWN_ORACLES = (Exact, Gaussian, Minibatch, ControlVariate)  # of the fused engines
 PROFILES = ("linear", "tanh", "predictive", "brier, y = 1", "brier, y = 0", "entropy", "square")
 """The ridge observables of `lanes`; a profile's place is its number in the loop."""
 EXACTLY = (targets.Quadratic, targets.CosinePerturbed)  # and no class derived from them
@@ -29,22 +29,24 @@ KINDS = (targets.StreamedRegression, targets.GeneralizedLinear, targets.Separabl
 
 @dataclasses.dataclass(frozen=True)
 class EngineLimits:
-    """The largest plans that the engines take."""
+    """The largest plans that the engines take.
+
+    - `steps`: of `scan`, which counts in int32; `pallas` needs one number more, for chains that never fail.
+    - `scan_functions`: observables that are functions of the user's: each takes some 20 ms to compile (measured).
+    - `lanes_state`: entries of z: beyond, matrix products over all chains at once are faster (measured).
+    - `lanes_batch`: rows of a mini-batch, whose offsets have to stay in the cache.
+    - `lanes_distinct`: distinct rows of a batch: each is compared with all others.
+    - `lanes_rows`: of a file: a word of 32 random bits chooses one.
+    - `pallas_state`: entries of z: a thread has so many registers to spare.
+    """
 
     steps: int = 2**31 - 1
-    """Of `scan`, which counts in int32; `pallas` needs one number more, for chains that never fail."""
     scan_functions: int = 2000
-    """Observables that are functions of the user's: each takes some 20 ms to compile (measured)."""
     lanes_state: int = 256
-    """Entries of z: beyond, matrix products over all chains at once are faster (measured)."""
     lanes_batch: int = 4096
-    """Rows of a mini-batch, whose offsets have to stay in the cache."""
     lanes_distinct: int = 512
-    """Distinct rows of a batch: each is compared with all others."""
     lanes_rows: int = 2**32 - 1
-    """Rows of a file: a word of 32 random bits chooses one."""
     pallas_state: int = 32
-    """Entries of z: a thread has so many registers to spare."""
 
 
 LIMITS = EngineLimits()
@@ -56,8 +58,11 @@ def scan(plan: Plan, mesh: Any = None) -> str | None:
     functions = sum(ridge_of(h) is None for h in plan.observables.values())
     if reason := why_no_jax():
         return reason
-    if plan.coordinates is not None and shares(mesh):
-        return "in other coordinates it shares chains alone over the devices of a mesh"
+    if "data" in shares(mesh) and not _has_rows(plan.flat_target):
+        return (
+            f"the axis `data` of a mesh shares rows of data in memory, of which {type(plan.target).__name__} has none: leave the "
+            "axis out"
+        )
     if steps > LIMITS.steps:
         return f"it counts at most {LIMITS.steps} steps and the plan has {steps}: continue a shorter run"
     if functions > LIMITS.scan_functions:
@@ -66,6 +71,11 @@ def scan(plan: Plan, mesh: Any = None) -> str | None:
             "the form ρ(aᵀθ) with `gyromc.observables`, of which there may be any number, or make several plans"
         )
     return None
+
+
+def _has_rows(target: targets.Target) -> bool:
+    count = getattr(target, "num_data", None)
+    return any(np.shape(leaf)[:1] == (count,) for leaf in jax.tree.leaves(target))
 
 
 def lanes(plan: Plan, mesh: Any = None) -> str | None:
@@ -89,8 +99,6 @@ def lanes(plan: Plan, mesh: Any = None) -> str | None:
             return f"observable {name!r} is a general {kind}, not one of {', '.join(PROFILES)} of aᵀθ"
     if type(oracle) not in KNOWN_ORACLES:
         return f"the oracle is a {type(oracle).__name__}"
-    if oracle.memory(plan.dim):
-        return f"it keeps no anchors between steps, which {oracle.name} needs"
     if isinstance(oracle, Batch) and oracle.size > LIMITS.lanes_batch:
         return f"the mini-batch has {oracle.size} rows, more than {LIMITS.lanes_batch}"
     if isinstance(oracle, Batch) and not oracle.replace and oracle.size > LIMITS.lanes_distinct:
@@ -122,15 +130,17 @@ def interpreting() -> bool:
 def pallas(plan: Plan, mesh: Any = None) -> str | None:
     """Why engine `pallas` cannot run the plan, by what can be found without tracing a function."""
     steps, n = plan.num_steps + plan.burn_in, plan.dynamics.size
-    if reason := why_no_jax() or _only_scan(plan, mesh) or _no_gpu():
+    if reason := why_no_jax() or _only_scan(plan, mesh):
         return reason
+    device = jax.devices()[0]
+    if not interpreting() and "cuda" not in device.client.platform_version.lower():
+        return f"it needs a CUDA GPU (its kernels hold PTX instructions), and JAX's default device is {device.platform}"
     reasons = {
         f"it works in float32 and the plan asks for {plan.dtype}": plan.dtype != "float32",
         "it takes a constant step size and the plan has a schedule": plan.scheduled,
         "it weights all states alike and the plan weights them by step size": plan.weighting != "uniform",
         f"it takes schemes that are linear in their noise and the plan asks for {plan.scheme}": not plan.scheme.linear,
         f"it has no {type(plan.oracle).__name__} oracle": not isinstance(plan.oracle, KNOWN_ORACLES),
-        f"it keeps no anchors between steps, which {plan.oracle.name} needs": plan.oracle.memory(plan.dim) > 0,
         f"it holds states of at most {LIMITS.pallas_state} numbers and the plan's has {n}": n > LIMITS.pallas_state,
         f"it counts at most {LIMITS.steps - 1} steps and the plan has {steps}: continue a shorter run": steps
         > LIMITS.steps - 1,
@@ -144,14 +154,3 @@ def _only_scan(plan: Plan, mesh: Any) -> str | None:
         return "only `scan` moves chains in other coordinates"
     wanted = " and ".join(f"`{axis}`" for axis in shares(mesh))
     return f"only `scan` shares the axis {wanted} of a mesh" if wanted else None
-
-
-def _no_gpu() -> str | None:
-    if interpreting():
-        return None
-    device = jax.devices()[0]
-    if device.platform != "gpu":
-        return f"it needs a GPU, and JAX's default device is {device.platform}"
-    if "cuda" not in device.client.platform_version.lower():
-        return "it needs a CUDA GPU (its kernels hold PTX instructions)"
-    return None

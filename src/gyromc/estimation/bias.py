@@ -1,7 +1,5 @@
 """The bias that a finite step size leaves in a mean: from the theory, or from pairs of chains that share their noise.
 
-Input: a run. Output: a `Bias` by observable, with its own error and the name of its method.
-
 Richardson extrapolation runs pairs of chains at η and η/2 that are driven by the same noise: two steps at η/2 use normals ξ₁, ξ₂;
 the one step at η beside them uses (ξ₁ + ξ₂)/√2 and the first one's mini-batch, so that most of the noise cancels in the
 difference of their averages. With E[μ̂_η] = μ + cη^p the bias at η is 2^p/(2^p - 1) times that difference.
@@ -29,7 +27,6 @@ from gyromc.prediction.answers import UNKNOWN, Kind
 from gyromc.prediction.predict import predict
 from gyromc.prediction.stability import stability
 from gyromc.results import Run
-from gyromc.schemes.moments import why_no_moments
 from gyromc.show.interruption import interruptible
 from gyromc.targets import SumOverData
 from gyromc.targets.regressions import KnownLikelihood
@@ -42,10 +39,8 @@ class BiasSettings:
     - `healthy`: effective size of draws around the mode, as a share: below it, tails decide the bias and its error is not known.
     - `affordable`: numbers of data touched by a prediction from an importance sample.
     - `first`, `each`: seconds that a prediction of a regression takes, about: in all, and per observable; `other`: of another
-      target, per observable.
-    - `seconds`: a prediction may take so long, or as long as the run.
-    - `at_once`: coarse steps of pairs between two looks at Ctrl-C.
-    - `fewest`, `most`: pairs.
+      target, per observable; `seconds`: what it may take, or as long as the run.
+    - `at_once`: coarse steps between two looks at Ctrl-C; `fewest`, `most`: pairs.
     - `next_term`: the next term of the expansion against this one, per η over the largest stable step size.
     """
 
@@ -107,38 +102,25 @@ def predicted(run: Run) -> dict[str, Bias]:
         ) from error
     found = {}
     for name, row in pred.items():
+        how = row.bias_method
         if row.bias is not None and math.isfinite(row.bias):
-            found[name] = Bias(row.bias, f"predicted, {row.bias_method}", row.bias_error, start=row.start_counted)
-            continue
-        known = row.bias_method.kind is Kind.UNKNOWN and row.bias_method != UNKNOWN
-        why = row.bias_method.removeprefix("unknown: ") if known else "no formula gives it"
-        found[name] = Bias(None, f"unknown: {hinted(why, plan)}")
+            found[name] = Bias(row.bias, f"predicted, {how}", row.bias_error, start=row.start_counted)
+        else:
+            known = how.kind is Kind.UNKNOWN and how != UNKNOWN
+            found[name] = unknown(how.removeprefix("unknown: ") if known else "no formula gives it", plan)
     return found
 
 
-def predicted_or_not(run: Run) -> dict[str, Bias]:
-    """As `predicted` where that takes seconds or no longer than the run; unknown biases, with the reason, elsewhere."""
-    if run.plan.scheduled:
-        why = hinted("the step size is a schedule", run.plan)
-    elif costly := too_costly(run):
-        why = hinted(f'{costly}; pass `bias="predict"` to insist', run.plan)
-    else:
-        try:
-            return predicted(run)
-        except InvalidInput as error:  # no mode, or one that says little about the target
-            why = hinted(str(error), run.plan)
-    return dict.fromkeys(run, Bias(None, f"unknown: {why}"))
+def unknown(why: str, plan: Plan) -> Bias:
+    """A bias that is not known, with the reason and what to do about it."""
+    return Bias(None, f"unknown: {hinted(why, plan)}")
 
 
 def hinted(why: str, plan: Plan) -> str:
     """The reason for an unknown bias, with what to do about it."""
-    if _why_no_pairs(plan) is not None:
+    if plan.scheduled:
         return f"{why.rstrip('.')}; keep draws, and `gyromc.check` tests whether there is one"
     return f'{why.rstrip(".")}; pass `bias="richardson"` to measure it with pairs of chains'
-
-
-def _why_no_pairs(plan: Plan) -> str | None:
-    return "the step size is a schedule" if plan.scheduled else why_no_moments(plan.oracle)
 
 
 def order_of_bias(plan: Plan) -> int:
@@ -151,27 +133,31 @@ def _by_formula(plan: Plan) -> bool:
 
 
 def too_costly(run: Run) -> str | None:
-    """Why a prediction would take much longer than the run, or None; decided before anything is computed."""
+    """Why a prediction is not made, or would take much longer than the run; None where it is made."""
     plan = run.plan
+    if plan.scheduled:
+        return "the step size is a schedule"
+    insist = 'pass `bias="predict"` to insist'
     if plan.dim > MOST_PARAMETERS:
-        return f"not predicted with more than {MOST_PARAMETERS} parameters (here {plan.dim})"
+        return f"not predicted with more than {MOST_PARAMETERS} parameters (here {plan.dim}); {insist}"
     if _by_formula(plan):
         return None
     touched = plan.dim * DRAWS * (plan.target.num_data if isinstance(plan.target, SumOverData) else 1)
     if touched > SETTINGS.affordable:
-        return f"a prediction would touch {touched:.1g} numbers of the data (at most {SETTINGS.affordable:.0e})"
+        return (
+            f"a prediction would touch {touched:.1g} numbers of the data (at most {SETTINGS.affordable:.0e}); {insist}"
+        )
     known, count = isinstance(plan.flat_target, KnownLikelihood), len(plan.observables)
     seconds = SETTINGS.first + SETTINGS.each * count if known else SETTINGS.other * count
     if seconds > max(SETTINGS.seconds, run.wall_time):
-        return f"a prediction would take about {seconds:.0f} s, and the run took {run.wall_time:.2g} s"
+        return f"a prediction would take about {seconds:.0f} s, and the run took {run.wall_time:.2g} s; {insist}"
     return None
 
 
 def extrapolated(run: Run) -> dict[str, Bias]:
     """The bias of averages of as many steps as the run made, without the effect of the start, which a pair shares."""
     plan = run.plan.replace(num_steps=run.steps_done)
-    reason = _why_no_pairs(plan)
-    require(reason is None, f'`bias="richardson"` cannot pair chains here: {reason}.')
+    require(not plan.scheduled, '`bias="richardson"` cannot pair chains here: the step size is a schedule.')
     order, stable = order_of_bias(plan), stability(plan)
     factor = 2**order / (2**order - 1)
     share = plan.eta / stable.largest_step_size if stable is not None and stable.largest_step_size > 0 else 0.0

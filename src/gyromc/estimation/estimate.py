@@ -1,9 +1,7 @@
 """estimate: the means of a run with every error that is known of them, and what may be wrong with them.
 
-Input: a `Run`. Output: `Estimates`: by observable the mean, its Monte Carlo error and method, the discretisation bias, the
-interval with and without the bias, and diagnostics (R-hat, effective sample size, failed chains). Where draws were kept, their
-means regressed on zero-mean functions stand beside. Warnings are sentences with what to do; they come from the chains
-themselves, the curvature of the target where the chains have been, and the target's tails. Hints say what was not looked at.
+Warnings are sentences with what to do; they come from the chains themselves, the curvature of the target where the chains have
+been, and the target's tails. Hints say what was not looked at.
 """
 
 import dataclasses
@@ -16,6 +14,7 @@ import numpy as np
 from gyromc import statistics
 from gyromc.approx.sample import MOST_PARAMETERS
 from gyromc.checks import coverage, one_of, require
+from gyromc.draws import check, sharpen
 from gyromc.dynamics import augment
 from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.estimation import bias as biases
@@ -25,7 +24,6 @@ from gyromc.observables import Ridge
 from gyromc.plan import Plan
 from gyromc.posterior import PosteriorMean
 from gyromc.results import Run, flat_draws
-from gyromc.solve.draws import check, sharpen
 from gyromc.statistics import ErrorMethod, MonteCarloError
 from gyromc.targets import SumOverData
 from gyromc.targets.regressions import KnownLikelihood, Regression
@@ -39,22 +37,23 @@ FAR = np.array([1e3, 1e4, 1e5])  # where tails are looked at, in units of the st
 
 @dataclasses.dataclass(frozen=True)
 class EstimateSettings:
-    """When a run's means are doubted, and what may be spent on looking."""
+    """When a run's means are doubted, and what may be spent on looking.
+
+    - `start_shows`: standard errors between the first and the second half of the chains.
+    - `vague`: standard errors of the mean, from which the error of a bias rules the interval.
+    - `most_checked`: draws of all chains whose gradients are computed, `least_checked` of each; `most_touched`: numbers of the
+      data that these may read.
+    - `checked_chains`: with fewer, pieces of one chain, which depend on each other, would be taken for independent.
+    - `seen`: share of the fluctuations of h from which a direction counts.
+    """
 
     start_shows: float = 3.5
-    """Standard errors between the first and the second half of the chains."""
     vague: float = 3.0
-    """Standard errors of the mean, from which the error of a bias rules the interval."""
     most_checked: int = 4096
-    """Draws of all chains whose gradients are computed."""
     least_checked: int = 8
-    """Of each chain."""
     checked_chains: int = 20
-    """With fewer, pieces of one chain, which depend on each other, would be taken for independent."""
     most_touched: float = 2e9
-    """Numbers of the data that the gradients at kept draws may read."""
     seen: float = 0.01
-    """Share of the fluctuations of h from which a direction counts."""
 
 
 SETTINGS = EstimateSettings()
@@ -99,8 +98,7 @@ def hints_of(run: Run, rows: Mapping[str, Estimate], bias_wanted: bool) -> Itera
             "The intervals are for the mean of the chain's stationary law."
         )
     predicted = [row for row in rows.values() if row.bias is not None and row.bias_method.startswith("predicted")]
-    vague = [row.name for row in predicted if row.bias_error > SETTINGS.vague * row.std_error]
-    if vague:
+    if vague := [row.name for row in predicted if row.bias_error > SETTINGS.vague * row.std_error]:
         yield (
             f"The discretisation bias of {', '.join(vague)} is known much less well than the mean: pass "
             '`bias="richardson"` to measure it with pairs of chains that share their noise.'
@@ -144,8 +142,8 @@ def _convergence(row: Estimate, slowest: float) -> Iterator[str]:
 def by_zero_mean_functions(run: Run, level: float) -> tuple[Mapping[str, PosteriorMean], list[str]]:
     """The kept draws regressed on functions whose mean under the target is known to be zero, and what these say is wrong.
 
-    Returns sharpened means by observable and warnings. Both are empty without draws, with too few chains, and where the
-    target has no finite gradient at a draw; with more than `MOST_PARAMETERS` parameters draws are only checked.
+    Returns sharpened means by observable and warnings: none without draws, with too few chains, or infinite gradients.
+    With more than `MOST_PARAMETERS` parameters draws are only checked.
     """
     plan, good = run.plan, ~run.diverged
     chains = int(good.sum())
@@ -316,9 +314,13 @@ def _biases(run: Run, source: BiasSource | Mapping[str, Bias]) -> Mapping[str, B
         return dict.fromkeys(run, Bias(None, "not asked for"))
     if source is BiasSource.RICHARDSON:
         return biases.extrapolated(run)
-    if source is BiasSource.AUTO:
-        return biases.predicted_or_not(run)
-    try:
-        return biases.predicted(run)
-    except InvalidInput as error:
-        raise InvalidInput(f"The bias cannot be predicted: {biases.hinted(str(error), run.plan)}.") from error
+    insisted = source is BiasSource.PREDICT
+    why = None if insisted else biases.too_costly(run)
+    if why is None:
+        try:
+            return biases.predicted(run)
+        except InvalidInput as error:  # no mode, or one that says little about the target
+            if insisted:
+                raise InvalidInput(f"The bias cannot be predicted: {biases.hinted(str(error), run.plan)}.") from error
+            why = str(error)
+    return dict.fromkeys(run, biases.unknown(why, run.plan))

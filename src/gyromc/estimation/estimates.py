@@ -1,7 +1,4 @@
-"""Estimate and Estimates: means with their Monte Carlo error beside their discretisation bias, and the interval to report.
-
-`gyromc.estimate` makes them from a run. All numbers derive from three parts: the run's average, its Monte Carlo error, its bias.
-"""
+"""Estimate and Estimates: means with their Monte Carlo error beside their discretisation bias, and the interval to report."""
 
 import dataclasses
 import math

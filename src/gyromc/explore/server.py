@@ -1,8 +1,4 @@
-"""The files of the page, a server for them on this machine alone, and a copy in one file.
-
-Input: the folder of this module. Output: an `http.server` that sends a fixed list of files to browsers on 127.0.0.1, or the text
-of one HTML file that needs no server.
-"""
+"""The page of `gyromc explore`: a server that sends a fixed list of files to browsers on 127.0.0.1, and a copy in one file."""
 
 import re
 from http import HTTPStatus
@@ -11,8 +7,6 @@ from pathlib import Path
 
 from gyromc.checks import whole
 from gyromc.errors import InvalidInput
-
-__all__ = ["ADDRESS", "PageServer", "copy_in_one_file", "files"]
 
 ADDRESS = "127.0.0.1"
 FOLDER = Path(__file__).parent
@@ -36,32 +30,13 @@ EXPORT = re.compile(r"^export (?=(?:async )?(?:function\*?|const|class) (\w+))",
 
 
 def files() -> dict[str, Path]:
-    """The files of the page by the path a browser asks for.
-
-    ```python
-    from gyromc.explore.server import files
-    assert "/" in files() and "/js/main.mjs" in files()
-    ```
-    """
-    found = {
-        f"/{path.relative_to(FOLDER).as_posix()}": path for path in sorted(FOLDER.rglob("*")) if path.suffix in KINDS
-    }
-    return {"/": FOLDER / "index.html", **found}
+    """The files of the page by the path a browser asks for."""
+    paths = [path for path in sorted(FOLDER.rglob("*")) if path.suffix in KINDS]
+    return {"/": FOLDER / "index.html", **{f"/{path.relative_to(FOLDER).as_posix()}": path for path in paths}}
 
 
 class PageServer(ThreadingHTTPServer):
-    """A server of the page; `url` is where it listens.
-
-    **Arguments:**
-
-    - `port`: from 0 to 65535; 0 takes any free one.
-
-    ```python
-    from gyromc.explore.server import PageServer
-    with PageServer(0) as server:
-        assert server.url.startswith("http://127.0.0.1:")
-    ```
-    """
+    """A server of the page; `url` is where it listens, `port` from 0 (any free one) to 65535."""
 
     daemon_threads = True
 
@@ -110,25 +85,14 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def copy_in_one_file() -> str:
-    """The page as one HTML file with everything in it: it opens without a server and asks for nothing.
-
-    ```python
-    from gyromc.explore.server import copy_in_one_file
-    assert "<script src" not in copy_in_one_file()
-    ```
-    """
-    page = (FOLDER / "index.html").read_text(encoding="utf-8")
-    data = (FOLDER / "data" / "logistic.json").read_text(encoding="utf-8").strip().replace("</", "<\\/")
-    style = (FOLDER / "style.css").read_text(encoding="utf-8")
-    written = {
-        '<link rel="stylesheet" href="style.css">': f"<style>\n{style}</style>",
-        '<script type="module" src="js/main.mjs"></script>': (
-            f'<script type="application/json" id="logistic-data">{data}</script>\n<script type="module">\n{_bundle()}</script>'
-        ),
-    }
-    for tag, content in written.items():
-        page = page.replace(tag, content)
-    return page
+    """The page as one HTML file with everything in it: it opens without a server and asks for nothing."""
+    read = lambda name: (FOLDER / name).read_text(encoding="utf-8")
+    data = read("data/logistic.json").strip().replace("</", "<\\/")
+    script = f'<script type="application/json" id="logistic-data">{data}</script>\n<script type="module">\n{_bundle()}</script>'
+    page = read("index.html").replace(
+        '<link rel="stylesheet" href="style.css">', f"<style>\n{read('style.css')}</style>"
+    )
+    return page.replace('<script type="module" src="js/main.mjs"></script>', script)
 
 
 def _bundle() -> str:

@@ -1,14 +1,13 @@
 """A run, or what `expect` returned, as ArviZ's DataTree: the kept draws, and the averages over every step with their errors.
 
-Input: a `Run` with draws, or a `Posterior`. Output: an `xarray.DataTree` that arviz-stats and arviz-plots read, with the groups
-`posterior`, `sample_stats` (the log density of each draw), `posterior_predictive` and `log_likelihood` when asked for,
-`observed_data` and `constant_data` where the target holds data, and our own `averages`, which come from every step and not only
-from the kept ones.
+The groups are `posterior`, `sample_stats` (the log density of each draw), `posterior_predictive` and `log_likelihood` when asked
+for, `observed_data` and `constant_data` where the target holds data, and our own `averages`.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gyromc import __version__
+from gyromc.approx.sample import systematic
 from gyromc.checks import require
 from gyromc.extras import needs
 from gyromc.flat import shaped
@@ -43,17 +43,14 @@ def to_datatree(
 ) -> DataTree:
     """A run with kept draws as an ArviZ DataTree; chains that failed are left out, and their number is an attribute.
 
-    There is no `diverging`: it marks transitions of samplers that integrate trajectories, and these chains have none.
-
     **Arguments:**
 
     - `run`: made with `gyromc.run(plan, thin=…)`.
     - `names`: of the parameters: one for each entry of a vector (each becomes a variable of its own), or one for each array of a
       pytree; left out: `theta` for a vector, the paths of a pytree's arrays.
-    - `predictive`: function of (parameters, JAX key) that draws from the predictive distribution: an array, or a dictionary of
-      arrays; it becomes the group `posterior_predictive`.
+    - `predictive`: function of (parameters, JAX key) that draws from the predictive distribution, an array or a dictionary.
     - `log_likelihood`: True, or a function of the parameters that returns the log likelihood of each observation (an array, or
-      a dictionary of arrays), for `arviz_stats.loo`; it becomes the group `log_likelihood`.
+      a dictionary of arrays), for `arviz_stats.loo`.
 
     ```python
     import gyromc as gm
@@ -65,27 +62,40 @@ def to_datatree(
     """
     with needs("arviz", "`to_datatree`"):
         import arviz_base
-    require(
-        run.draws is not None,
-        "A DataTree holds draws, and this run kept none: `gyromc.run(plan, thin=10)` keeps every tenth state.",
-    )
+    none = "A DataTree holds draws, and this run kept none: `gyromc.run(plan, thin=10)` keeps every tenth state."
+    require(run.draws is not None, none)
     good = ~run.diverged
     draws = jax.tree.map(lambda x: np.asarray(x)[good], run.draws)
-    groups: dict[str, dict[str, Any]] = {
-        "posterior": _posterior(run.plan.target.reported(draws), names),
-        "sample_stats": _sample_stats(run, draws),
-    }
+    target: Any = run.plan.target
+    shape = jax.tree.leaves(draws)[0].shape[:2]
+    groups: dict[str, dict[str, Any]] = {"posterior": _posterior(target.reported(draws), names)}
+    # the log density at every draw, up to a constant, where that is affordable
+    terms = target.num_data if isinstance(target, SumOverData) else 1
+    if np.prod(shape, dtype=float) * terms <= MOST_TERMS:
+        groups["sample_stats"] = {"lp": -run.plan.flat_target.potentials(flat_draws(run.draws, good)).reshape(shape)}
     if predictive is not None:
-        shape = jax.tree.leaves(draws)[0].shape[:2]
         keys = jax.random.split(jax.random.fold_in(jax.random.key(run.plan.seed & 0xFFFFFFFF), 1), shape)
         drawn = jax.vmap(jax.vmap(predictive))(draws, keys)
         groups["posterior_predictive"] = jax.tree.map(np.asarray, drawn if isinstance(drawn, dict) else {"y": drawn})
     if log_likelihood is not False:
-        groups["log_likelihood"] = _pointwise(run.plan.target, log_likelihood, draws)
-    groups |= {group: values for group, values in _data(run.plan.target).items() if values}
-    attributes = {"/": LIBRARY | _attributes(run), "posterior": LIBRARY}
-    dims, coords = _axes(run.plan.target) if names is None else ({}, {})
-    tree = arviz_base.from_dict(groups, coords={"chain": np.flatnonzero(good), **coords}, dims=dims, attrs=attributes)
+        groups["log_likelihood"] = _pointwise(target, log_likelihood, draws)
+    if isinstance(target, FiniteSum):
+        leaves = jax.tree_util.tree_leaves_with_path(target.data)
+        groups["observed_data"] = {_path(path) if path else "data": np.asarray(leaf) for path, leaf in leaves}
+    elif hasattr(target, "design"):
+        X, y = target.design
+        groups |= {"constant_data": {"X": np.asarray(X)}, "observed_data": {"y": np.asarray(y)}}
+    # values that any file format accepts
+    about = {
+        **{key: "schedule" if value is None else value for key, value in run.plan.summary().items()},
+        **plain_attributes(run, "engine", "engine_reason", "steps_done", "gradient_evaluations", "wall_time"),
+        **{"scheme": run.plan.scheme.name, "plan": repr(run.plan)},
+        **{"failed_chains": len(run.failures), "partial": int(run.partial)},
+        **{"jax_version": jax.__version__, "numpy_version": np.__version__},
+    }
+    dims, coords = _axes(target) if names is None else ({}, {})
+    coords, about = {"chain": np.flatnonzero(good), **coords}, {"/": LIBRARY | about, "posterior": LIBRARY}
+    tree = arviz_base.from_dict(groups, coords=coords, dims=dims, attrs=about)
     by_chain = np.stack([average[good] for average in run.averages.values()], axis=1)
     averages = _averages(run, V=run.variance).assign(chain_mean=(("chain", "observable"), by_chain))
     averages = averages.assign_coords(chain=np.flatnonzero(good))
@@ -94,22 +104,12 @@ def to_datatree(
 
 
 def posterior_datatree(found: Posterior) -> DataTree:
-    """What `gyromc.expect` returned as an ArviZ DataTree.
-
-    The group `posterior` has draws of equal weight, made of the kept ones chain by chain and in their order, each as often as
-    its weight says; `averages` has the sharpened means with their errors, which ArviZ could not compute from the draws.
-    """
+    """What `gyromc.expect` returned as an ArviZ DataTree, with draws of equal weight: each as often as its weight says."""
     with needs("arviz", "`to_datatree`"):
         import arviz_base
-    draws = []
-    for chain, weights in zip(found.draws, found.weights, strict=True):
-        total = np.cumsum(np.clip(weights, 0, None))
-        ticks = (np.arange(len(weights)) + 0.5) / len(weights) * total[-1]
-        draws.append(chain[np.searchsorted(total, ticks).clip(max=len(weights) - 1)])
-    draws = np.stack(draws)
-    target = None if found.model is None else found.model.target
-    values = draws if found.model is None else found.model.target.reported(shaped(found.model.unravel, draws))
-    dims, coords = ({}, {}) if target is None else _axes(target)
+    target, rng, both = found.model.target, np.random.default_rng(0), zip(found.draws, found.weights, strict=True)
+    draws = np.stack([chain[systematic(weights, len(weights), rng)] for chain, weights in both])
+    values, (dims, coords) = target.reported(shaped(found.model.unravel, draws)), _axes(target)
     account = {**dataclasses.asdict(found.account), "warnings": list(found.warnings)}
     attributes = {"/": LIBRARY | account, "posterior": LIBRARY}
     tree = arviz_base.from_dict({"posterior": _posterior(values, None)}, coords=coords, dims=dims, attrs=attributes)
@@ -124,7 +124,6 @@ def _axes(target: Target) -> tuple[dict[str, list[str]], dict[str, Any]]:
 
 
 def _posterior(draws, names: Sequence[str] | None) -> dict[str, np.ndarray]:
-    """Variables by name, chains × draws × shape."""
     leaves = jax.tree_util.tree_leaves_with_path(draws)
     vector = len(leaves) == 1 and not leaves[0][0] and leaves[0][1].ndim == 3
     parts = [leaves[0][1][..., i] for i in range(leaves[0][1].shape[2])] if vector else [leaf for _, leaf in leaves]
@@ -140,17 +139,7 @@ def _posterior(draws, names: Sequence[str] | None) -> dict[str, np.ndarray]:
 
 
 def _path(path) -> str:
-    """The path of an array in a pytree as a name: `layers.0.weight`."""
     return jax.tree_util.keystr(path, simple=True, separator=".") or "theta"
-
-
-def _sample_stats(run: Run, draws) -> dict[str, np.ndarray]:
-    """The log density at every draw, up to a constant, where that is affordable."""
-    shape = jax.tree.leaves(draws)[0].shape[:2]
-    terms = run.plan.target.num_data if isinstance(run.plan.target, SumOverData) else 1
-    if np.prod(shape, dtype=float) * terms > MOST_TERMS:
-        return {}
-    return {"lp": -run.plan.flat_target.potentials(flat_draws(run.draws, ~run.diverged)).reshape(shape)}
 
 
 def _pointwise(target: Target, wanted: bool | Callable, draws) -> dict[str, np.ndarray]:
@@ -164,25 +153,11 @@ def _pointwise(target: Target, wanted: bool | Callable, draws) -> dict[str, np.n
             f"The target ({type(target).__name__}) does not know the likelihood of one observation: pass "
             "`log_likelihood=f`, a function of the parameters that returns an array with one number per observation.",
         )
-        numbers = sum(x.size for x in jax.tree.leaves(shapes)) * np.prod(
-            jax.tree.leaves(draws)[0].shape[:2], dtype=float
-        )
-        require_memory(
-            8 * numbers, f"The log likelihood of {numbers:.3g} pairs of draw and observation", "Keep fewer draws."
-        )
+        count = sum(x.size for x in jax.tree.leaves(shapes)) * math.prod(jax.tree.leaves(draws)[0].shape[:2])
+        what = f"The log likelihood of {float(count):.3g} pairs of draw and observation"
+        require_memory(8 * count, what, "Keep fewer draws.")
         found = jax.lax.map(lambda chain: jax.lax.map(one, chain, batch_size=64), jax.tree.map(jnp.asarray, draws))
     return jax.tree.map(np.asarray, found if isinstance(found, dict) else {"y": found})
-
-
-def _data(target) -> dict[str, dict[str, np.ndarray]]:
-    """The target's data: responses as observed, designs as constant; a FiniteSum's data are all observed."""
-    if isinstance(target, FiniteSum):
-        leaves = jax.tree_util.tree_leaves_with_path(target.data)
-        return {"observed_data": {_path(path) if path else "data": np.asarray(leaf) for path, leaf in leaves}}
-    if not hasattr(target, "design"):
-        return {}
-    X, y = target.design
-    return {"observed_data": {"y": np.asarray(y)}, "constant_data": {"X": np.asarray(X)}}
 
 
 def _averages(found: Run | Posterior, **further: Any) -> Dataset:
@@ -192,18 +167,3 @@ def _averages(found: Run | Posterior, **further: Any) -> Dataset:
     columns = {"mean": found.mean, "std_error": found.std_error, **further, "r_hat": found.r_hat, "ess": found.ess}
     by_name = {key: ("observable", np.array([*column.values()])) for key, column in columns.items()}
     return xarray.Dataset(by_name, coords={"observable": list(found)})
-
-
-def _attributes(run: Run) -> dict[str, str | int | float]:
-    """The plan, seed, engine and versions, as values that any file format accepts."""
-    plan = {key: "schedule" if value is None else value for key, value in run.plan.summary().items()}
-    return {
-        **plan,
-        "scheme": run.plan.scheme.name,
-        "plan": repr(run.plan),
-        **plain_attributes(run, "engine", "engine_reason", "steps_done", "gradient_evaluations", "wall_time"),
-        "failed_chains": len(run.failures),
-        "partial": int(run.partial),
-        "jax_version": jax.__version__,
-        "numpy_version": np.__version__,
-    }

@@ -1,7 +1,7 @@
 """gyromc's samplers as BlackJAX sampling algorithms, and BlackJAX's gradient estimators as targets of a plan.
 
-Input: a BlackJAX gradient estimator (`blackjax.sgmcmc.gradients`), which estimates the gradient of the log density, -∇U.
-Output: a `blackjax.base.SamplingAlgorithm` that makes the same step as gyromc's engines, or a target for `gyromc.Plan`.
+Each sampler is a function of a gradient estimator, which estimates -∇U (`blackjax.sgmcmc.gradients`), and returns a
+`SamplingAlgorithm`: `init(position, rng_key=None)` and `step(rng_key, state, minibatch, step_size, temperature=1)`.
 """
 
 import functools
@@ -50,10 +50,7 @@ def sgnlmc(grad_estimator: Callable, J, *, curvature=None) -> SamplingAlgorithm:
     - `J`: a skew-symmetric matrix, `gyromc.dynamics.rotations(…)`, or a number: the rate at which neighbouring coordinates
       rotate, applied without a matrix.
     - `curvature`: the Hessian of -log density near its mode: a matrix, a diagonal, or a number times the identity. With it, a
-      step size beyond the largest stable one raises an error that says so. A rotation makes that one smaller: by 1 + J² where
-      the curvature is the same in all directions, so a step size that suits `blackjax.sgld` can be too large.
-
-    **Returns:** a `SamplingAlgorithm`; `step` takes (rng_key, state, minibatch, step_size, temperature=1).
+      step size beyond the largest stable one, which a rotation makes smaller, raises an error that says so.
 
     ```python
     import jax, jax.numpy as jnp
@@ -63,62 +60,34 @@ def sgnlmc(grad_estimator: Callable, J, *, curvature=None) -> SamplingAlgorithm:
     assert state.shape == (2,)
     ```
     """
-    if _is_number(J):
-        rate = float(numbers(J, "J"))
-        family = lambda d: families.nonreversible(families.rotations(d, rate))
-        return _algorithm(grad_estimator, family, curvature=curvature)
-    return kernel(families.nonreversible(J), curvature=curvature)(grad_estimator)
+    if isinstance(J, Operator) or np.ndim(J):
+        return kernel(families.nonreversible(J), curvature=curvature)(grad_estimator)
+    rate = float(numbers(J, "J"))
+    return _algorithm(grad_estimator, lambda d: families.nonreversible(families.rotations(d, rate)), curvature)
 
 
 def sghfhrmc(grad_estimator: Callable, alpha: float, gamma: float, *, curvature=None) -> SamplingAlgorithm:
-    """SGHFHRMC: Hessian-free high-resolution dynamics on (θ, r): D = diag(αI, γI), Q = [[0, -I], [I, 0]].
+    """SGHFHRMC: Hessian-free high-resolution dynamics on (θ, r): D = diag(αI, γI), Q = [[0, -I], [I, 0]], α and γ positive.
 
-    The state is an `AugmentedState`; `init(position)` sets r = 0 and `init(position, rng_key)` draws it from N(0, I).
-
-    **Arguments:**
-
-    - `grad_estimator`, `curvature`: as for `sgnlmc`.
-    - `alpha`, `gamma`: both positive.
-
-    **Returns:** a `SamplingAlgorithm`, as for `sgnlmc`.
-
-    ```python
-    import jax, jax.numpy as jnp
-    from gyromc.interop.blackjax import sghfhrmc
-    sampler = sghfhrmc(lambda position, minibatch: -position, alpha=1.0, gamma=2.0)
-    state = sampler.step(jax.random.key(0), sampler.init(jnp.zeros(2)), None, 0.1)
-    assert state.position.shape == state.momentum.shape == (2,)
-    ```
+    The state is an `AugmentedState`; `init(position)` sets r = 0 and `init(position, rng_key)` draws it from N(0, I). The
+    other arguments, and the use, are those of `sgnlmc`.
     """
     alpha, gamma = positive(alpha, "alpha"), positive(gamma, "gamma")
-    return _algorithm(grad_estimator, lambda d: families.hfhr(d, alpha, gamma), curvature=curvature)
+    return _algorithm(grad_estimator, lambda d: families.hfhr(d, alpha, gamma), curvature)
 
 
 def sggaulmc(grad_estimator: Callable, C, a: float, gamma: float, *, curvature=None) -> SamplingAlgorithm:
-    """SGGAULMC: gradient-adjusted underdamped dynamics on (θ, r), with the D and Q of `gyromc.dynamics.gaul`.
+    """SGGAULMC: gradient-adjusted underdamped dynamics on (θ, r), with the D and Q of `gyromc.dynamics.gaul`, a and γ positive.
 
-    **Arguments:**
-
-    - `grad_estimator`, `curvature`: as for `sgnlmc`.
-    - `C`: symmetric positive definite; a number is a multiple of the identity, a vector a diagonal.
-    - `a`, `gamma`: both positive.
-
-    **Returns:** a `SamplingAlgorithm` whose state is an `AugmentedState`.
-
-    ```python
-    import jax, jax.numpy as jnp
-    from gyromc.interop.blackjax import sggaulmc
-    sampler = sggaulmc(lambda position, minibatch: -position, C=2.0, a=1.0, gamma=2.0)
-    state = sampler.step(jax.random.key(0), sampler.init(jnp.zeros(2)), None, 0.1)
-    assert state.position.shape == (2,)
-    ```
+    `C` is symmetric positive definite; a number is a multiple of the identity, a vector a diagonal. The state is an
+    `AugmentedState`, as for `sghfhrmc`.
     """
-    if _is_number(C):
-        # Raises now, not at the first step.
-        families.gaul(as_operator(C, "C", size=1), a, gamma)
-        family = lambda d: families.gaul(as_operator(C, "C", size=d), a, gamma)
-        return _algorithm(grad_estimator, family, curvature=curvature)
-    return kernel(families.gaul(C, a, gamma), curvature=curvature)(grad_estimator)
+    if isinstance(C, Operator) or np.ndim(C):
+        return kernel(families.gaul(C, a, gamma), curvature=curvature)(grad_estimator)
+    family = lambda d: families.gaul(as_operator(C, "C", size=d), a, gamma)
+    # Raises now, not at the first step.
+    family(1)
+    return _algorithm(grad_estimator, family, curvature)
 
 
 def kernel(
@@ -126,17 +95,13 @@ def kernel(
 ) -> Callable[[Callable], SamplingAlgorithm]:
     """Any dynamics (D, Q) as a replacement for `blackjax.sgld`: `kernel(dynamics)(grad_estimator)` is a sampling algorithm.
 
-    On θ the state is the position itself, as in `blackjax.sgld`; on (θ, r) it is an `AugmentedState`. One step with the key `k`
-    draws ξ as `jax.random.normal(k, …)`, so `kernel(overdamped(d))(g)` makes the steps of `blackjax.sgld(g)`, up to rounding.
+    On θ the state is the position itself; on (θ, r) it is an `AugmentedState`. One step with the key `k` draws ξ as
+    `jax.random.normal(k, …)`, so `kernel(overdamped(d))(g)` makes the steps of `blackjax.sgld(g)`, up to rounding.
 
     **Arguments:**
 
     - `dynamics`: a value of `gyromc.dynamics`, for as many parameters as the position has.
-    - `scheme`: the integrator, a value of `gyromc.schemes` or its name.
-    - `curvature`: as for `sgnlmc`.
-
-    **Returns:** a function of a gradient estimator (as for `sgnlmc`) that returns a `SamplingAlgorithm`:
-    `init(position, rng_key=None)` and `step(rng_key, state, minibatch, step_size, temperature=1)`.
+    - `scheme`: the integrator, a value of `gyromc.schemes` or its name; `curvature` as for `sgnlmc`.
 
     ```python
     import jax, jax.numpy as jnp
@@ -148,22 +113,18 @@ def kernel(
     assert sampler.step(jax.random.key(0), sampler.init(position), None, 0.1)["w"].shape == (2, 2)
     ```
     """
-    require(
-        isinstance(dynamics, Dynamics),
-        f"`dynamics` must be a value of `gyromc.dynamics`: got {type(dynamics).__name__}. The gradient estimator comes after it: "
-        "`kernel(dynamics, scheme)(grad_estimator)`.",
-    )
+    remedy = "The gradient estimator comes after it: `kernel(dynamics, scheme)(grad_estimator)`."
+    given = type(dynamics).__name__
+    require(isinstance(dynamics, Dynamics), f"`dynamics` must be a value of `gyromc.dynamics`: got {given}. {remedy}")
     found = schemes.find(scheme)
-    require(
-        not found.needs_prepared and not found.memory,
-        f"`kernel` takes a scheme that needs nothing but the state and a gradient: `{found}` needs a memory or a plan. Use "
-        "`gyromc.run` with it, or `euler` here.",
-    )
-    return lambda grad_estimator: _algorithm(grad_estimator, lambda d: dynamics, found, curvature)
+    remedy = f"`{found}` needs a memory or a plan. Use `gyromc.run` with it, or `euler` here."
+    alone = not found.needs_prepared and not found.memory
+    require(alone, f"`kernel` takes a scheme that needs nothing but the state and a gradient: {remedy}")
+    return lambda grad_estimator: _algorithm(grad_estimator, lambda d: dynamics, curvature, found)
 
 
 def _algorithm(
-    grad_estimator: Callable, family: Callable[[int], Dynamics], scheme: schemes.Scheme = schemes.euler, curvature=None
+    grad_estimator: Callable, family: Callable[[int], Dynamics], curvature: Any, scheme: schemes.Scheme = schemes.euler
 ) -> SamplingAlgorithm:
     """`init` and `step` for the dynamics `family(d)`, d the number of parameters."""
     _require_function(grad_estimator, "grad_estimator")
@@ -171,12 +132,10 @@ def _algorithm(
     family = functools.lru_cache(maxsize=8)(family)
 
     @functools.lru_cache(maxsize=8)
-    def limits(d: int) -> tuple[float, float]:
+    def largest(d: int) -> tuple[float, float]:
         """The largest stable step sizes of these dynamics and of SGLD, on a Gaussian of the given curvature."""
-        require(
-            P.shape in ((), (d,), (d, d)),
-            f"`curvature` must be a number, {d} numbers or a {d} × {d} matrix: got shape {P.shape}.",
-        )
+        wanted = f"a number, {d} numbers or a {d} × {d} matrix"
+        require(P.shape in ((), (d,), (d, d)), f"`curvature` must be {wanted}: got shape {P.shape}.")
         K, of_d = P if P.ndim == 2 else np.diag(np.broadcast_to(P, d)), family(d)
         A = (of_d.D + of_d.Q) @ augment(K, of_d.has_momentum(d, "the position"))
         return limit_of_mean(np.linalg.eigvals(A)), limit_of_mean(np.linalg.eigvals(K))
@@ -194,17 +153,21 @@ def _algorithm(
         theta = ravel(position)
         dynamics = cast(family(theta.size), theta.dtype)
         with_momentum = dynamics.has_momentum(theta.size, "the position")
-        _check_state(state, with_momentum, dynamics.name)
+        moved = "θ alone: its state is the position. Pass `state.position`"
+        if with_momentum:
+            moved = "(θ, r): `state` must be the `AugmentedState` that `init(position)` returns"
+        right = isinstance(state, AugmentedState) == with_momentum
+        require(right, f"{dynamics.name} moves {moved}; got {type(state).__name__}.")
+        if with_momentum:
+            _same_shapes(state.momentum, position, "`state.momentum`", "Start again from `init(position)`.")
         eta, T = _number(step_size, "step_size", theta.dtype), _number(temperature, "temperature", theta.dtype)
         if P is not None and scheme.is_euler and not isinstance(step_size, Tracer):
-            limit, plain = limits(theta.size)
+            limit, plain = largest(theta.size)
             require(
                 step_size < limit,
-                f"`step_size` = {float(step_size):g} is beyond the largest stable one of {dynamics.name} for the curvature "
-                f"given, {limit:.4g}: the state would grow until it is NaN. Take at most {limit / 2:.3g}. (SGLD is stable up "
-                f"to {plain:.4g}.)",
+                f"`step_size` = {float(step_size):g} is beyond the largest stable one of {dynamics.name}, {limit:.4g}: the state "
+                f"would grow until it is NaN. Take at most {limit / 2:.3g}. (SGLD is stable up to {plain:.4g}.)",
             )
-
         log_gradient = grad_estimator(position, minibatch)
         _check_gradient(log_gradient, position)
         # BlackJAX's gradient is that of log π = -U.
@@ -226,26 +189,10 @@ def _require_function(value, name: str) -> None:
     require(callable(value), f"`{name}` must be a function of (position, minibatch): got {type(value).__name__}.")
 
 
-def _is_number(value) -> bool:
-    return not isinstance(value, Operator) and np.ndim(value) == 0
-
-
 def _checked_position(position):
-    """The position with arrays for leaves, all of them floating-point."""
     position = jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, bool | int | float | np.generic) else x, position)
     unraveler(position, "position")
     return jax.tree.map(jnp.asarray, position)
-
-
-def _check_state(state, with_momentum: bool, name: str) -> None:
-    wanted = (
-        "(θ, r): `state` must be the `AugmentedState` that `init(position)` returns"
-        if with_momentum
-        else "θ alone: its state is the position. Pass `state.position`"
-    )
-    require(isinstance(state, AugmentedState) == with_momentum, f"{name} moves {wanted}; got {type(state).__name__}.")
-    if with_momentum:
-        _same_shapes(state.momentum, state.position, "`state.momentum`", "Start again from `init(position)`.")
 
 
 def _check_gradient(gradient, position) -> None:
@@ -254,23 +201,14 @@ def _check_gradient(gradient, position) -> None:
         "`blackjax.sgmcmc.gradients.grad_estimator(logprior, loglikelihood, data_size)` does."
     )
     _same_shapes(gradient, position, "The gradient", remedy)
-    for path, leaf in jax.tree_util.tree_leaves_with_path(gradient):
-        kind = jnp.result_type(leaf)
-        require(
-            jnp.issubdtype(kind, jnp.floating),
-            f"The gradient{jax.tree_util.keystr(path)} has dtype {kind}, not real floating-point numbers. {remedy}",
-        )
+    kinds = {str(jnp.result_type(leaf)) for leaf in jax.tree.leaves(gradient)}
+    wrong = [kind for kind in kinds if not jnp.issubdtype(kind, jnp.floating)]
+    require(not wrong, f"The gradient has dtype {', '.join(wrong)}, not real floating-point numbers. {remedy}")
 
 
 def _same_shapes(tree, position, what: str, remedy: str) -> None:
-    """Raise unless the two pytrees have the same structure and shapes; the message names the first difference."""
-    got, wanted = jax.tree.structure(tree), jax.tree.structure(position)
-    require(got == wanted, f"{what} is the pytree {got}, but the position is {wanted}. {remedy}")
-    for (path, leaf), like in zip(jax.tree_util.tree_leaves_with_path(tree), jax.tree.leaves(position), strict=True):
-        require(
-            jnp.shape(leaf) == like.shape,
-            f"{what}{jax.tree_util.keystr(path)} has shape {jnp.shape(leaf)}, but the position has {like.shape} there. {remedy}",
-        )
+    got, wanted = jax.tree.map(jnp.shape, tree), jax.tree.map(jnp.shape, position)
+    require(got == wanted, f"{what} has the shapes {got}, but the position has {wanted}. {remedy}")
 
 
 def _number(value, name: str, dtype):
@@ -284,15 +222,14 @@ def _number(value, name: str, dtype):
 
 def _like(vector, template):
     """The vector in the template's shapes and precisions."""
-    unravel, _ = unraveler(template)
-    return jax.tree.map(lambda x, t: x.astype(t.dtype), unravel(vector), template)
+    return jax.tree.map(lambda x, t: x.astype(t.dtype), unraveler(template)[0](vector), template)
 
 
 class EstimatedTarget(SumOverData):
     """A target given by BlackJAX's estimator of the gradient of its log density; made by `target`.
 
-    The estimate from a batch is the mean of ∇log prior + N ∇log likelihood_i over its rows. So each ℓ_i contains 1/N of the
-    prior, U = Σ ℓ_i, and the prior term of `SumOverData` is zero: every oracle works and is unbiased.
+    The estimate from a batch is the mean of ∇log prior + N ∇log likelihood_i over its rows: each ℓ_i contains 1/N of the prior,
+    and the prior term of `SumOverData` is zero.
     """
 
     grad_estimator: Callable
@@ -303,11 +240,6 @@ class EstimatedTarget(SumOverData):
     def num_data(self) -> int:
         return jax.tree.leaves(self.data)[0].shape[0]
 
-    def _estimate(self, params, minibatch):
-        log_gradient = private(self.grad_estimator)(params, minibatch)
-        _check_gradient(log_gradient, params)
-        return jax.tree.map(jnp.negative, log_gradient)
-
     def potential(self, params):
         if self.logdensity_estimator is None:
             raise InvalidInput(
@@ -317,36 +249,33 @@ class EstimatedTarget(SumOverData):
         return -private(self.logdensity_estimator)(params, self.data)
 
     def gradient(self, params):
-        return self._estimate(params, self.data)
+        return self._estimate(params, self.data, 1.0)
 
     def batch_gradient(self, params, index):
-        return self.weighted_gradient(params, index, 1.0)
+        batch = jax.tree.map(lambda x: jnp.asarray(x)[index], self.data)
+        return self._estimate(params, batch, index.shape[0] / self.num_data)
 
     def prior_gradient(self, params):
         return jax.tree.map(jnp.zeros_like, params)
 
-    def weighted_gradient(self, params, index, weight):
-        estimate = self._estimate(params, jax.tree.map(lambda x: jnp.asarray(x)[index], self.data))
-        # 1 for the mini-batch oracle's weight N/b.
-        scale = weight * index.shape[0] / self.num_data
-        return jax.tree.map(lambda g: scale * g, estimate)
+    def _estimate(self, params, minibatch, share):
+        log_gradient = private(self.grad_estimator)(params, minibatch)
+        _check_gradient(log_gradient, params)
+        return jax.tree.map(lambda g: -share * g, log_gradient)
 
 
 def target(grad_estimator: Callable, data, logdensity_estimator: Callable | None = None) -> EstimatedTarget:
     """A BlackJAX gradient estimator as the target of a `gyromc.Plan`: ∇U = -grad_estimator(θ, data).
 
-    With `gyromc.oracles.Minibatch(b)` each step of each chain calls the estimator on its own b rows. An estimator made by
-    `blackjax.sgmcmc.gradients.control_variates` works the same way.
+    With `gyromc.oracles.Minibatch(b)` each step of each chain calls the estimator on its own b rows; one of BlackJAX's
+    `control_variates` works too. The parameters have the structure of the plan's `start`.
 
     **Arguments:**
 
     - `grad_estimator`: function of (position, minibatch) that averages over the minibatch's rows, as BlackJAX's do, made with
       `data_size` equal to the number of rows of `data`.
     - `data`: an array or a pytree of arrays; the first axis of each leaf runs over the data.
-    - `logdensity_estimator`: the log density, a function of (position, minibatch). Needed for `predict`, and for a control
-      variate that finds the mode.
-
-    **Returns:** a target; its parameters have the structure of the plan's `start`.
+    - `logdensity_estimator`: the log density, likewise; for `predict`, and a control variate that finds the mode.
 
     ```python
     import jax.numpy as jnp
@@ -363,7 +292,7 @@ def target(grad_estimator: Callable, data, logdensity_estimator: Callable | None
     _require_function(grad_estimator, "grad_estimator")
     if logdensity_estimator is not None:
         _require_function(logdensity_estimator, "logdensity_estimator")
+        logdensity_estimator = owned(logdensity_estimator)
     # Runs the same checks of the data.
     rows = FiniteSum(grad_estimator, grad_estimator, data).data
-    density = None if logdensity_estimator is None else owned(logdensity_estimator)
-    return EstimatedTarget(owned(grad_estimator), rows, density)
+    return EstimatedTarget(owned(grad_estimator), rows, logdensity_estimator)

@@ -1,12 +1,12 @@
 """Posteriors of models written for other packages: unconstrained parameters by name inside, values of the model's sites outside.
 
-A `Structure` has what NumPyro's and PyMC's models have in common: names, shapes and dimensions. `ModelPosterior` makes of it a
-target over {name: unconstrained array}, or over one vector of them all, names in alphabetical order. A package adds the log
+A target is over {name: unconstrained array}, or over one vector of them all, names in alphabetical order. A package adds the log
 density and the two ways between parameters and values.
 """
 
 import abc
 import dataclasses
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -22,8 +22,6 @@ from gyromc.evaluation import doubled
 from gyromc.flat import unraveler
 from gyromc.targets import Target
 
-DIFFERENCE = np.finfo(float).eps ** (1 / 3)
-"""The step of a central difference that balances rounding and curvature."""
 LARGEST_REPORTED = 10_000
 """Numbers of a derived value that is reported without being asked for."""
 
@@ -46,18 +44,11 @@ class Structure:
     shapes: Mapping[str, tuple[int, ...]]
     dims: Mapping[str, tuple[str, ...]]
 
-    def unraveler(self) -> tuple[Callable, int]:
-        """The map from vectors to arrays by name, and the length of the vectors."""
-        like = {name: jax.ShapeDtypeStruct(shape, np.dtype(float)) for name, shape in self.parameters.items()}
-        return unraveler(like)
-
 
 class ModelPosterior(Target):
     """A posterior over parameters by name, which reports the values of the model's sites."""
 
     structure: eqx.AbstractVar[Structure]
-    unravel: eqx.AbstractVar[Callable]
-    size: eqx.AbstractVar[int]
 
     @abc.abstractmethod
     def values(self, params: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
@@ -74,13 +65,16 @@ class ModelPosterior(Target):
 
     @property
     def sites(self) -> tuple[str, ...]:
-        """The latent sites, in the model's order."""
         return self.structure.sites
 
     @property
     def dim(self) -> int:
-        """The number of unconstrained parameters."""
-        return self.size
+        return sum(map(math.prod, self.parameters.values()))
+
+    @property
+    def unravel(self) -> Callable:
+        like = {name: jax.ShapeDtypeStruct(shape, np.dtype(float)) for name, shape in self.parameters.items()}
+        return unraveler(like)[0]
 
     @property
     def start(self) -> dict[str, np.ndarray]:
@@ -103,7 +97,16 @@ class ModelPosterior(Target):
 
     def hessians(self, rows, chunk: int = 512):
         # By differences of gradients: XLA never ends with a vmapped second derivative of a model with a Cholesky factor.
-        return np.stack([differences(self.gradients, row) for row in np.asarray(rows, float)])
+        found = []
+        for theta in np.asarray(rows, float):
+            # the step that balances rounding and curvature
+            steps = np.finfo(float).eps ** (1 / 3) * np.maximum(1.0, np.abs(theta))
+            either = self.gradients(np.concatenate([theta + np.diag(steps), theta - np.diag(steps)]))
+            # Not finite where U is not.
+            with np.errstate(invalid="ignore"):
+                K = (either[: len(theta)] - either[len(theta) :]) / (2 * steps[:, None])
+            found.append((K + K.T) / 2)
+        return np.stack(found)
 
     def reported_sites(self, sites: Sequence[str] | None = None) -> tuple[str, ...]:
         """The sites asked for, checked; left out: the latent and the deterministic ones, but for those with a value per row."""
@@ -113,8 +116,7 @@ class ModelPosterior(Target):
         unknown = [name for name in wanted if name not in known]
         require(
             wanted and not unknown,
-            f"No site {', '.join(map(shown, unknown)) or 'given'} in the model: its latent and deterministic sites are "
-            f"{', '.join(known)}.",
+            f"No site {', '.join(map(shown, unknown)) or 'given'} in the model: it has {', '.join(known)}.",
         )
         return wanted
 
@@ -130,39 +132,19 @@ class ModelPosterior(Target):
 
     def by_site(self, params) -> dict[str, Any]:
         """The parameters by name; raises `InvalidInput` for names or shapes that are not the model's."""
-        shapes = self.parameters
-        expected = "{" + ", ".join(f"{name!r}: {shape}" for name, shape in shapes.items()) + "}"
-        if not isinstance(params, dict):
-            require(
-                np.shape(params) == (self.size,),
-                f"The parameters of this model are {expected}, or one vector of {self.size} numbers: "
-                f"got {type(params).__name__} of shape {np.shape(params)}.",
-            )
-            return self.unravel(params)
-        missing, extra = sorted(set(shapes) - set(params)), sorted(map(str, set(params) - set(shapes)))
+        shapes, by_name = dict(self.parameters), isinstance(params, dict)
+        given = {name: np.shape(value) for name, value in params.items()} if by_name else np.shape(params)
         require(
-            not missing and not extra,
-            f"The parameters must be given for the model's latent sites, {expected}; missing: "
-            f"{', '.join(missing) or 'none'}; unknown: {', '.join(extra) or 'none'}. Begin with `target.start`.",
+            given in (shapes, (self.dim,)),
+            f"The parameters are {shapes}, or one vector of {self.dim} numbers: got {given}. Begin with `target.start`.",
         )
-        for name, shape in shapes.items():
-            require(
-                np.shape(params[name]) == shape,
-                f"Site {name!r} has unconstrained shape {shape}: got {np.shape(params[name])}. "
-                "Parameters are given in the unconstrained space; begin with `target.start`.",
-            )
-        return params
+        return params if by_name else self.unravel(params)
 
 
 @eqx.filter_jit
 def _inverted(target: ModelPosterior, values):
     """The vector of parameters at every draw of constrained values, chains × draws."""
     return jax.lax.map(jax.vmap(lambda row: ravel_pytree(target.parameters_at(row))[0]), values)
-
-
-def element_name(site: str, index: tuple[int, ...]) -> str:
-    """An element of an array by name: `tau`, `beta[0]`, `W[1, 2]`, as `gyromc.expect` names them."""
-    return f"{site}[{', '.join(map(str, index))}]" if index else site
 
 
 class Sites(eqx.Module):
@@ -175,17 +157,6 @@ class Sites(eqx.Module):
         self.target, self.names = target, target.reported_sites(sites)
 
     def __call__(self, params):
-        """The values at parameters by name, or at a vector."""
         found = self.target.values(self.target.by_site(params), self.names)
         # A pytree in the model's order.
         return OrderedDict((name, found[name]) for name in self.names)
-
-
-def differences(gradients: Callable, theta: np.ndarray) -> np.ndarray:
-    """The derivative of gradients (rows in, rows out) by central differences, made symmetric."""
-    steps = DIFFERENCE * np.maximum(1.0, np.abs(theta))
-    either = gradients(np.concatenate([theta + np.diag(steps), theta - np.diag(steps)]))
-    # Not finite where U is not.
-    with np.errstate(invalid="ignore"):
-        K = (either[: len(theta)] - either[len(theta) :]) / (2 * steps[:, None])
-    return (K + K.T) / 2

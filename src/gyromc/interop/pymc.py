@@ -1,7 +1,6 @@
 """PyMC models as targets, through the JAX form of their log density.
 
-Input: a `pymc.Model`. Output: a target over its value variables (the unconstrained parameters), which reports the values of the
-random variables and deterministics as PyMC names them. Needs the extra `pymc`, which is imported with this module only.
+A target is over the model's value variables (the unconstrained parameters), and reports its random variables and deterministics.
 """
 
 # PyMC is not in the environment that types are checked in: it needs other versions of packages than the other extras.
@@ -10,7 +9,7 @@ random variables and deterministics as PyMC names them. Needs the extra `pymc`, 
 import contextlib
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -54,22 +53,27 @@ LARGE = 10_000
 
 
 class Graphs:
-    """The functions of a model, made of PyTensor graphs when first used, once for each precision of JAX.
-
-    A function takes values of `inputs` and the large arrays of the model (`data`).
-    """
+    """The functions of a model, made of PyTensor graphs when first used, once for each precision of JAX."""
 
     def __init__(self, model: Any):
         self.model, self._made = model, {}
         self.latent = {rv.name: rv for rv in model.free_RVs}
         # The random variables, then the deterministics.
         self.reported = {**self.latent, **{rv.name: rv for rv in model.deterministics}}
-        with _settings_kept(), _translated("log density"):
+        with _settings_kept():
             self.logp = model.logp()
-        self.data, self.places = _large_data([self.logp])
+        # large arrays of numbers in the graph, and the variables that take their places
+        large = {}
+        for variable in ancestors([self.logp]):
+            value = getattr(variable, "data", None)
+            if isinstance(variable, pytensor.compile.SharedVariable):
+                value = variable.get_value(borrow=True)
+            if isinstance(value, np.ndarray) and value.dtype.kind == "f" and value.size >= LARGE:
+                large[variable] = value
+        self.data = tuple(np.asarray(value, float) for value in large.values())
+        self.places = {variable: variable.type() for variable in large}
 
     def call(self, what: str, inputs: Sequence[Any], data: Sequence[Any]):
-        """The outputs of the function `what` at these inputs."""
         x64 = bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]  # JAX adds it at run time
         if (what, x64) not in self._made:
             taken, outputs = getattr(self, f"_{what}")()
@@ -80,13 +84,16 @@ class Graphs:
             return self._made[what, x64](*inputs, *fresh(tuple(data)))
 
     def structure(self) -> Structure:
-        """Names, shapes and dimensions of the model's variables."""
         first = self.model.initial_point()
         parameters = {v.name: np.shape(first[v.name]) for v in self.model.value_vars}
         with jax.enable_x64(True):
             point = [jax.ShapeDtypeStruct(shape, float) for shape in parameters.values()]
             found = jax.eval_shape(lambda inputs: self.call("values", inputs, self.data), point)
         shapes = {name: tuple(one.shape) for name, one in zip(self.reported, found, strict=True)}
+        dims = {}
+        for site, shape in shapes.items():
+            named = [*self.model.named_vars_to_dims.get(site, ()), *[None] * len(shape)][: len(shape)]
+            dims[site] = tuple(name or f"{site}_dim_{axis}" for axis, name in enumerate(named))
         derived = [name for name in self.reported if name not in self.latent]
         large = [name for name in derived if np.prod(shapes[name]) > LARGEST_REPORTED]
         return Structure(
@@ -95,12 +102,8 @@ class Graphs:
             on_rows=tuple(large),
             parameters=parameters,
             shapes=shapes,
-            dims={name: self._dims(name, len(shape)) for name, shape in shapes.items()},
+            dims=dims,
         )
-
-    def _dims(self, site: str, count: int) -> tuple[str, ...]:
-        named = [*self.model.named_vars_to_dims.get(site, ()), *[None] * count][:count]
-        return tuple(f"{site}_dim_{axis}" if name is None else name for axis, name in enumerate(named))
 
     def _potential(self):
         return self.model.value_vars, [-self.logp]
@@ -115,10 +118,8 @@ class Graphs:
         """Value variables from the values of the random variables, by PyMC's transformations."""
         given = {rv: rv.type(name) for name, rv in self.latent.items()}
         how = self.model.rvs_to_transforms
-        forward = [
-            value if how[rv] is None else how[rv].forward(value, *rv.owner.inputs) for rv, value in given.items()
-        ]
-        return list(given.values()), graph_replace(forward, given, strict=False)
+        move = lambda rv, value: value if how[rv] is None else how[rv].forward(value, *rv.owner.inputs)
+        return list(given.values()), graph_replace([move(*one) for one in given.items()], given, strict=False)
 
 
 class PyMCPosterior(ModelPosterior):
@@ -127,16 +128,12 @@ class PyMCPosterior(ModelPosterior):
     graphs: Graphs = eqx.field(static=True)
     data: tuple
     structure: Structure = eqx.field(static=True)
-    unravel: Callable
-    size: int = eqx.field(static=True)
 
     def __init__(self, graphs: Graphs):
         self.graphs, self.data, self.structure = graphs, graphs.data, graphs.structure()
-        self.unravel, self.size = self.structure.unraveler()
 
     @property
     def coords(self) -> dict[str, Sequence]:
-        """The labels of the model's dimensions."""
         return {name: labels for name, labels in self.graphs.model.coords.items() if labels is not None}
 
     def potential(self, params):
@@ -161,12 +158,8 @@ class PyMCPosterior(ModelPosterior):
 def target(model: Any = None) -> PyMCPosterior:
     """A PyMC model's posterior as a target: `gm.expect(target(model))` has the mean of every variable.
 
-    **Arguments:**
-
-    - `model`: a `pymc.Model`; left out: the one of the surrounding `with` block. All free variables continuous.
-
-    **Returns:** a `PyMCPosterior`; its parameters are the model's value variables, what it reports are random variables and
-    deterministics, with the model's `dims`.
+    `model` is a `pymc.Model` whose free variables are continuous; left out: the one of the surrounding `with` block. Parameters
+    are its value variables, what is reported are random variables and deterministics, with the model's `dims`.
 
     ```python
     import numpy as np
@@ -186,49 +179,28 @@ def target(model: Any = None) -> PyMCPosterior:
     discrete = [rv.name for rv in model.free_RVs if rv.dtype.startswith(("int", "uint", "bool"))]
     require(
         not discrete,
-        f"Free variables {', '.join(map(repr, discrete))} are discrete: gradients cannot move them. Sum them out, for example "
-        "with `pm.Mixture` or `pymc_extras.marginalize`.",
+        f"Free variables {', '.join(map(repr, discrete))} are discrete: sum them out, for example with `pm.Mixture`.",
     )
-    require(
-        model.free_RVs, f"The model has no free variable to sample: it has {', '.join(model.named_vars) or 'none'}."
-    )
-    with _translated("log density"):
+    known = ", ".join(model.named_vars) or "none"
+    require(model.free_RVs, f"The model has no free variable to sample: it has {known}.")
+    try:
         found, first = PyMCPosterior(Graphs(model)), model.initial_point()
         with jax.enable_x64(True):
             at = ravel_pytree({name: jnp.asarray(first[name], float) for name in found.parameters})[0]
             value, slope = eqx.filter_jit(lambda t, theta: jax.value_and_grad(t.potential)(theta))(found, at)
+    except InvalidInput:
+        raise
+    except Exception as error:
+        raise InvalidInput(
+            f"The model's log density cannot be computed by JAX: {cause(error)}. PyTensor says which operation has no JAX form; "
+            "`pm.Minibatch` and random operations inside the model have none."
+        ) from error
     require(
         np.isfinite(value) and np.all(np.isfinite(slope)),
         f"The model's log density or its gradient is not finite at its initial point ({float(value):.6g}): `model.debug()` names "
         "the variable. Check data and supports, or pass `initval=`.",
     )
     return found
-
-
-def _large_data(outputs: list) -> tuple[tuple[np.ndarray, ...], dict[Any, Any]]:
-    """The large arrays of numbers in a graph, and the variables that take their places."""
-    found = {}
-    for variable in ancestors(outputs):
-        value = getattr(variable, "data", None)
-        if isinstance(variable, pytensor.compile.SharedVariable):
-            value = variable.get_value(borrow=True)
-        if isinstance(value, np.ndarray) and value.dtype.kind == "f" and value.size >= LARGE:
-            found[variable] = value
-    return tuple(np.asarray(value, float) for value in found.values()), {v: v.type() for v in found}
-
-
-@contextlib.contextmanager
-def _translated(what: str) -> Iterator[None]:
-    """Around PyMC's functions: an error of theirs becomes ours, with its cause."""
-    try:
-        yield
-    except InvalidInput:
-        raise
-    except Exception as error:
-        raise InvalidInput(
-            f"The model's {what} cannot be computed by JAX: {cause(error)}. PyTensor says which operation has no JAX form; "
-            "`pm.Minibatch` and random operations inside the model have none."
-        ) from error
 
 
 @contextlib.contextmanager

@@ -23,7 +23,7 @@ from gyromc.errors import InvalidInput
 from gyromc.io.functions import find_function
 from gyromc.oracles import ControlVariate, Exact
 from gyromc.plan import Plan
-from gyromc.schemes.balanced import Balanced
+from gyromc.schemes import Balanced
 from gyromc.show.numbers import did_you_mean
 from gyromc.targets import families
 

@@ -91,7 +91,7 @@ def remember(plan: Plan, found: Mapping[str, Any]) -> None:
     if "oracle" in found:
         oracle = found["oracle"]
         _require(_same_settings(oracle, plan.oracle), "prepared oracle")
-        if getattr(oracle, "refresh", 1) is None:
+        if hasattr(oracle, "anchor"):
             vectors = [np.shape(oracle.center), np.shape(oracle.anchor)]
             _require(vectors == 2 * [(d,)] and getattr(oracle.operator, "size", d) == d, "anchor")
         known.keep("prepared oracle", (plan.oracle,), oracle)
@@ -158,8 +158,6 @@ def check_run(run: Run) -> None:
     plan, state = run.plan, run.state
     chains, sums = plan.num_chains, len(plan.observables) * (2 if plan.martingale else 1)
     shapes = {"z": (chains, plan.state_size), "high": (chains, sums), "low": (chains, sums), "failed_at": (chains,)}
-    if state.anchors is not None:
-        shapes["anchors"] = (chains, 2 * plan.dim)
     for name, shape in shapes.items():
         found = getattr(state, name).shape
         if found != shape:

@@ -1,11 +1,11 @@
-"""What is predicted for one observable: numbers with their errors, the method behind each, strict reduction of V."""
+"""What `predict` answers for one observable: numbers with their errors, and the method behind each."""
 
 import dataclasses
 import enum
 import math
 from typing import NamedTuple
 
-import numpy as np
+RESOLVED = 1e-11  # no integral is claimed to be more exact
 
 
 class Kind(enum.Enum):
@@ -23,7 +23,6 @@ class Kind(enum.Enum):
     GAUSSIAN_LAW = "finite-step law, Gaussian with exact second moments"
     FIRST_ORDER = "first order in η"
     SECOND_ORDER = "second order in η, not known"
-    MARTINGALE = "what the martingale leaves"
     NO_NOISE = "unknown: the scheme cannot draw its noise for this plan"
     ASYMPTOTIC = "asymptotic"
     UNSTABLE = "unstable: second moments grow without bound"
@@ -38,7 +37,7 @@ class Number(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """±, the error and its share of the number."""
+        """± and the error."""
         return f"±{self.error:.1g}".replace("e-0", "e-").replace("e+0", "e+")
 
 
@@ -65,12 +64,8 @@ class Method(str):
 UNKNOWN = Method(Kind.UNKNOWN)
 
 
-ROUNDING = 1e-20  # of the scale |Q|²V_0: smaller integrals are zero up to rounding
-
-
-@dataclasses.dataclass(frozen=True)
-class Reduction:
-    """Whether the rotation Q strictly lowers V, and the integral that decides it."""
+class Reduction(NamedTuple):
+    """Whether the rotation Q strictly lowers V: the integral decides, or V and V_0 where it is not known."""
 
     strict: bool
     integral: float
@@ -78,16 +73,6 @@ class Reduction:
 
     def __bool__(self) -> bool:
         return self.strict
-
-    def __str__(self) -> str:
-        found = "strict" if self.strict else "none"
-        return f"{found}, ∫|⟨Q∇H, ∇φ₀⟩|²dμ = {self.integral:.6g}, V/V_0 = {self.ratio:.6g}"
-
-
-def reduction(integral: float, Q: np.ndarray, V: float, V_0: float, error: float = 0.0) -> Reduction:
-    """The reduction is strict when the integral exceeds rounding and three times its own error."""
-    scale = float(np.linalg.norm(Q, 2)) ** 2 * max(V_0, 0.0)
-    return Reduction(bool(integral > max(ROUNDING * scale, 3 * error)), integral, V / V_0 if V_0 > 0 else 1.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,6 +84,7 @@ class Answer:
     method: Method = UNKNOWN
     variance_error: float = math.nan  # of V: 0 where it is exact to rounding
     reversible_variance_error: float = math.nan  # of V_0
+    strictness: float = math.nan  # ∫|⟨Q∇H, ∇φ₀⟩|²dμ, 0 for rounding
     expectation: float | None = None  # μ(h)
     expectation_method: Method = UNKNOWN
     expectation_error: float = math.nan
@@ -107,12 +93,20 @@ class Answer:
     bias_error: float = 0.0  # of the bias: 0 where it is exact
     start_counted: bool = False  # whether bias and error contain the effect of the start
     std: float = math.nan  # of one chain's average
-    std_uncertainty: float = math.nan  # the error of `std`: 0 where it is exact
     plain_std: float = math.nan  # the same without its martingale, where one is subtracted
     rmse_method: Method = UNKNOWN
-    strict_reduction: Reduction | None = None
     notes: tuple[str, ...] = ()
     num_chains: int = 1  # of the plan
+
+    @property
+    def strict_reduction(self) -> Reduction | None:
+        """Whether V < V_0 strictly; None where V is not known."""
+        V, V_0 = self.variance, self.reversible_variance
+        if math.isnan(V):
+            return None
+        apart = V + self.variance_error < V_0 - self.reversible_variance_error
+        strict = apart if math.isnan(self.strictness) else self.strictness > 0
+        return Reduction(strict, self.strictness, V / V_0 if V_0 > 0 else 1.0)
 
     @property
     def mean(self) -> float:
@@ -132,7 +126,7 @@ class Answer:
         """
         if math.isnan(self.plain_std):
             return 1.0
-        return (self.plain_std / self.std) ** 2 if self.std > 0 else math.inf
+        return math.inf if self.std == 0 else (self.plain_std / self.std) ** 2
 
     @property
     def std_error(self) -> float:

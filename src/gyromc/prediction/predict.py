@@ -16,30 +16,23 @@ from gyromc.machine import require_memory
 from gyromc.plan import Plan
 from gyromc.prediction.answers import UNKNOWN, Answer, Kind, Method, Number, Reduction
 from gyromc.prediction.assumptions import Verdict, verdicts
-from gyromc.prediction.following import followed
-from gyromc.prediction.rotations import RotationTable, compare_rotations
 from gyromc.prediction.routes import Shared, answer
 from gyromc.prediction.stability import Stability, stability
+from gyromc.prediction.step_effects import followed
 from gyromc.show.numbers import duration, plain
 from gyromc.show.records import Column, Records, plain_attributes
 from gyromc.show.tables import Shown, Table
 
 __all__ = ["Prediction", "predict"]
 
-COLUMNS = ("observable", "μ(h)", "V", "V_0", "V/V_0", "V known by", "RMSE", "bias", "std", "error known by")
-GAIN = ("plain std", "gain")  # beside them where the plan has a martingale
-JUDGED = ("assumption", "verdict", "why")
 KEYS = (
     *("variance", "variance_error", "reversible_variance", "reversible_variance_error", "method"),
     *("expectation", "expectation_error", "expectation_method"),
-    *("rmse", "rmse_method", "std", "std_uncertainty", "plain_std", "gain", "bias", "bias_error", "bias_method"),
+    *("rmse", "rmse_method", "std", "plain_std", "gain", "bias", "bias_error", "bias_method"),
 )
 MATRICES = 6  # of the state's size, held at the same time
-OPERATIONS = 50  # times n³: two eigenvalue problems
-OPERATIONS_A_SECOND = 1e10
+SECONDS = 5e-9  # times n³: two eigenvalue problems
 LONG = 60  # seconds
-LEAVES = "unstable: chains go to infinity from the plan's start"
-COLOURS = {"holds": "green", "not certified": "yellow", "fails": "red"}
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -67,7 +60,6 @@ class Prediction(Records[Answer], Shown):
     rmse = Column[float]("The root mean squared error of one chain's average about μ(h).")
     rmse_method = Column[Method]("How the error is known.")
     std = Column[float]("The standard deviation of one chain's average, less its martingale where a run subtracts it.")
-    std_uncertainty = Column[float]("The error of `std`: 0 where it is exact, NaN where it is not known.")
     plain_std = Column[float]("The same without the martingale; NaN where none is subtracted.")
     gain = Column[float]("How many times longer a run without the martingale would take for the same error.")
     bias = Column[float | None]("The expected value of one chain's average, minus μ(h).")
@@ -94,10 +86,6 @@ class Prediction(Records[Answer], Shown):
         """The largest stable step size."""
         return math.nan if self.stability is None else self.stability.largest_step_size
 
-    def rotations(self, excess: float = 0.1) -> RotationTable:
-        """The plan's dynamics and the best rotations for its target, at equal bias: see `compare_rotations`."""
-        return compare_rotations(self.plan, excess)
-
     @property
     def notes(self) -> tuple[str, ...]:
         """What else should be known, in sentences."""
@@ -106,14 +94,14 @@ class Prediction(Records[Answer], Shown):
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain numbers, strings and lists, ready for JSON; NaN and infinities become None."""
 
-        def reduced(row: Answer) -> dict[str, Any]:
+        def numbers(row: Answer) -> dict[str, Any]:
             strict = row.strict_reduction
             plainly = None if strict is None else plain_attributes(strict, "strict", "integral", "ratio")
-            return {"strict_reduction": plainly}
+            return {**plain_attributes(row, *KEYS), "strict_reduction": plainly}
 
         return {
             **self.plan.summary(),
-            "observables": {name: {**plain_attributes(row, *KEYS), **reduced(row)} for name, row in self.items()},
+            "observables": {name: numbers(row) for name, row in self.items()},
             **plain_attributes(self, "stable", "stability_radius", "largest_step_size"),
             "verdicts": [{**vars(v), "numbers": {k: plain(x) for k, x in v.numbers.items()}} for v in self.verdicts],
             "notes": list(self.notes),
@@ -121,17 +109,32 @@ class Prediction(Records[Answer], Shown):
 
     def shown(self) -> Sequence[Table | str]:
         """The numbers in one table, the verdicts in another, stability and notes between them."""
-        plan = self.plan
+        plan, rows = self.plan, list(self.values())
         title = f"{plan.dynamics.name} on {type(plan.target).__name__}, {plan.oracle.name} gradients"
         title += f", η = {plan.eta_text}, N = {plan.num_steps}"
         title += "" if plan.scheme.is_euler else f", scheme {plan.scheme}"
-        columns = (*COLUMNS, *GAIN) if plan.martingale else COLUMNS
+        reduced = [row.strict_reduction for row in rows]
+        columns = {
+            "observable": list(self),
+            "μ(h)": [_with_error(row.expectation, row.expectation_error, 5) for row in rows],
+            "V": [_with_error(row.variance, row.variance_error, 7) for row in rows],
+            "V_0": [_with_error(row.reversible_variance, row.reversible_variance_error, 7) for row in rows],
+            "V/V_0": ["" if x is None else f"{x.ratio:.4g}{' (strict)' if x.strict else ''}" for x in reduced],
+            "V known by": [row.method for row in rows],
+            "RMSE": [f"{row.rmse:.5g}" for row in rows],
+            "bias": [_with_error(row.bias, row.bias_error, 5) for row in rows],
+            "std": [_with_error(row.std, 0.0, 5) for row in rows],
+            "error known by": [row.rmse_method for row in rows],
+        }
+        if plan.martingale:
+            columns["plain std"] = ["" if math.isnan(row.plain_std) else f"{row.plain_std:.5g}" for row in rows]
+            columns["gain"] = ["?" if math.isnan(row.gain) else f"{row.gain:.3g} ×" for row in rows]
         left = [name for name in columns if name == "observable" or name.endswith("by")]
-        cells = [_cells(name, row)[: len(columns)] for name, row in self.items()]
-        numbers = Table(columns, cells, title, left=left)
+        numbers = Table(list(columns), list(zip(*columns.values(), strict=True)), title, left=left)
         steady = "stability: not known" if self.stability is None else str(self.stability)
-        judged = [(v.name, (v.status, COLOURS[v.status]), v.sentence) for v in self.verdicts]
-        assumptions = Table(JUDGED, judged, "Assumptions", left=JUDGED)
+        colours = {"holds": "green", "not certified": "yellow", "fails": "red"}
+        judged = [(v.name, (v.status, colours[v.status]), v.sentence) for v in self.verdicts]
+        assumptions = Table(names := ("assumption", "verdict", "why"), judged, "Assumptions", left=names)
         return [numbers, steady, *(f"note: {note}" for note in self.notes), assumptions]
 
 
@@ -156,34 +159,38 @@ def predict(plan: Plan, sample=None, *, digits: int = 6) -> Prediction:
     require(isinstance(plan, Plan), f"`predict` takes a `Plan`: got {type(plan).__name__}.")
     digits = whole(digits, "digits", least=1, most=12)
     _check_size(plan.dynamics.size)
-    steady, impossible = stability(plan), _why_no_noise(plan)
+    steady, impossible = stability(plan), None
+    if not plan.scheduled:
+        try:
+            _ = plan.prepared_scheme
+        except InvalidInput as error:  # the scheme cannot draw its noise for this plan
+            impossible = str(error)
     asked = plan if impossible is None else plan.replace(scheme="euler", martingale=False)  # V and μ(h) stay
     shared = Shared(asked, None if sample is None else plan.model.sample_of(sample), digits, steady)
     rows = {name: answer(shared, name) for name in plan.observables}
     if impossible is not None:
-        rows = {
-            name: _without_error(row, math.nan, Method(Kind.NO_NOISE)).noting(impossible) for name, row in rows.items()
-        }
+        how = Method(Kind.NO_NOISE)
+        rows = {name: _without_error(row, math.nan, how).noting(impossible) for name, row in rows.items()}
     elif steady is not None and not steady.stable:
-        rows = {name: _unstable(row) for name, row in rows.items()}
+        rows = {name: _without_error(row, math.inf, Method(Kind.UNSTABLE)) for name, row in rows.items()}
     elif steady is not None and steady.superlinear and (lost := followed(plan).lost):
         note = (
             f"∇U grows faster than linearly: {lost} of {len(followed(plan).starts)} chains that were followed from the plan's "
             f"start went to infinity at η = {plan.eta_text}. Start closer to the mode, or take a smaller step size"
         )
-        rows = {name: _unstable(row, LEAVES).noting(note) for name, row in rows.items()}
+        how = Method(Kind.UNSTABLE, "unstable: chains go to infinity from the plan's start")
+        rows = {name: _without_error(row, math.inf, how).noting(note) for name, row in rows.items()}
     return Prediction(plan, rows, steady, verdicts(plan, steady))
 
 
 def _check_size(n: int) -> None:
     """Raise where the matrices of a prediction cannot fit, and warn where they take minutes, before anything is computed."""
-    size = MATRICES * 8 * n**2
+    size, seconds = MATRICES * 8 * n**2, SECONDS * n**3
     require_memory(
         size,
         f"A prediction for a state of {n:,} numbers needs {MATRICES} matrices of that size, which",
         "Predict a smaller plan of the same kind. `run` needs no such matrix.",
     )
-    seconds = OPERATIONS * n**3 / OPERATIONS_A_SECOND
     if seconds > LONG:
         warnings.warn(
             f"A prediction for a state of {n:,} numbers takes about {duration(seconds)} and {size / 2**30:.1f} GiB.",
@@ -192,45 +199,12 @@ def _check_size(n: int) -> None:
         )
 
 
-def _unstable(found: Answer, text: str | None = None) -> Answer:
-    """V belongs to the diffusion and stays; an asymptotic error says nothing about a chain whose second moments grow."""
-    return found if found.rmse_method.exact else _without_error(found, math.inf, Method(Kind.UNSTABLE, text))
-
-
 def _without_error(found: Answer, std: float, how: Method) -> Answer:
-    """The answer for V and μ(h) alone."""
+    """The answer for V and μ(h) alone, which belong to the diffusion; what is exact at the plan's step size stays too."""
+    if found.rmse_method.exact and how.kind is Kind.UNSTABLE:
+        return found
     nothing = {"bias": None, "bias_method": UNKNOWN, "bias_error": 0.0, "start_counted": False, "plain_std": math.nan}
-    nothing["std_uncertainty"] = math.nan
     return dataclasses.replace(found, std=std, rmse_method=how, **nothing)
-
-
-def _why_no_noise(plan: Plan) -> str | None:
-    """Why the scheme cannot draw its noise for this plan, or None."""
-    if plan.scheduled:
-        return None
-    try:
-        _ = plan.prepared_scheme
-    except InvalidInput as error:
-        return str(error)
-    return None
-
-
-def _cells(name: str, row: Answer) -> list[str]:
-    strict = row.strict_reduction
-    return [
-        name,
-        _with_error(row.expectation, row.expectation_error, 5),
-        _with_error(row.variance, row.variance_error, 7),
-        _with_error(row.reversible_variance, row.reversible_variance_error, 7),
-        "" if strict is None else f"{strict.ratio:.4g}{' (strict)' if strict.strict else ''}",
-        row.method,
-        f"{row.rmse:.5g}",
-        _with_error(row.bias, row.bias_error, 5),
-        _with_error(row.std, row.std_uncertainty, 5),
-        row.rmse_method,
-        "" if math.isnan(row.plain_std) else f"{row.plain_std:.5g}",
-        f"{row.gain:.3g} ×",
-    ]
 
 
 def _with_error(value: float | None, error: float, digits: int) -> str:

@@ -1,10 +1,10 @@
-"""Routes from a plan and an observable to V(h), the surest first.
+"""Routes from a plan and an observable to V(h), the surest first; then bias and deviation of one chain's average.
 
-Input: a plan and one of its observables. Output: an `Answer`: V, V_0, μ(h), the moments of one chain's average, and the method
-behind each. A route that cannot answer raises `InvalidInput` with the reason or returns None, and the next one is tried.
+A route that cannot answer raises `InvalidInput` with the reason or returns None, and the next one is tried. Averages of targets
+that are not Gaussian have the bias η·slope + transient/(Nη) and the variance V/(Nη) + s/N; s and all higher orders in η are those
+of the nearest Gaussian.
 """
 
-import contextlib
 import dataclasses
 import functools
 import math
@@ -18,22 +18,27 @@ from gyromc.martingale import HELPS
 from gyromc.observables import Observable, Ridge
 from gyromc.oracles import Exact, Gaussian
 from gyromc.plan import Plan
-from gyromc.prediction.answers import Answer, Kind, Method, Number, Reduction, reduction
-from gyromc.prediction.averages import OF_GAUSSIAN, ChainAverage, First, of_root
+from gyromc.prediction.answers import Answer, Kind, Method, Number
 from gyromc.prediction.exact import closed_forms
 from gyromc.prediction.exact.chain import START_DRAWS, lift, linear_chain, why_not_linear
 from gyromc.prediction.exact.moments import MOST_FOLLOWED, Moments, exact_moments, ridge_mean, why_not_exact
 from gyromc.prediction.poisson import galerkin
 from gyromc.prediction.poisson import plug_in as plugin
-from gyromc.prediction.residuals import Residuals
 from gyromc.prediction.stability import Stability
-from gyromc.prediction.step_effects import StepEffects
-from gyromc.schemes.moments import why_no_moments
+from gyromc.prediction.step_effects import StepEffects, Transient, has_slope, not_gaussian, on_nearest_gaussian
 
 ALONE = 0.1  # share of one draw in the error of a mean
 COMPARABLE = 0.5  # an error of this share of a number: the number is not known
 EXPLAINED = 0.5  # share of the variance of h that its linearisation at the mode must explain
 NOT_RESOLVED = Method(Kind.UNKNOWN, "unknown: the error of V is comparable with V")
+LOST = "unknown: chains from the plan's start do not come to the bulk of the target in its steps"
+SECOND_ORDER = 2.0  # the second order in η against that of a Gaussian, at most
+# Share of the error: what the estimated mean of the nearest Gaussian makes of an odd function on a symmetric target.
+TRACE = 1e-3
+REFUTED = 0.5  # share of a bias, from which on an error that also exceeds the standard deviation of h refutes it
+NOTHING = 1e-9  # s against V/η: rounding
+ROUNDING = 1e-20  # of |Q|²V_0: a smaller integral is zero
+SHORT = 5.0  # relaxation times V/(2 Var h)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -44,35 +49,27 @@ class Shared:
     sample: Sample | None  # the user's
     digits: int
     steady: Stability | None = None
-    _fitted: dict = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
     def effects(self) -> StepEffects:
         """First effects of the step size, from the pilot sample."""
         return StepEffects(self.plan, self.pilot)
 
-    def fitted(self, degree: int | None = None) -> plugin.Fitted:
-        """The plug-in's averages over the pilot sample; degree: the highest that the sample allows."""
-        if degree not in self._fitted:
-            self._fitted[degree] = plugin.Fitted(self.pilot, self.plan.dynamics.D, self.plan.dynamics.Q, degree)
-        return self._fitted[degree]
+    @functools.cached_property
+    def fitted(self) -> list[plugin.Fitted]:
+        """The plug-in's averages over the pilot sample, of the highest degree that it allows and of two degrees less."""
+        D, Q = self.plan.dynamics.D, self.plan.dynamics.Q
+        highest = plugin.Fitted(self.pilot, D, Q)
+        return [highest, plugin.Fitted(self.pilot, D, Q, max(2, highest.degree - 2))]
 
     @functools.cached_property
     def pilot(self) -> Sample:
         """The user's sample, or one drawn around the mode; `InvalidInput` where neither can be trusted."""
-        if self.sample is not None:
-            return self.sample
-        drawn = self.plan.model.trusted_sample_of()
+        drawn = self.plan.model.trusted_sample_of() if self.sample is None else self.sample
         if drawn is None:
-            raise InvalidInput(
-                f"no draws around the mode can be trusted: {self.plan.model.why_not_trusted()}; pass `sample`"
-            )
+            reason = self.plan.model.why_not_trusted()
+            raise InvalidInput(f"no draws around the mode can be trusted: {reason}; pass `sample`")
         return drawn
-
-    @functools.cached_property
-    def residuals(self) -> Residuals:
-        """What martingales leave, over the pilot sample."""
-        return Residuals(self.plan, self.pilot)
 
     @functools.cached_property
     def exact(self) -> dict[str, Moments]:
@@ -97,56 +94,36 @@ def answer(shared: Shared, name: str) -> Answer:
 
 def _less_martingale(shared: Shared, name: str, found: Answer) -> Answer:
     """The answer for the average that a run uses: less its martingale where that makes the variance smaller by enough."""
-    plan, how = shared.plan, found.rmse_method
-    if name in shared.exact:
-        variance, error = shared.exact[name].corrected, 0.0
-    else:
-        try:
-            values = plan.model.values(plan.observables[name], shared.pilot.theta)
-            left = shared.residuals.left(name, values, shared.fitted())
-            variance, error = left.value / plan.num_steps, left.error / plan.num_steps  # T9
-        except InvalidInput as error:
-            return found.noting(f"{name}: what the martingale takes off is not known: {error}")
-        how = Method(Kind.MARTINGALE, f"{Kind.MARTINGALE.value}, from a sample")
+    if name not in shared.exact:
+        why = Method(Kind.UNKNOWN, "unknown: what the martingale leaves has no formula here; `plain_std` is without it")
+        return dataclasses.replace(found, std=math.nan, plain_std=found.std, rmse_method=why)
+    variance = shared.exact[name].corrected
     if variance is None or not variance < HELPS * found.std**2:
         return found
-    std = math.sqrt(variance)
-    return dataclasses.replace(
-        found, std=std, std_uncertainty=of_root(variance, error), plain_std=found.std, rmse_method=how
-    )
+    return dataclasses.replace(found, std=math.sqrt(variance), plain_std=found.std)  # T9
 
 
 def _on_gaussian(shared: Shared, name: str, h: Observable) -> Answer | None:
     """Closed forms for uᵀθ and (uᵀθ)², Mehler's formula for other ρ(uᵀθ); exact finite-step moments where there are some."""
     plan = shared.plan
     gaussian = plan.flat_target.gaussian()
-    if gaussian is None or not isinstance(h, Ridge):
+    if gaussian is None or not isinstance(h, Ridge) or not (np.any(h.direction) or h.is_linear or h.is_square):
         return None
     D, Q, P = plan.dynamics.D, plan.dynamics.Q, augment(gaussian[0], plan.augmented)
-    zero, u, shift = np.zeros_like(Q), lift(h.direction, len(D)), float(h.direction @ gaussian[1])
-    closed = how = Method(Kind.CLOSED_FORM)
-    errors = dict.fromkeys(("variance_error", "reversible_variance_error", "expectation_error"), 0.0)
-    if h.is_linear:
-        mu = shift
-        V, V0 = (closed_forms.fluctuation_constant(D, q, P, u) for q in (Q, zero))
-        strict = reduction(closed_forms.strictness_integral(D, Q, P, None, u), Q, V, V0)
-    elif h.is_square:
-        form, slope = np.outer(u, u), 2 * shift * u
-        mu = shift**2 + float(u @ closed_forms.precision_solve(P, u))
-        V, V0 = (closed_forms.quadratic_fluctuation_constant(D, q, P, form, slope) for q in (Q, zero))
-        strict = reduction(closed_forms.strictness_integral(D, Q, P, form, slope), Q, V, V0)
-    elif np.any(u):
-        how = Method(Kind.MEHLER)
-        sd = math.sqrt(float(u @ closed_forms.precision_solve(P, u)))
-        mu, mu_error = closed_forms.ridge_expectation(h.rho, shift, sd)
-        (V, V_error), (V0, V0_error) = map(_known, closed_forms.ridge_constants(D, Q, P, u, h.rho, shift))
-        errors = {"variance_error": V_error, "reversible_variance_error": V0_error, "expectation_error": mu_error}
-        strict = Reduction(V + V_error < V0 - V0_error, math.nan, V / V0)  # V and V_0 decide: no integral
+    u, shift = lift(h.direction, len(D)), float(h.direction @ gaussian[1])
+    square = float(u @ closed_forms.precision_solve(P, u))  # Var(uᵀθ)
+    if h.is_linear or h.is_square:
+        form, slope = (np.outer(u, u), 2 * shift * u) if h.is_square else (None, u)
+        constant = closed_forms.quadratic_fluctuation_constant
+        V, V0 = (Number(constant(D, q, P, form, slope), 0.0) for q in (Q, 0 * Q))
+        integral = closed_forms.strictness_integral(D, Q, P, form, slope)
+        kind, expected = Kind.CLOSED_FORM, Number(shift**2 + square if h.is_square else shift, 0.0)
     else:
-        return None
-    known = NOT_RESOLVED if math.isnan(V) else how
-    base = Answer(V, V0, known, expectation=mu, expectation_method=closed, strict_reduction=strict)
-    base = dataclasses.replace(base, **errors)
+        expected = closed_forms.ridge_expectation(h.rho, shift, math.sqrt(square))
+        V, V0 = closed_forms.ridge_constants(D, Q, P, u, h.rho, shift)
+        kind, integral = Kind.MEHLER, math.nan
+    base = _base(plan, V, V0, Method(kind), expected, Method(Kind.CLOSED_FORM), integral)
+    mu, mu_error = expected
     if name in shared.exact:
         moments, exact = shared.exact[name], Method(Kind.EXACT)
         if moments.start_error:
@@ -158,37 +135,30 @@ def _on_gaussian(shared: Shared, name: str, h: Observable) -> Answer | None:
             bias_error=moments.start_error,
             start_counted=True,
             std=math.sqrt(moments.variance),
-            std_uncertainty=moments.start_error,
             rmse_method=exact,
         )
-    deviation = math.sqrt(closed_forms.ridge_moments(h, *gaussian)[1])
-    found = _with_law(plan, ChainAverage(plan, h, base, deviation, None, shared.steady).answer(), h)
-    if how.kind is Kind.MEHLER:
+    if why_not_linear(plan) is None:
+        chain = linear_chain(plan)
+        if chain.additive or chain.size <= MOST_FOLLOWED:
+            mean, error = ridge_mean(chain, h, plan.num_steps, plan.burn_in, drawn=plan.starts.draw is not None)
+            law = Method(Kind.LAW if chain.additive or h.is_square else Kind.GAUSSIAN_LAW)
+            known = {"bias": mean - mu, "bias_error": error + mu_error, "start_counted": True, "bias_method": law}
+            base = dataclasses.replace(base, **known)
+    found = _average(shared, h, base, math.sqrt(closed_forms.ridge_moments(h, *gaussian)[1]))
+    if kind is Kind.MEHLER:
         return found
     return found.noting(f"{name}: no exact finite-step error: {why_not_exact(plan, name)}")
 
 
-def _with_law(plan: Plan, found: Answer, h: Ridge) -> Answer:
-    """The answer with the bias that the law of the chain's states gives, where that can be followed."""
-    if why_not_linear(plan) is not None:
-        return found
-    chain = linear_chain(plan)
-    if not chain.additive and chain.size > MOST_FOLLOWED:
-        return found
-    assert found.expectation is not None
-    mean, error = ridge_mean(chain, h, plan.num_steps, plan.burn_in, drawn=plan.starts.draw is not None)
-    law = Kind.LAW if chain.additive or h.is_square else Kind.GAUSSIAN_LAW
-    how = found.rmse_method
-    if how.kind is Kind.ASYMPTOTIC:
-        floor = "" if plan.scheme.is_euler and isinstance(plan.oracle, Exact) else " + s/N"
-        how = Method(how.kind, f"asymptotic √(V/(Nη){floor} + bias²){'' if plan.scheme.is_euler else OF_GAUSSIAN}")
-    known = {"bias": mean - found.expectation, "bias_error": error + found.expectation_error, "start_counted": True}
-    return dataclasses.replace(found, **known, bias_method=Method(law), rmse_method=how)
-
-
-def _known(found: Number) -> Number:
-    """V with its error; NaN where the error is comparable with V."""
-    return found if 0 <= found.error <= COMPARABLE * found.value else Number(math.nan, abs(found.error))
+def _base(
+    plan: Plan, V: Number, V0: Number, how: Method, mu: Number, mu_how: Method, integral: float, error: float = 0.0
+) -> Answer:
+    """The answer for V and μ(h) alone: V is NaN where its error is comparable with it, and the integral 0 for rounding."""
+    known, of_still = (n.value if 0 <= n.error <= COMPARABLE * n.value else math.nan for n in (V, V0))
+    rounding = ROUNDING * np.linalg.norm(plan.dynamics.Q, 2) ** 2 * of_still
+    integral = 0.0 if integral <= max(rounding, 3 * error) else integral
+    how = NOT_RESOLVED if math.isnan(known) else how
+    return Answer(known, of_still, how, abs(V.error), abs(V0.error), integral, mu.value, mu_how, mu.error)
 
 
 def _poisson(shared: Shared, name: str, h: Observable) -> Answer | None:
@@ -197,31 +167,18 @@ def _poisson(shared: Shared, name: str, h: Observable) -> Answer | None:
     if shared.sample is not None or galerkin.why_not_galerkin(plan, h) is not None:
         return None
     found = galerkin.solve(plan, h, shared.digits)
-    V, V0 = _known(found.variance), _known(found.reversible_variance)
-    base = Answer(
-        variance=V.value,
-        variance_error=V.error,
-        reversible_variance=V0.value,
-        reversible_variance_error=V0.error,
-        method=Method(Kind.GALERKIN, found.method),
-        expectation=found.expectation.value,
-        expectation_error=found.expectation.error,
-        expectation_method=Method(Kind.QUADRATURE, f"quadrature (±{found.expectation.error:.1g})"),
-        strict_reduction=reduction(found.strictness, plan.dynamics.Q, V.value, V0.value),
-    )
-    if math.isnan(V.value):
-        return dataclasses.replace(base, method=NOT_RESOLVED, strict_reduction=None)
-    additive = isinstance(plan.oracle, Exact | Gaussian)
-    floor = Number(found.floor, found.floor**2 * plan.eta / V.value if V.value > 0 else 0.0)
-    first = (
-        First(found.bias_slope, found.transient, floor) if additive else First(transient=found.transient, floor=None)
-    )
-    if not additive:
-        with contextlib.suppress(InvalidInput):  # no sample that can be trusted
+    mu, mu_how = found.expectation, Method(Kind.QUADRATURE, f"quadrature (±{found.expectation.error:.1g})")
+    how = Method(Kind.GALERKIN, found.method)
+    base = _base(plan, found.variance, found.reversible_variance, how, mu, mu_how, found.strictness)
+    if math.isnan(base.variance):
+        return base
+    slope, start = found.bias_slope, found.transient
+    if not isinstance(plan.oracle, Exact | Gaussian):
+        slope = None
+        if plan.model.trusted_sample_of() is not None:
             values = plan.model.values(h, shared.pilot.theta)
-            first = _first(shared, h, values, found.expectation.value, shared.fitted().solve(values))
-    answer = ChainAverage(plan, h, base, found.spread, first, shared.steady).answer()
-    return answer if additive or answer.bias is not None else answer.noting(_unknown_noise(plan, name))
+            slope, start = _first_effects(shared, h, values, mu.value, shared.fitted[0].solve(values))
+    return _average(shared, h, base, found.spread, slope, start)
 
 
 def _sampled(shared: Shared, name: str, h: Observable) -> Answer | None:
@@ -234,78 +191,50 @@ def _sampled(shared: Shared, name: str, h: Observable) -> Answer | None:
     mu, error = sample.mean(values)
     if (share := sample.largest_share(values)) > ALONE:
         raise InvalidInput(f"one draw of the sample makes {100 * share:.2g} % of the error: the sample is too small")
-    base = Answer(
-        expectation=mu, expectation_error=error, expectation_method=Method(Kind.SAMPLE, f"sample (se {error:.2g})")
-    )
+    found, (z, forces) = shared.fitted[0].solve(values), shared.effects.draws
     D, Q = plan.dynamics.D, plan.dynamics.Q
-    found, (z, forces) = shared.fitted().solve(values), shared.effects.draws
     share = plugin.residual_share(found.poisson, z, forces, plan.model.values(h, z[:, : plan.dim]), D, Q)
     left_out = share / (1 - share) if share < 1 else math.inf  # what φ leaves unexplained decays no slower than h
-    V = _known(Number(found.variance, found.std_error + left_out * found.variance))
-    V0 = _known(Number(found.reversible_variance, found.reversible_std_error + left_out * found.reversible_variance))
-    if math.isnan(V.value):
-        return dataclasses.replace(base, variance_error=V.error, method=NOT_RESOLVED)
+    V, V0 = (Number(n.value, n.error + left_out * n.value) for n in (found.variance, found.reversible_variance))
+    how, mu_how = Method(Kind.PLUG_IN, found.method(V.error)), Method(Kind.SAMPLE, f"sample (se {error:.2g})")
     terms = np.sum(found.reversible_poisson.gradients(z) * (forces @ Q.T), axis=1) ** 2  # E7
-    integral, integral_error = float(np.mean(terms)), float(np.std(terms) / np.sqrt(len(terms)))
-    base = dataclasses.replace(
-        base,
-        variance=V.value,
-        variance_error=V.error,
-        reversible_variance=V0.value,
-        reversible_variance_error=V0.error,
-        method=Method(Kind.PLUG_IN, dataclasses.replace(found, std_error=V.error).method),
-        strict_reduction=reduction(integral, Q, V.value, V0.value, integral_error),
-        notes=(f"{name}: plug-in of degree {found.degree} ({found.functions} functions) on {sample.source}",),
-    )
-    spread_h = math.sqrt(sample.mean((values - mu) ** 2)[0])
-    answer = ChainAverage(plan, h, base, spread_h, _first(shared, h, values, mu, found), shared.steady).answer()
-    return answer if why_no_moments(plan.oracle) is None else answer.noting(_unknown_noise(plan, name))
+    integral_error = float(np.std(terms) / np.sqrt(len(terms)))
+    base = _base(plan, V, V0, how, Number(mu, error), mu_how, float(np.mean(terms)), integral_error)
+    if math.isnan(base.variance):
+        return base
+    base = base.noting(f"{name}: plug-in of degree {found.degree} ({found.functions} functions) on {sample.source}")
+    spread = math.sqrt(sample.mean((values - mu) ** 2)[0])
+    return _average(shared, h, base, spread, *_first_effects(shared, h, values, mu, found))
 
 
-def _first(shared: Shared, h: Observable, values: np.ndarray, mu: float, found: plugin.PlugIn) -> First:
-    """First effects of the step size by the plug-in, for h given at the pilot sample.
-
-    What two degrees less change in the bias per unit of step size is an error of it. A linear φ has no curvature, so no bias.
-    """
-    plan, effects = shared.plan, shared.effects
-    if why_no_moments(plan.oracle) is not None:
-        return First(floor=None)
-    s = effects.floor(found.poisson) if plan.scheme.is_euler else 0.0
-    floor = Number(s, s**2 * plan.eta / found.variance if found.variance > 0 else 0.0)
+def _first_effects(
+    shared: Shared, h: Observable, values: np.ndarray, mu: float, found: plugin.PlugIn
+) -> tuple[Number | None, Transient | None]:
+    """The bias per unit of step size, with what two degrees less change as an error, and the start's effect, by the plug-in."""
+    plan, effects, slope = shared.plan, shared.effects, None
     if found.degree < 2:
-        return First(floor=floor)
-    slope = effects.slope(found.poisson)
-    if slope is not None and found.degree > 2:
-        lower = effects.slope(shared.fitted(max(2, found.degree - 2)).solve(values).poisson)
-        assert lower is not None
-        slope = Number(slope.value, math.hypot(slope.error, slope.value - lower.value))
-    return First(slope, effects.transient(found.poisson, lambda theta: plan.model.values(h, theta) - mu), floor)
-
-
-def _unknown_noise(plan: Plan, name: str) -> str:
-    return f"{name}: what the noise of {plan.oracle.name} gradients adds to the error is not known here"
+        return None, None
+    if has_slope(plan):
+        slope = effects.slope(found.poisson)
+        if found.degree > 2:
+            lower = effects.slope(shared.fitted[1].solve(values).poisson)
+            slope = Number(slope.value, math.hypot(slope.error, slope.value - lower.value))
+    return slope, effects.transient(found.poisson, lambda theta: plan.model.values(h, theta) - mu)
 
 
 def _laplace(shared: Shared, name: str, h: Observable) -> Answer | None:
     """The closed form with the Hessian at the mode and h linearised there; only where nothing could be drawn for its size."""
-    if shared.plan.dim <= MOST_PARAMETERS or shared.sample is not None:
+    plan = shared.plan
+    if plan.dim <= MOST_PARAMETERS or shared.sample is not None:
         return None
-    _require_linear(shared.plan, h)
-    V, V0, integral = laplace_constants(shared.plan, h)
-    strict = reduction(integral, shared.plan.dynamics.Q, V, V0)
-    base = Answer(V, V0, Method(Kind.LAPLACE), strict_reduction=strict)
-    return ChainAverage(shared.plan, h, base, steady=shared.steady).answer()
-
-
-def _require_linear(plan: Plan, h: Observable, draws: int = 400) -> None:
-    """Raise `InvalidInput` where h is far from linear over the Laplace approximation: an even h has no slope at the mode."""
+    # h must be nearly linear there: an even h has no slope at the mode
     center = plan.model.laplace
-    x = np.random.default_rng(0).standard_normal((draws, plan.dim))
-    away = np.linalg.solve(np.linalg.cholesky(center.precision).T, x.T).T
-    values = plan.model.values(h, center.mean + away)
-    missed = float(np.var(values - away @ plan.model.value_gradients(h, center.mean[None])[0]))
-    if not missed <= (1 - EXPLAINED) * float(np.var(values)):
+    rows = center.points(np.random.default_rng(0).standard_normal((400, plan.dim)))
+    values, slope = plan.model.values(h, rows), plan.model.value_gradients(h, center.mean[None])[0]
+    if not np.var(values - rows @ slope) <= (1 - EXPLAINED) * np.var(values):
         raise InvalidInput("the observable is far from linear around the mode: pass `sample`")
+    V, V0, integral = laplace_constants(plan, h)
+    return _average(shared, h, Answer(V, V0, Method(Kind.LAPLACE), strictness=integral), math.nan)
 
 
 def laplace_constants(plan: Plan, h: Observable) -> tuple[float, float, float]:
@@ -313,5 +242,76 @@ def laplace_constants(plan: Plan, h: Observable) -> tuple[float, float, float]:
     center = plan.model.laplace
     D, Q, P = plan.dynamics.D, plan.dynamics.Q, augment(center.precision, plan.augmented)
     u = lift(plan.model.value_gradients(h, center.mean[None])[0], len(D))
-    V, V0 = (closed_forms.fluctuation_constant(D, q, P, u) for q in (Q, np.zeros_like(Q)))
+    V, V0 = (closed_forms.fluctuation_constant(D, q, P, u) for q in (Q, 0 * Q))
     return V, V0, closed_forms.strictness_integral(D, Q, P, None, u)
+
+
+def _average(
+    shared: Shared,
+    h: Observable,
+    base: Answer,
+    spread: float,
+    slope: Number | None = None,
+    start: Transient | None = None,
+) -> Answer:
+    """The answer with bias, unless it has one, and standard deviation of one chain's average; `spread`: that of h."""
+    plan, V = shared.plan, max(base.variance, 0.0)
+    if plan.scheduled:
+        return base.noting("the step size is a schedule: V is known, the error of the average is not computed")
+    eta, N, exact = plan.eta, plan.num_steps, isinstance(plan.oracle, Exact)
+    near = on_nearest_gaussian(plan, h)
+    if slope is not None and base.bias is None:
+        base = _with_bias(shared, base, spread, slope, start, 0.0 if near is None else near.higher_bias)
+    elif base.bias is None and base.expectation is not None and plan.scheme.linear and plan.scheme.order > 1:
+        why = Method(Kind.UNKNOWN, f"unknown: not computed for noisy gradients under {plan.scheme}")
+        base = dataclasses.replace(base, bias_method=Method(Kind.SECOND_ORDER) if exact else why)
+    time = N * eta
+    length = time * 2 * spread**2 / V if V > 0 else math.inf
+    if length < SHORT:
+        base = base.noting(f"a chain lasts {length:.2g} relaxation times of an observable: too few for V/(Nη)")
+    lost = start is not None and math.isnan(start.value)
+    if lost or (near is None and not exact):
+        why = LOST if lost else f"unknown: what the noise of {plan.oracle.name} gradients adds is not known here"
+        return dataclasses.replace(base, rmse_method=Method(Kind.UNKNOWN, why))
+    s = 0.0 if near is None else near.floor(V, eta)
+    variance = max(V / eta + s, 0.0) / N  # E6, and s of T1
+    if start is not None:
+        variance += start.variance * (min(1.0, math.e * _decay(shared, base, spread, plan.burn_in)) / time) ** 2
+    parts = ["V/(Nη)", *(["s/N"] if abs(s) > NOTHING * V / eta else []), *(["bias²"] if base.bias is not None else [])]
+    text = "ηV" if len(parts) == 1 and 0.99 <= N * eta * eta <= 1.01 else " + ".join(parts)
+    text = f"asymptotic √({text})"
+    if not plan.scheme.is_euler:
+        text += ", without what the scheme adds" if near is None else ", s of the nearest Gaussian"
+    return dataclasses.replace(base, std=math.sqrt(variance), rmse_method=Method(Kind.ASYMPTOTIC, text))
+
+
+def _with_bias(
+    shared: Shared, base: Answer, spread: float, slope: Number, start: Transient | None, higher: float
+) -> Answer:
+    """The answer with the bias η·slope + transient/(Nη) and `higher` orders, unless its error refutes it."""
+    plan, steady = shared.plan, shared.steady
+    eta, time = plan.eta, plan.num_steps * plan.eta
+    limit = math.nan if steady is None else steady.largest_step_size
+    share = eta / limit if limit > eta else 1.0
+    bias, counted = eta * float(slope.value), start is not None and not math.isnan(start.value)
+    second = share * abs(bias) + share**2 * spread * not_gaussian(plan)
+    error = math.hypot(eta * slope.error, max(SECOND_ORDER * second, abs(higher)))
+    bias += higher if abs(higher) > TRACE * error else 0.0
+    if start is not None and counted:
+        remains = min(1.0, math.e * _decay(shared, base, spread, plan.burn_in))
+        left = remains if plan.burn_in else max(SECOND_ORDER * share, _decay(shared, base, spread, plan.num_steps))
+        bias += start.value / time if not plan.burn_in else 0.0
+        error = math.hypot(error, start.error / time * remains, start.value / time * left)
+    if error > max(spread, REFUTED * abs(bias)):
+        why = f"unknown: its error ({error:.1g}) exceeds the standard deviation of the observable"
+        return dataclasses.replace(base, bias_method=Method(Kind.UNKNOWN, why))
+    law = f"{Kind.FIRST_ORDER.value} (±{error:.1g}){'' if counted else ', start left out'}"
+    found = {"bias": bias, "bias_error": error, "start_counted": counted, "bias_method": Method(Kind.FIRST_ORDER, law)}
+    return dataclasses.replace(base, **found)
+
+
+def _decay(shared: Shared, base: Answer, spread: float, steps: int) -> float:
+    """By how much a start is forgotten in so many steps; times e, since where h is flat far out its decay begins later."""
+    rate = 2 * spread**2 / base.variance if base.variance > 0 else math.inf  # V = 2 Var(h)/rate for one exponential
+    rate = rate if shared.steady is None else min(rate, max(shared.steady.rate, 0.0))
+    return math.exp(-rate * steps * shared.plan.eta) if steps else 1.0

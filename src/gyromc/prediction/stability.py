@@ -1,9 +1,7 @@
 """Stability of a step size: y ← My must contract, for Euler M = I - ηA, A = (D+Q)P, and so must the second moments of y.
 
-Input: a plan. Output: a `Stability` with the contraction factor and the largest stable step size, from the scheme's own M; for
-balanced noise also the step size up to which there is noise left to draw. A target that is not Gaussian is linearised at its mode
-and away from it: with mean Hessians K̄ along rays from the mode, ∇U(m+s) = K̄s. Where ∇U grows linearly those far out decide; where
-it grows faster, no step size is stable from everywhere, and those at the edge of what a long chain visits are used.
+Input: a plan. Output: a `Stability`. A target that is not Gaussian is linearised at its mode and on rays from it, with mean
+Hessians K̄ that have ∇U(m+s) = K̄s: far out where ∇U grows linearly, else at the edge of what a long chain visits.
 
 Under noise Γ that grows with the state, Y = E[yyᵀ] becomes MYMᵀ + B_θΓ(Y)B_θᵀ (T1). The map is Φ₀ + Φ₁ with Φ₀(Y) = MYMᵀ, and
 both parts keep matrices positive, so Φ₀ + Φ₁ has radius r exactly when (r - Φ₀)⁻¹Φ₁, which acts on d × d matrices, has radius 1.
@@ -13,8 +11,7 @@ import dataclasses
 import enum
 import functools
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -28,211 +25,36 @@ from gyromc.oracles import Exact, Gaussian
 from gyromc.plan import Plan
 from gyromc.prediction.exact.chain import Noise, affordable, batch_noise, oracle_noise, why_not_linear
 from gyromc.prediction.step_effects import noise_limit
-from gyromc.schemes import Scheme, step_matrices
+from gyromc.schemes import Scheme, euler, step_matrices
 from gyromc.targets import Target
 
 
 @dataclasses.dataclass(frozen=True)
 class StabilitySettings:
-    """How far from the mode a target is linearised, and what is affordable."""
+    """How far from the mode a target is linearised, and what is affordable.
+
+    - `rays`: from the mode: ± the stiffest directions, and random ones.
+    - `edge`: U above its minimum: a chain goes beyond with a probability of about e⁻²⁰; `far`: radii against that edge.
+    - `linear`: by which curvature along a ray may rise between them.
+    - `smaller`: a limit away from the mode counts below this share of the limit at the mode.
+    - `max_dense`: numbers of a state whose matrices are formed; `small`: parameters for which the map of second moments is.
+    - `defective`: condition number of eigenvectors, above which they are not used.
+    - `longer`, `most_tried`: factor between step sizes on the way to the limit, and how many are tried.
+    """
 
     rays: int = 16
-    """From the mode: ± the stiffest directions, and random ones."""
     edge: float = 20.0
-    """U above its minimum: a chain goes beyond with a probability of about e⁻²⁰."""
     far: tuple[float, ...] = (30.0, 100.0)
-    """Radii against that edge."""
     linear: float = 1.5
-    """By which curvature along a ray may rise between them."""
-    max_dense: int = 1000
-    """Numbers of a state whose matrices are formed."""
-    rounding: float = 1e-12
-    """Of the step size against its limit."""
     smaller: float = 1 - 1e-3
-    """A limit away from the mode counts below this share of the limit at the mode."""
+    max_dense: int = 1000
+    small: int = 6
+    defective: float = 1e6
+    longer: float = 1.25
+    most_tried: int = 120
 
 
 SETTINGS = StabilitySettings()
-
-
-def _growth(target: Target, center: GaussianApproximation) -> tuple[list[np.ndarray], bool]:
-    """Mean Hessians on rays from the mode, ± the stiffest directions and random ones; whether ∇U rises faster than linearly."""
-    d = len(center.mean)
-    stiff = np.linalg.eigh(center.precision)[1][:, ::-1][:, : SETTINGS.rays // 4].T
-    drawn = np.random.default_rng(0).standard_normal((SETTINGS.rays // 4, d)) @ inverse_root(center.precision).T
-    v = np.concatenate([stiff, drawn])
-    v = np.concatenate([v, -v]) / np.linalg.norm(np.concatenate([v, v]), axis=1, keepdims=True)
-    edge = _edges(target, center, v)
-    near, *far = (_secants(target, center, s * edge * v) for s in (1.0, *SETTINGS.far))
-    rises = [b > SETTINGS.linear * max(a, 1e-12) for (a, _), (b, _) in zip(*far, strict=True)]
-    chosen = near if any(rises) else far[-1]
-    return [K for _, K in chosen if np.all(np.isfinite(K))], any(rises)
-
-
-def _edges(target: Target, center: GaussianApproximation, v: np.ndarray) -> np.ndarray:
-    """How far along each ray U is `SETTINGS.edge` above the mode, one column, by bisection."""
-    bottom = target.potentials(center.mean[None])[0]
-    low, high = np.zeros(len(v)), np.full(len(v), 1e-3 / np.sqrt(np.linalg.eigvalsh(center.precision)[-1]))
-    rise = lambda r: np.nan_to_num(target.potentials(center.mean + r[:, None] * v) - bottom, nan=np.inf, neginf=np.inf)
-    for _ in range(60):
-        inside = rise(high) < SETTINGS.edge
-        if not np.any(inside):
-            break
-        low, high = np.where(inside, high, low), np.where(inside, 2 * high, high)
-    for _ in range(20):
-        middle = (low + high) / 2
-        inside = rise(middle) < SETTINGS.edge
-        low, high = np.where(inside, middle, low), np.where(inside, high, middle)
-    return low[:, None]
-
-
-def _secants(target: Target, center: GaussianApproximation, s: np.ndarray) -> list[tuple[float, np.ndarray]]:
-    """Curvature along each s, and the Hessian at the mode with the least change (of rank one) that has K̄s = ∇U(m+s)."""
-    with np.errstate(all="ignore"):
-        g = target.gradients(center.mean + s)
-        found = []
-        for step, slope in zip(s, g, strict=True):
-            missing = slope - center.precision @ step
-            along = float(missing @ step)
-            K = center.precision + (np.outer(missing, missing) / along if along else 0.0)
-            found.append((float(slope @ step / (step @ step)), K))
-    return found
-
-
-SMALL = 6  # parameters: the map is formed as a matrix
-SAME = 1e-10  # relative error of the largest eigenvalue, where the map is not formed
-DEFECTIVE = 1e6  # condition number of the eigenvectors of M, above which they are not used
-LONGER = 1.25  # factor between step sizes that are tried on the way to the limit
-MOST_TRIED = 120
-
-
-def limit_of_mean(rates: np.ndarray) -> float:
-    """sup of the η for which ρ(I - ηA) < 1, from the eigenvalues of A; 0 when one has a real part ≤ 0."""
-    real = np.real(rates)
-    return 0.0 if real.min() <= 0 else float(np.min(2 * real / np.abs(rates) ** 2))  # |1 - ηλ| < 1
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Steps:
-    """y ← M(η)y + B(η)δ of a linear scheme on H with the Hessian P; Euler's for one that is not linear, and for balanced noise.
-
-    For Euler, M = I - ηA, and the eigenvalues of A are enough for every η. `noise`: that of δ where it grows with the state.
-    """
-
-    scheme: Scheme
-    dynamics: Dynamics
-    P: np.ndarray
-    noise: Noise | None = None
-
-    @property
-    def euler(self) -> bool:
-        """Whether the steps are Euler's."""
-        return self.scheme.is_euler or not self.scheme.linear or self.scheme.needs_prepared
-
-    @functools.cached_property
-    def A(self) -> np.ndarray:
-        """The drift of the diffusion, (D+Q)P."""
-        return (self.dynamics.D + self.dynamics.Q) @ self.P
-
-    @functools.cached_property
-    def rates(self) -> np.ndarray:
-        """The eigenvalues of A."""
-        return np.linalg.eigvals(self.A)
-
-    @functools.cached_property
-    def _frame(self) -> tuple[np.ndarray, np.ndarray]:
-        """Eigenvalues and eigenvectors of A."""
-        return np.linalg.eig(self.A)
-
-    def _of_mean(self, step_size: float) -> float:
-        """ρ(M)²."""
-        if self.euler:
-            return float(np.max(np.abs(1 - step_size * self.rates)) ** 2)
-        M = step_matrices(self.scheme, self.dynamics, step_size).transition(self.P)
-        return float(np.max(np.abs(np.linalg.eigvals(M))) ** 2)
-
-    def radius(self, step_size: float) -> float:
-        """The factor by which second moments change per step: stable below 1."""
-        least = self._of_mean(step_size)
-        if self.noise is None:
-            return least
-        least = (least + 1e-14) * (1 + 1e-9)
-        if self._gain(step_size, least) <= 1:
-            return least
-        most = 2 * least
-        while self._gain(step_size, most) > 1:
-            most *= 2
-        return _root(lambda r: 1 / self._gain(step_size, r) - 1, least, most)
-
-    @functools.cached_property
-    def limit(self) -> float:
-        """The largest step size at which second moments stay bounded; 0 where A does not contract.
-
-        Tried in growing steps from Euler's for exact gradients, then by bisection.
-        """
-        low = limit_of_mean(self.rates)
-        if low == 0 or (self.euler and self.noise is None):
-            return low
-        for _ in range(MOST_TRIED):
-            if self._excess(low) < 0:
-                break
-            low /= 2
-        for _ in range(MOST_TRIED):
-            if self._excess(LONGER * low) >= 0:
-                return _root(self._excess, low, LONGER * low)
-            low *= LONGER
-        return math.inf
-
-    def _excess(self, step_size: float) -> float:
-        """Negative where second moments stay bounded."""
-        mean = self._of_mean(step_size)
-        if self.noise is None or mean >= 1:
-            return math.log(max(mean, 1e-300)) if self.noise is None else 1.0
-        return 1 - 1 / max(self._gain(step_size, 1.0), 1e-300)
-
-    def _gain(self, step_size: float, r: float) -> float:
-        """The radius of (r - Φ₀)⁻¹Φ₁."""
-        assert self.noise is not None
-        d, apply = len(self.noise.constant), self._map(step_size, r)
-        if d <= SMALL:
-            columns = [apply(E).ravel() for E in np.eye(d * d).reshape(-1, d, d)]
-            return float(np.max(np.abs(np.linalg.eigvals(np.array(columns)))))
-        flat = lambda y: apply(y.reshape(d, d)).ravel()
-        map_: Any = sparse.LinearOperator((d * d, d * d), matvec=flat, dtype=float)  # type: ignore[call-issue]  # incomplete stubs
-        start = np.eye(d).ravel()  # positive, as the eigenvector is
-        options: Any = {"v0": start, "tol": SAME, "return_eigenvectors": False}
-        return float(np.abs(sparse.eigs(map_, 1, **options)[0]))
-
-    def _map(self, step_size: float, r: float) -> Callable[[np.ndarray], np.ndarray]:
-        """(r - Φ₀)⁻¹Φ₁ on second moments of θ, in a basis of eigenvectors of M where it has one."""
-        noise = self.noise
-        assert noise is not None
-        if self.euler:
-            M, B = np.eye(len(self.A)) - step_size * self.A, -step_size * (self.dynamics.D + self.dynamics.Q)
-            m, V = 1 - step_size * self._frame[0], self._frame[1]
-        else:
-            step = step_matrices(self.scheme, self.dynamics, step_size)
-            M, B = step.transition(self.P), step.B
-            m, V = np.linalg.eig(M)
-        inverse = None if np.linalg.cond(V) > DEFECTIVE else np.linalg.inv(V)
-
-        def apply(Y: np.ndarray) -> np.ndarray:
-            d = len(Y)
-            added = B[:, :d] @ noise.growth((Y + Y.T) / 2) @ B[:, :d].T  # T1
-            if inverse is None:
-                return linalg.solve_discrete_lyapunov(M / np.sqrt(r), added / r, method="bilinear")[:d, :d]
-            inner = (inverse @ added @ inverse.conj().T) / (r - m[:, None] * m.conj())
-            return (V[:d] @ inner @ V[:d].conj().T).real
-
-        return apply
-
-
-def _root(excess: Callable[[float], float], low: float, high: float) -> float:
-    """Where a function that changes its sign once is 0, to nine digits."""
-    return float(optimize.brentq(excess, low, high, xtol=1e-9 * low))  # type: ignore[arg-type]  # a number: `full_output` is off
-
-
-NO_NOISE_LEFT = "beyond it balanced noise has a negative variance, W = 2ηD - η²GSGᵀ"
 
 
 class Linearisation(enum.StrEnum):
@@ -255,19 +77,113 @@ class Linearisation(enum.StrEnum):
     @property
     def caveat(self) -> str:
         """A sentence on what the limit leaves out; empty where it leaves out nothing."""
-        return _CAVEATS.get(self, "")
+        if self.exact:
+            return ""
+        if self is Linearisation.WITHOUT_NOISE:
+            return " Noise that grows with the state lowers the limit: take a step size well below it."
+        if self is Linearisation.AT_EDGE:
+            return f"{_LEAVES}; the oracle's noise may lower the limit."
+        noise = "" if self is Linearisation.AT_MODE_WITH_NOISE else " and the oracle's noise"
+        return f" This is the limit of the linear chain; curvature elsewhere{noise} may lower it."
 
 
 _LEAVES = " From far enough away the chain diverges at every step size"
-_CAVEATS = {
-    Linearisation.WITHOUT_NOISE: " Noise that grows with the state lowers the limit: take a step size well below it.",
-    Linearisation.AT_MODE_WITH_NOISE: " This is the limit of the linear chain; curvature elsewhere may lower it.",
-    Linearisation.AT_EDGE: f"{_LEAVES}; the oracle's noise may lower the limit.",
-    **dict.fromkeys(
-        (Linearisation.AT_MODE, Linearisation.FAR, Linearisation.AT_START),
-        " This is the limit of the linear chain; curvature elsewhere and the oracle's noise may lower it.",
-    ),
-}
+
+
+def limit_of_mean(rates: np.ndarray) -> float:
+    """sup of the η for which ρ(I - ηA) < 1, from the eigenvalues of A; 0 when one has a real part ≤ 0."""
+    real = np.real(rates)
+    return 0.0 if real.min() <= 0 else float(np.min(2 * real / np.abs(rates) ** 2))  # |1 - ηλ| < 1
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Steps:
+    """y ← M(η)y + B(η)δ of a linear scheme on H with the Hessian P; `noise`: that of δ where it grows with the state."""
+
+    scheme: Scheme
+    dynamics: Dynamics
+    P: np.ndarray
+    how: Linearisation
+    noise: Noise | None = None
+    superlinear: bool = False
+
+    @classmethod
+    def of(cls, plan: Plan, K: np.ndarray, how: Linearisation, noise: Noise | None = None, superlinear: bool = False):
+        """The steps of a plan where U has the Hessian K: Euler's for a scheme that is not linear, and for balanced noise."""
+        growing = None if noise is None or noise.additive else noise
+        scheme = plan.scheme if plan.scheme.linear and not plan.scheme.needs_prepared else euler
+        return cls(scheme, plan.dynamics, augment(K, plan.augmented), how, growing, superlinear)
+
+    @functools.cached_property
+    def rates(self) -> np.ndarray:
+        """The eigenvalues of A = (D+Q)P."""
+        return np.linalg.eigvals((self.dynamics.D + self.dynamics.Q) @ self.P)
+
+    def radius(self, step_size: float) -> float:
+        """The factor by which second moments change per step: stable below 1."""
+        least = self._matrices(step_size)[2]
+        if self.noise is None:
+            return least
+        least = (least + 1e-14) * (1 + 1e-9)
+        most = least
+        while self._excess(step_size, most) > 0:
+            most *= 2
+        return least if most == least else _root(lambda r: self._excess(step_size, r), least, most)
+
+    @functools.cached_property
+    def limit(self) -> float:
+        """The largest step size at which second moments stay bounded; 0 where A does not contract."""
+        low, longer = limit_of_mean(self.rates), SETTINGS.longer
+        if low == 0 or (self.scheme.is_euler and self.noise is None):
+            return low
+        while self._excess(low) >= 0 and low > 1e-300:
+            low /= 2
+        for _ in range(SETTINGS.most_tried):
+            if self._excess(longer * low) >= 0:
+                return _root(self._excess, low, longer * low)
+            low *= longer
+        return math.inf
+
+    def _matrices(self, step_size: float) -> tuple[np.ndarray, np.ndarray, float]:
+        """M, B and ρ(M)²."""
+        if self.scheme.is_euler:
+            G = self.dynamics.D + self.dynamics.Q
+            M, B = np.eye(len(G)) - step_size * G @ self.P, -step_size * G
+        else:
+            step = step_matrices(self.scheme, self.dynamics, step_size)
+            M, B = step.transition(self.P), step.B
+        return M, B, float(np.max(np.abs(np.linalg.eigvals(M))) ** 2)
+
+    def _excess(self, step_size: float, r: float = 1.0) -> float:
+        """Negative where second moments grow by less than r per step: the radius of (r - Φ₀)⁻¹Φ₁ is then below 1."""
+        M, B, of_mean = self._matrices(step_size)
+        if self.noise is None or of_mean >= r:
+            return math.log(max(of_mean / r, 1e-300)) if self.noise is None else 1.0
+        noise, d = self.noise, len(self.noise.constant)
+        m, V = np.linalg.eig(M)
+        inverse = None if np.linalg.cond(V) > SETTINGS.defective else np.linalg.inv(V)
+
+        def apply(flat: np.ndarray) -> np.ndarray:
+            Y = flat.reshape(d, d)
+            added = B[:, :d] @ noise.growth((Y + Y.T) / 2) @ B[:, :d].T  # T1
+            if inverse is None:
+                return linalg.solve_discrete_lyapunov(M / np.sqrt(r), added / r, method="bilinear")[:d, :d].ravel()
+            inner = (inverse @ added @ inverse.conj().T) / (r - m[:, None] * m.conj())
+            return (V[:d] @ inner @ V[:d].conj().T).real.ravel()
+
+        if d <= SETTINGS.small:
+            found = np.linalg.eigvals(np.array([apply(column) for column in np.eye(d * d)]))
+        else:
+            map_: Any = sparse.LinearOperator((d * d, d * d), matvec=apply, dtype=float)  # type: ignore[call-issue]  # incomplete stubs
+            # It begins with a positive matrix, as the eigenvector is.
+            options: Any = {"v0": np.eye(d).ravel(), "tol": 1e-10, "return_eigenvectors": False}
+            found = sparse.eigs(map_, 1, **options)
+        return 1 - 1 / max(float(np.max(np.abs(found))), 1e-300)
+
+
+def _root(excess: Any, low: float, high: float) -> float:
+    """Where a function that changes its sign once is 0, to nine digits."""
+    return float(optimize.brentq(excess, low, high, xtol=1e-9 * low))  # type: ignore[arg-type]  # a number: `full_output` is off
 
 
 @dataclasses.dataclass(frozen=True)
@@ -290,7 +206,9 @@ class Stability:
     @property
     def where(self) -> str:
         """What the limit is that of."""
-        return NO_NOISE_LEFT if self.noise_limit <= self.largest_step_size else str(self.how)
+        if self.noise_limit <= self.largest_step_size:
+            return "beyond it balanced noise has a negative variance, W = 2ηD - η²GSGᵀ"
+        return str(self.how)
 
     @property
     def caveat(self) -> str:
@@ -311,86 +229,83 @@ def stability(plan: Plan) -> Stability | None:
 
     Exact for Gaussian targets, including the noise of mini-batches; for others the smallest limit of those linearised at the
     mode, with that noise where it is known, and away from the mode, without it. A schedule is judged by its largest step size.
-
-    ```python
-    import gyromc as gm
-    from gyromc.prediction.stability import stability
-    plan = gm.Plan(target=gm.targets.Quadratic([4.0]), dynamics=gm.dynamics.overdamped(1),
-                   observables={"x": gm.observables.linear([1.0])}, step_size=0.1)
-    assert abs(stability(plan).radius - 0.36) < 1e-12 and stability(plan).largest_step_size == 0.5
-    ```
     """
     try:
-        known = _linear(plan)
+        steps = _steps(plan)
     except InvalidInput:  # a target whose mode or Hessian cannot be found
         return None
-    if known is None:
+    if steps is None:
         return None
-    rate, eta = float(np.min(np.real(known.steps.rates))), plan.step_size
+    eta = plan.step_size
     if callable(eta):
         with jax.enable_x64(True):
-            steps = np.unique(np.linspace(0, plan.num_steps + plan.burn_in - 1, 1000).astype(int))
-            eta = max(float(eta(k)) for k in steps)
+            eta = max(float(eta(int(k))) for k in np.linspace(0, plan.num_steps + plan.burn_in - 1, 1000))
     try:
         noise = noise_limit(plan)
     except InvalidInput:  # S cannot be had
         noise = math.inf
-    limit = min(known.steps.limit, noise)
-    drawable = eta <= noise * (1 + SETTINGS.rounding)
-    return Stability(known.steps.radius(eta), limit, known.how, rate, known.superlinear, noise, drawable)
+    rate, limit, drawable = float(np.min(np.real(steps.rates))), min(steps.limit, noise), eta <= noise * (1 + 1e-12)
+    return Stability(steps.radius(eta), limit, steps.how, rate, steps.superlinear, noise, drawable)
 
 
-class _Linear(NamedTuple):
-    """A linear chain, and where it comes from."""
+def _steps(plan: Plan) -> Steps | None:
+    """The linear chain that decides; None where nothing can be formed.
 
-    steps: Steps
-    how: Linearisation
-    superlinear: bool
-
-
-def _linear(plan: Plan) -> _Linear | None:
-    """The linear chain that decides; None where nothing can be formed."""
-    if plan.dynamics.size > SETTINGS.max_dense:
+    It is that at the mode, with its noise where that is known; or away from it where that allows smaller steps only.
+    """
+    known, additive = plan.flat_target.gaussian(), isinstance(plan.oracle, Exact | Gaussian)
+    if plan.dynamics.size > SETTINGS.max_dense or (known is None and plan.starts.theta is None):
         return None
-    known = plan.flat_target.gaussian()
-    if known is None:
-        return _linearised(plan)
-    if isinstance(plan.oracle, Exact | Gaussian):
-        return _chain(plan, known[0], Linearisation.EXACT)
-    if why_not_linear(plan) is None and affordable(plan):
-        noise = oracle_noise(plan, known[1])
-        how = Linearisation.EXACT if noise.additive else Linearisation.EXACT_WITH_NOISE
-        return _chain(plan, known[0], how, noise)
-    return _chain(plan, known[0], Linearisation.WITHOUT_NOISE)
-
-
-def _linearised(plan: Plan) -> _Linear | None:
-    """At the mode, with its noise where that is known; or away from it where that allows smaller steps only."""
-    if plan.starts.theta is None:
-        return None
+    if known is not None:
+        if not additive and not (why_not_linear(plan) is None and affordable(plan)):
+            return Steps.of(plan, known[0], Linearisation.WITHOUT_NOISE)
+        noise = None if additive else oracle_noise(plan, known[1])
+        exact = noise is None or noise.additive
+        return Steps.of(plan, known[0], Linearisation.EXACT if exact else Linearisation.EXACT_WITH_NOISE, noise)
     try:
         center = plan.model.laplace
     except InvalidInput:  # a target without a mode
         K = plan.flat_target.hessians(plan.model.start[None])[0]
-        return _chain(plan, K, Linearisation.AT_START) if np.all(np.isfinite(K)) else None
+        return Steps.of(plan, K, Linearisation.AT_START) if np.all(np.isfinite(K)) else None
     if not np.all(np.isfinite(center.precision)):
         return None
     hessians, faster = _growth(plan.flat_target, center)
     noise, where = batch_noise(plan, center.mean), Linearisation.AT_EDGE if faster else Linearisation.FAR
     how = Linearisation.AT_MODE if noise is None else Linearisation.AT_MODE_WITH_NOISE
-    mode = _chain(plan, center.precision, how, noise, faster)
-    others = [_chain(plan, K, where, None, faster) for K in hessians]
-    without_noise = lambda other: limit_of_mean(other.steps.rates)  # of Euler: quick to compute
+    mode = Steps.of(plan, center.precision, how, noise, faster)
+    others = [Steps.of(plan, K, where, None, faster) for K in hessians]
+    without_noise = lambda other: limit_of_mean(other.rates)  # of Euler: quick to compute
     found = min((other for other in others if without_noise(other) > 0), key=without_noise, default=mode)
-    return found if found.steps.limit < SETTINGS.smaller * mode.steps.limit else mode
+    return found if found.limit < SETTINGS.smaller * mode.limit else mode
 
 
-def _chain(
-    plan: Plan, K: np.ndarray, how: Linearisation, noise: Noise | None = None, superlinear: bool = False
-) -> _Linear:
-    """The linear chain where U has the Hessian K."""
-    growing = None if noise is None or noise.additive else noise
-    return _Linear(Steps(plan.scheme, plan.dynamics, augment(K, plan.augmented), growing), how, superlinear)
+def _growth(target: Target, center: GaussianApproximation) -> tuple[list[np.ndarray], bool]:
+    """Mean Hessians on rays from the mode, of least change from the one there, and whether ∇U rises faster than linearly."""
+    m, P, count = center.mean, center.precision, SETTINGS.rays // 4
+    sizes, basis = np.linalg.eigh(P)
+    drawn = np.random.default_rng(0).standard_normal((count, len(m))) @ inverse_root(P).T
+    v = np.concatenate([basis[:, ::-1][:, :count].T, drawn])
+    v = np.concatenate([v, -v]) / np.linalg.norm(np.concatenate([v, v]), axis=1, keepdims=True)
+    # How far along each ray U reaches the edge: doubled, then by bisection.
+    r, low, high = np.full(len(v), 1e-3 / np.sqrt(sizes[-1])), np.zeros(len(v)), np.full(len(v), np.inf)
+    bottom = target.potentials(m[None])[0]
+    for _ in range(60):
+        rise = np.nan_to_num(target.potentials(m + r[:, None] * v) - bottom, nan=np.inf, neginf=np.inf)
+        low, high = np.where(rise < SETTINGS.edge, r, low), np.where(rise < SETTINGS.edge, high, r)
+        r = np.where(np.isinf(high), 2 * low, (low + np.minimum(high, 1e300)) / 2)
+    along, hessians = [], []
+    with np.errstate(all="ignore"):
+        for radius in (1.0, *SETTINGS.far):
+            s = radius * low[:, None] * v
+            g = target.gradients(m + s)
+            along.append(np.sum(g * s, axis=1) / np.sum(s**2, axis=1))
+            missing = g - s @ P
+            scale = np.sum(missing * s, axis=1)
+            hessians.append(
+                P + np.einsum("ri,rj->rij", missing, missing) / np.where(scale == 0, np.inf, scale)[:, None, None]
+            )
+    rises = bool(np.any(along[-1] > SETTINGS.linear * np.maximum(along[-2], 1e-12)))
+    return [K for K in hessians[0 if rises else -1] if np.all(np.isfinite(K))], rises
 
 
 def advice(plan: Plan) -> str:

@@ -1,42 +1,42 @@
-"""First effects of a finite step size: the bias of first order in η, what the oracle's noise adds to V, and the start.
+"""First effects of a finite step size: the bias of first order in η, what it adds to V, and the start.
 
-Input: a plan, a weighted sample and φ with 𝒜φ = h - μ(h). Output: `StepEffects`. With E[f(z⁺)] = f + η𝒜f + η²ℬf + … the
-stationary law has π_η(h) - μ(h) = -ημ(ℬφ) + …, and integration by parts gives
-    -μ(ℬφ) = ½μ(⟨∇φ, G∇²H Q∇H⟩ - tr(∇²φ G∇²H D) - tr(∇²φ GΣGᵀ)), G = D+Q, Σ(θ) the oracle's covariance,
-for Euler-Maruyama. Balanced noise has GΣGᵀ - GSGᵀ instead of GΣGᵀ; a scheme of second order has the last term only, with what it
-takes off its noise subtracted (`first_order`). From a start far out,
-where no φ can be trusted, chains are followed.
+Input: a plan, a weighted sample and φ with 𝒜φ = h - μ(h). Output: `StepEffects`; `on_nearest_gaussian` has all orders for the
+Gaussian nearest to the target. With E[f(z⁺)] = f + η𝒜f + η²ℬf + … the stationary law has π_η(h) - μ(h) = -ημ(ℬφ) + …, and
+integration by parts gives, with G = D+Q and Σ(θ) the oracle's covariance,
+    -μ(ℬφ) = ½μ(⟨∇φ, G∇²H Q∇H⟩ - tr(∇²φ G∇²H D) - tr(∇²φ GΣGᵀ))
+for Euler-Maruyama. Balanced noise has GΣGᵀ - GSGᵀ instead of GΣGᵀ. Far out gradients are steep and the noise of mini-batches
+grows: no expansion holds there, and chains are `followed` from the plan's starts until they come to the bulk of the target.
 """
 
 import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from scipy import linalg
 
 from gyromc.approx.sample import Sample
 from gyromc.dynamics import augment
 from gyromc.errors import InvalidInput
+from gyromc.evaluation import doubled
 from gyromc.martingale import doubled_sum, projection
 from gyromc.observables import Observable
 from gyromc.oracles import Exact, Gaussian
 from gyromc.plan import Plan
 from gyromc.prediction.answers import Number
-from gyromc.prediction.exact.chain import LinearChain, Noise, batch_noise, chain_around, oracle_noise
+from gyromc.prediction.exact.chain import LinearChain, Noise, batch_noise, chain_around, oracle_noise, start_rows
 from gyromc.prediction.exact.closed_forms import fluctuation_constant, quadratic_fluctuation_constant
-from gyromc.prediction.following import SETTINGS, Transient, followed
 from gyromc.prediction.poisson.plug_in import Polynomial
-from gyromc.schemes import Balanced, StepMatrices, step_matrices
-from gyromc.schemes.integrators import LeimkuhlerMatthews
+from gyromc.schemes import Balanced
 from gyromc.schemes.moments import gradient_moments, oracle_covariances
 
 MOST_DENSE = 512  # parameters
 MOST_TURNS = 300  # of the iteration for a stationary covariance
 SAME = 1e-6  # relative change at which it stops
-NOTHING = 1e-9  # share of the noise that is rounding
 
 
 def brought(plan: Plan) -> np.ndarray:
@@ -64,55 +64,13 @@ def additive_noise(plan: Plan) -> np.ndarray:
     return (float(plan.oracle.tau) ** 2 if isinstance(plan.oracle, Gaussian) else 0.0) * G @ G.T
 
 
-class FirstOrder(NamedTuple):
-    """The first order of a scheme's bias: E[f(z⁺)] = f + η𝒜f + η²ℬf + …, ℬ = ℬ_drift + ½tr((GΣGᵀ - less)∇²f)."""
-
-    drift: bool  # whether ℬ_drift is Euler's; for a scheme of second order there is none
-    less: np.ndarray  # n × n
-
-
-@functools.lru_cache(maxsize=16)
-def first_order(plan: Plan) -> FirstOrder | None:
-    """The first order of a plan's scheme; None where it is not known."""
-    scheme, none = plan.scheme, np.zeros_like(plan.dynamics.D)
-    if scheme.is_euler:
-        return FirstOrder(True, none)
-    if isinstance(scheme, Balanced):
-        return FirstOrder(True, brought(plan))
-    if not scheme.linear or scheme.order < 2:
-        return None
-    if plan.scheduled or isinstance(plan.oracle, Exact):
-        return FirstOrder(False, none)
-    if plan.dim > MOST_DENSE:
-        return None
-    if isinstance(scheme, LeimkuhlerMatthews):  # it takes off DΣD, and more of higher order in η
-        G = plan.dynamics.D + plan.dynamics.Q
-        return FirstOrder(False, G @ gradient_moments(plan).of_state(plan.augmented)[1] @ G.T)
-    full = _covariance(step_matrices(scheme, plan.dynamics, plan.eta))
-    return FirstOrder(False, (full - _covariance(plan.step_matrices)) / plan.eta**2)
-
-
-def _covariance(step: StepMatrices) -> np.ndarray:
-    """Of what one draw of ξ adds to z: now, and through the memory in the next step."""
-    n = step.n
-    whole = step.C[:n] + step.A[:n, n:] @ step.C[n:]
-    return whole @ whole.T
-
-
-def no_first_order(plan: Plan) -> bool:
-    """Whether the bias is of second order in η: the scheme is, and takes off all the noise that its gradients bring."""
-    found = first_order(plan)
-    if found is None or found.drift or not isinstance(plan.oracle, Exact | Gaussian):
-        return False
-    noise = additive_noise(plan)
-    return bool(np.max(np.abs(noise - found.less)) <= NOTHING * max(np.max(np.abs(noise)), NOTHING))
+def has_slope(plan: Plan) -> bool:
+    """Whether the first order of the bias is computed for the plan's scheme."""
+    return plan.scheme.is_euler or isinstance(plan.scheme, Balanced)
 
 
 def not_gaussian(plan: Plan) -> float:
-    """How far the target is from a Gaussian: the largest |eigenvalue - 1| of its mean curvature times its covariance, at most 1.
-
-    Balanced noise is exact on a Gaussian: this share of the second order that Euler has there counts as its error. 1 for others.
-    """
+    """The share of Euler's second order that counts as an error: for balanced noise how far the target is from a Gaussian."""
     if not isinstance(plan.scheme, Balanced) or plan.dim > MOST_DENSE:
         return 1.0
     curvature, P = gradient_moments(plan).curvature, plan.model.gaussian_fit.precision
@@ -121,10 +79,7 @@ def not_gaussian(plan: Plan) -> float:
 
 @functools.lru_cache(maxsize=4)
 def _stationary(plan: Plan) -> tuple[LinearChain, np.ndarray]:
-    """The chain on the Gaussian nearest to the target, and its stationary covariance; `InvalidInput` where it has none.
-
-    The noise of mini-batches grows with the state, so their covariance is the one that the chain has under its own law.
-    """
+    """The chain on the nearest Gaussian, and its stationary covariance under its own noise; `InvalidInput` where it has none."""
     fit, d = plan.model.gaussian_fit, plan.dim
     additive = isinstance(plan.oracle, Exact | Gaussian)
     noise = oracle_noise(plan, fit.mean) if additive else Noise(gradient_moments(plan).noise)
@@ -155,20 +110,24 @@ class OnGaussian(NamedTuple):
 
 
 def on_nearest_gaussian(plan: Plan, h: Observable) -> OnGaussian | None:
-    """For h projected on linear and quadratic functions; None where matrices would be too large or ∇h is not finite.
+    """For h projected on linear and quadratic functions; None where nothing can be computed.
 
     With C the stationary covariance and Φ = Σ_k (M^k)ᵀHM^k, N·Var = 2uᵀ(I-M)⁻¹Cu - uᵀCu for uᵀy and 4 tr(ΦCHC) - 2 tr(HCHC) for
     yᵀHy. For balanced noise and uᵀy that is V/η - Var(h). C = P⁻¹ + ηE + … with AE + EAᵀ = AP⁻¹Aᵀ + GΣGᵀ - less.
     """
-    if plan.dim > MOST_DENSE:
+    if plan.dim > MOST_DENSE or not plan.scheme.linear:
         return None
-    fit, m, found = plan.model.gaussian_fit, plan.state_size, projection(plan, h, plan.model.gaussian_fit)
+    try:
+        fit = plan.model.gaussian_fit
+        found = projection(plan, h, fit)
+        chain, C = _stationary(plan)
+    except InvalidInput:  # no Gaussian, or a step size beyond its limit
+        return None
     if found is None:
         return None
-    chain, C = _stationary(plan)
     slope, form = found
-    D, Q, P, n = plan.dynamics.D, plan.dynamics.Q, augment(fit.precision, plan.augmented), plan.dynamics.size
-    u = np.concatenate([slope, np.zeros(m - plan.dim)])
+    D, Q, P, n, m = plan.dynamics.D, plan.dynamics.Q, augment(fit.precision, plan.augmented), plan.dynamics.size, len(C)
+    u = np.pad(slope, (0, m - plan.dim))
     variance = float(2 * u @ np.linalg.solve(np.eye(m) - chain.M, C @ u) - u @ C @ u)
     V, higher = fluctuation_constant(D, Q, P, u[:n]), 0.0
     if form is not None:
@@ -176,12 +135,130 @@ def on_nearest_gaussian(plan: Plan, h: Observable) -> OnGaussian | None:
         HC = H @ C
         variance += float(4 * np.sum((doubled_sum(chain.M.T, H) @ C) * HC.T) - 2 * np.sum(HC * HC.T))
         V += quadratic_fluctuation_constant(D, Q, P, H[:n, :n])
-        if (order := first_order(plan)) is not None:
+        if has_slope(plan):
             A, G, of_target = (D + Q) @ P, (D + Q)[:, : plan.dim], np.linalg.inv(P)
-            added = G @ chain.noise.constant @ G.T - order.less + (A @ of_target @ A.T if order.drift else 0.0)
+            added = G @ chain.noise.constant @ G.T - brought(plan) + A @ of_target @ A.T
             first = plan.eta * linalg.solve_continuous_lyapunov(A, added)
             higher = float(np.sum(H[:n, :n] * (C[:n, :n] - of_target - first)))
     return OnGaussian(variance, V, higher)
+
+
+@dataclasses.dataclass(frozen=True)
+class FollowSettings:
+    """How many chains are followed, and how far.
+
+    - `chains`: what happens to one in a hundred is seen in 92 of 100 predictions; `starts`: so many different ones of the plan's.
+    - `at_once`: steps of one compiled call, more than a chain that goes to infinity takes; `most_steps`: in all.
+    - `near`: standard deviations within which a solution of the Poisson equation is used.
+    """
+
+    chains: int = 256
+    starts: int = 100
+    at_once: int = 64
+    most_steps: int = 2048
+    near: float = 3.0
+
+
+FOLLOW = FollowSettings()
+
+
+class Transient(NamedTuple):
+    """What the start adds to a sum of h - μ(h) over a chain: its mean, the error of that, and its variance over chains."""
+
+    value: float
+    error: float
+    variance: float
+
+    @classmethod
+    def of(cls, sums: np.ndarray, drawn: bool = True) -> "Transient":
+        """From the sums of single chains; `drawn`: whether chance decided them, so that others would have other sums."""
+        error = float(np.std(sums)) / math.sqrt(len(sums)) if drawn else 0.0
+        return cls(float(np.mean(sums)), error, float(np.var(sums)))
+
+
+NOT_ARRIVED = Transient(math.nan, math.nan, math.nan)
+
+
+class Followed:
+    """The chains of one plan, computed in parts of `at_once` steps when they are asked for."""
+
+    def __init__(self, plan: Plan):
+        self.plan, self._parts, self._here = plan, [], None
+        rows = start_rows(plan)
+        self.different = rows[np.linspace(0, len(rows) - 1, min(len(rows), FOLLOW.starts)).astype(int)]
+        self.starts = np.tile(self.different, (-(-FOLLOW.chains // len(self.different)), 1))
+
+    @property
+    def lost(self) -> int:
+        """How many chains are not finite any more, of those steps that were made; at least one part is made."""
+        self.part(0)
+        return int(np.sum(~np.all(np.isfinite(self._parts), axis=(0, 1, 3))))
+
+    def part(self, number: int) -> np.ndarray:
+        """States z, steps × chains × n; the first one of the first part is the start."""
+        while len(self._parts) <= number:
+            first = len(self._parts) * FOLLOW.at_once
+            own = self.plan.step_size
+            etas = [float(own(k)) if callable(own) else own for k in range(first, first + FOLLOW.at_once)]
+            with jax.enable_x64(True):
+                if self._here is None:
+                    memory = np.zeros((len(self.starts), self.plan.state_size - self.starts.shape[1]))
+                    self._here = jnp.asarray(np.concatenate([self.starts, memory], axis=1))
+                keys = jax.random.split(jax.random.fold_in(jax.random.key(self.plan.seed), first), len(etas))
+                self._here, states = self._advance(self._here, keys, jnp.asarray(etas))
+            self._parts.append(np.asarray(states))
+        return self._parts[number]
+
+    @functools.cached_property
+    def _advance(self) -> Callable:
+        """(y, keys, step sizes) → the last y, and z at every step."""
+        plan, d, n = self.plan, self.plan.dim, self.plan.dynamics.size
+        pieces = plan.flat_target, plan.prepared_oracle, plan.dynamics, plan.prepared_scheme
+        target, oracle, dynamics, scheme = doubled(pieces)
+
+        def step(y: Any, now: Any) -> tuple[Any, Any]:
+            (first, second), eta = jax.random.split(now[0]), now[1]
+            zeta = oracle.draw(first, target, len(y), d, y.dtype)
+            g = jax.vmap(lambda t, s: oracle.gradient(target, t, s))(y[:, :d], zeta)
+            g = jnp.concatenate([g, y[:, d:n]], axis=1)
+            xi = jax.random.normal(second, (len(y), n), y.dtype)
+            return jax.vmap(lambda y, g, xi: scheme(dynamics, y, g, xi, eta))(y, g, xi), y[:, :n]
+
+        return jax.jit(lambda y, keys, etas: jax.lax.scan(step, y, (keys, etas)))
+
+    def transient(self, inside: Callable, values: Callable, ahead: Callable) -> Transient:
+        """Σ η(h(z_k) - μ(h)) after burn-in: h - μ(h) by `values` until chains are inside, then by `ahead`; NaN if one is not."""
+        if np.all(inside(self.different)):
+            return Transient.of(ahead(self.different), drawn=False)
+        plan, chains = self.plan, len(self.starts)
+        z, totals, away = self.starts.copy(), np.zeros(chains), np.ones(chains, bool)
+        most = min(FOLLOW.most_steps, plan.num_steps + plan.burn_in)
+        for number in range(-(-most // FOLLOW.at_once)):
+            states = self.part(number)
+            if not np.all(np.isfinite(states[:, away])):
+                break
+            flat = states.reshape(-1, states.shape[2])
+            out = ~np.maximum.accumulate(inside(flat).reshape(states.shape[:2]), axis=0) & away
+            k = number * FOLLOW.at_once + np.arange(len(states))[:, None]
+            counted = out & (k >= plan.burn_in)
+            if np.any(counted):
+                h = np.zeros(counted.shape)
+                h[counted] = values(flat[counted.ravel()])
+                totals += h.sum(axis=0)
+            arrived = away & ~out[-1]
+            z[arrived] = states[out.sum(axis=0)[arrived], arrived]
+            away &= out[-1]
+            if np.any(out & (k >= most - 1)):
+                break
+            if not np.any(away):
+                return Transient.of(plan.eta * totals + ahead(z))
+        return NOT_ARRIVED
+
+
+@functools.lru_cache(maxsize=4)
+def followed(plan: Plan) -> Followed:
+    """The chains of a plan, the same ones for all its observables."""
+    return Followed(plan)
 
 
 DRAWS = 4000
@@ -201,76 +278,31 @@ class StepEffects:
         """Draws of z = (θ, r), by weight, and ∇H at each."""
         plan, sample, rng = self.plan, self.sample, np.random.default_rng(0)
         theta = sample.theta[rng.choice(len(sample.theta), min(DRAWS, len(sample.theta)), p=sample.weights)]
-        z = with_momenta(plan, theta, rng)
-        return z, np.concatenate([plan.flat_target.gradients(theta), z[:, plan.dim :]], axis=1)
+        r = rng.standard_normal((len(theta), plan.dynamics.size - plan.dim))
+        forces = np.concatenate([plan.flat_target.gradients(theta), r], axis=1)
+        return np.concatenate([theta, r], axis=1), forces
 
     @functools.cached_property
-    def _points(self) -> np.ndarray:
-        """The draws at which Hessians are evaluated."""
-        return self.draws[0][: min(POINTS, max(200, MOST_NUMBERS // self.plan.dynamics.size**2))]
+    def _factors(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Draws z, and there G∇²H Q∇H, and G∇²H D + GΣGᵀ - less."""
+        plan, (z, forces), d, n = self.plan, self.draws, self.plan.dim, self.plan.dynamics.size
+        z, D, Q = z[: min(POINTS, max(200, MOST_NUMBERS // n**2))], plan.dynamics.D, plan.dynamics.Q
+        G, K = D + Q, np.tile(np.eye(n), (len(z), 1, 1))
+        K[:, :d, :d] = plan.flat_target.hessians(z[:, :d])
+        Sigma = oracle_covariances(plan.flat_target, plan.prepared_oracle, z[:, :d])
+        noise = np.einsum("ij,sjk,lk->sil", G[:, :d], Sigma, G[:, :d], optimize=True) - brought(plan)
+        turned = np.einsum("sjk,sk->sj", K, forces[: len(z)] @ Q.T) @ G.T
+        return z, turned, np.einsum("ij,sjk,kl->sil", G, K, D, optimize=True) + noise
 
-    @functools.cached_property
-    def _noise(self) -> np.ndarray:
-        """GΣGᵀ."""
-        return noise_of_drift(self.plan, self._points)
-
-    @functools.cached_property
-    def _factors(self) -> tuple[np.ndarray, np.ndarray]:
-        """G∇²H Q∇H, and G∇²H D + GΣGᵀ - less; without the parts of the drift for a scheme of second order."""
-        order = first_order(self.plan)
-        assert order is not None
-        if not order.drift:
-            return np.zeros_like(self._points), self._noise - order.less
-        z, d, D, Q = self._points, self.plan.dim, self.plan.dynamics.D, self.plan.dynamics.Q
-        K = np.broadcast_to(np.eye(z.shape[1]), (len(z), z.shape[1], z.shape[1])).copy()
-        K[:, :d, :d] = self.plan.flat_target.hessians(z[:, :d])
-        turned = np.einsum("sjk,sk->sj", K, self.draws[1][: len(z)] @ Q.T) @ (D + Q).T
-        return turned, np.einsum("ij,sjk,kl->sil", D + Q, K, D, optimize=True) + self._noise - order.less
-
-    def floor(self, poisson: Polynomial) -> float:
-        """s: N·Var is V/η + s + …"""
-        return floor_over(poisson, self._points, self._noise)
-
-    def slope(self, poisson: Polynomial) -> Number | None:
-        """The bias per unit of step size for φ of degree at least 2 (a linear φ gives none), and its standard error.
-
-        None where the scheme has no first order, or where it is not known.
-        """
-        if no_first_order(self.plan) or first_order(self.plan) is None:
-            return None
-        turned, bending = self._factors
-        rotated = np.sum(poisson.gradients(self._points) * turned, axis=1)
-        bent = np.einsum("sij,sji->s", poisson.hessians(self._points), bending)
-        terms = (rotated - bent) / 2
+    def slope(self, poisson: Polynomial) -> Number:
+        """The bias per unit of step size for φ of degree at least 2 (a linear φ gives none), and its standard error."""
+        z, turned, bending = self._factors
+        rotated = np.sum(poisson.gradients(z) * turned, axis=1)
+        terms = (rotated - np.einsum("sij,sji->s", poisson.hessians(z), bending)) / 2
         return Number(float(np.mean(terms)), float(np.std(terms) / np.sqrt(len(terms))))
 
     def transient(self, poisson: Polynomial, h: Callable[[np.ndarray], np.ndarray]) -> Transient:
-        """Σ_k η(h(z_k) - μ(h)) from the plan's starts, h given as h - μ(h) of rows of θ.
-
-        Beyond three standard deviations a fitted φ is unreliable: there the chains are followed.
-        """
-        d, (center, root) = self.plan.dim, self.sample.moments()
-
-        def inside(z: np.ndarray) -> np.ndarray:
-            return np.sum(np.linalg.solve(root, (z[:, :d] - center).T) ** 2, axis=0) <= SETTINGS.near**2 * d
-
+        """Σ_k η(h(z_k) - μ(h)) from the plan's starts, h - μ(h) given; chains are followed to where a fitted φ is reliable."""
+        d = self.plan.dim
+        inside = lambda z: self.sample.square_distances(z[:, :d]) <= FOLLOW.near**2 * d
         return followed(self.plan).transient(inside, lambda z: h(z[:, :d]), lambda z: -poisson.values(z))
-
-
-def with_momenta(plan: Plan, theta: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Rows of z from rows of θ: standard normal momenta are added where the plan has some."""
-    r = rng.standard_normal(theta.shape) if plan.augmented else np.zeros((len(theta), 0))
-    return np.concatenate([theta, r], axis=1)
-
-
-def noise_of_drift(plan: Plan, z: np.ndarray) -> np.ndarray:
-    """GΣ(θ)Gᵀ at rows of z: the covariance that the oracle gives the drift."""
-    G, d = plan.dynamics.D + plan.dynamics.Q, plan.dim
-    Sigma = oracle_covariances(plan.flat_target, plan.prepared_oracle, z[:, :d])
-    return np.einsum("ij,sjk,lk->sil", G[:, :d], Sigma, G[:, :d], optimize=True)
-
-
-def floor_over(poisson: Polynomial, z: np.ndarray, noise: np.ndarray) -> float:
-    """s = μ(⟨∇φ, GΣGᵀ∇φ⟩) over rows of z, `noise` from `noise_of_drift`: what the oracle adds to N·Var."""
-    slope = poisson.gradients(z)
-    return float(np.mean(np.einsum("si,sij,sj->s", slope, noise, slope, optimize=True)))  # T1: s

@@ -1,8 +1,7 @@
 """compare: which family of models describes the responses best, by leave-one-out cross-validation.
 
-Input: X, y and families, the simplest first. Output: a `Comparison`: for each family its elpd, the difference to the best one
-with its standard error, and the family to take: the simplest that is not clearly worse than the best. The fits are cheap
-(a few hundred draws, at most `MOST_ROWS` rows), because differences between families that matter are large.
+The family to take is the simplest that is not clearly worse than the best. The fits are cheap (a few hundred draws, at most
+`MOST_ROWS` rows), because differences between families that matter are large.
 """
 
 import dataclasses
@@ -22,8 +21,6 @@ from gyromc.regression.scores import Loo, loo, paired_difference
 from gyromc.show.numbers import counted, number, plus_minus
 from gyromc.targets.families import FAMILIES
 
-__all__ = ["ComparedFamily", "Comparison", "compare"]
-
 CLEAR = 2.0  # standard errors
 LEAST = 4.0  # a smaller difference of elpd is no reason for the more complicated family
 MOST_ROWS = 1000
@@ -34,18 +31,12 @@ TINY = 1e-8  # probability below which a density stands for that of a whole numb
 
 @dataclasses.dataclass(frozen=True)
 class ComparedFamily:
-    """One family in a comparison.
+    """One family in a comparison; None stands for what is not known of one that could not be fitted, `refused`.
 
-    **Attributes:**
-
-    - `family`: its name.
-    - `elpd`, `std_error`, `p_loo`: expected log density of new rows, as many as there are; its standard error over rows; the
-      effective number of parameters. None where it could not be fitted.
     - `difference`, `difference_std_error`: elpd less that of the best family, and its standard error from paired rows.
-    - `without_one`: the same two numbers without the row that speaks most for the best family. One extreme row makes the standard
-      error as large as the difference, and so hides what all other rows say.
+    - `without_one`: the same without the row that favours the best family most: one extreme row makes the standard error as
+      large as the difference, and so hides what all other rows say.
     - `heavy`: rows that decide about the posterior (Pareto's k above 0.7), whose part of elpd is not reliable.
-    - `refused`: why it could not be fitted, else None.
     """
 
     family: str
@@ -72,8 +63,8 @@ class ComparedFamily:
         if self.elpd is None:
             return ["–", "–", "–", f"not fitted: {self.refused}"]
         gap = "–" if self.difference == 0 else plus_minus(self.difference, self.difference_std_error)
-        doubts = [f"{counted(self.heavy, 'row')} with k > 0.7"] if self.heavy else []
-        return [plus_minus(self.elpd, self.std_error), gap, number(self.p_loo), "; ".join([self.verdict, *doubts])]
+        doubts = f"; {counted(self.heavy, 'row')} with k > 0.7" if self.heavy else ""
+        return [plus_minus(self.elpd, self.std_error), gap, number(self.p_loo), f"{self.verdict}{doubts}"]
 
     @property
     def verdict(self) -> str:
@@ -92,14 +83,7 @@ class ComparedFamily:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """Families compared by leave-one-out cross-validation.
-
-    **Attributes:**
-
-    - `candidates`: in the order in which they were given, the simplest first.
-    - `chosen`: the simplest family that is not clearly worse than the best.
-    - `rows`, `of_rows`: how many rows were fitted, of how many.
-    """
+    """Families compared, in the order in which they were given, the simplest first; `rows` of `of_rows` were fitted."""
 
     candidates: tuple[ComparedFamily, ...]
     rows: int
@@ -107,11 +91,11 @@ class Comparison:
 
     @property
     def chosen(self) -> str:
+        """The simplest family that is not clearly worse than the best."""
         return next(one.family for one in self.candidates if not one.clearly_worse)
 
     @property
     def best(self) -> ComparedFamily:
-        """The family with the largest elpd."""
         return next(one for one in self.candidates if one.difference == 0)
 
     @property
@@ -123,13 +107,11 @@ class Comparison:
         if self.chosen != self.best.family:
             chosen = next(one for one in fitted if one.family == self.chosen)
             return f"{self.chosen} is simpler than {self.best.family} and not clearly worse: by {_gap(chosen)} in elpd"
-        next_best = max((one for one in fitted if one is not self.best), key=lambda one: one.difference or 0.0)
-        if next_best.clearly_worse:
-            better = f"clearly better than {next_best.family}"
-            return f"{self.chosen} predicts rows that are left out {better}: by {_gap(next_best)} in elpd"
-        return (
-            f"{self.chosen} is simpler than {next_best.family} and predicts no worse: {_gap(next_best)} better in elpd"
-        )
+        other = max((one for one in fitted if one is not self.best), key=lambda one: one.difference or 0.0)
+        if other.clearly_worse:
+            better = f"clearly better than {other.family}: by {_gap(other)} in elpd"
+            return f"{self.chosen} predicts rows that are left out {better}"
+        return f"{self.chosen} is simpler than {other.family} and predicts no worse: {_gap(other)} better in elpd"
 
 
 def _gap(one: ComparedFamily) -> str:
@@ -165,8 +147,6 @@ def compare(
     - `families`: names, the simplest first: that order decides where the difference is not clear.
     - `options`: what else `fit` takes: `priors`, `prior_scale`, `intercept`, `names`, `classes`, …
 
-    **Returns:** a `Comparison`.
-
     ```python
     import numpy as np
     from gyromc.regression.comparing import compare
@@ -182,56 +162,49 @@ def compare(
     require(0 < len(set(names)) == len(names), f"`families` must name each family once: got {shown(families)}.")
     X, y = numbers(X, "X"), numbers(y, "y")
     require(X.ndim == 2 and y.shape == X.shape[:1], f"`y` must have one entry per row of `X`: {y.shape}, {X.shape}.")
-    asked = of_rows(weights, "weights", len(y))
-    w = np.ones(len(y)) if asked is None else asked
-    counted_rows = np.flatnonzero(w > 0)
+    w = of_rows(weights, "weights", len(y))
+    counted_rows = np.arange(len(y)) if w is None else np.flatnonzero(w > 0)
     require(counted_rows.size, "`X` and `weights` must leave a row of positive weight.")
     rng = np.random.default_rng([whole(seed, "seed", least=0), 9])
     rows = counted_rows[chosen_rows(len(counted_rows), rng, MOST_ROWS)]
     given = {"offset": offset, "trials": trials, "censored": censored}
     by_row = {name: of_rows(values, name, len(y)) for name, values in given.items()}
     beside = cut({**by_row, "groups": read_groups(groups, len(y)) or None}, rows)
-    counts = bool(np.all(y[rows] == np.round(y[rows])))
     found: dict[str, Loo | str] = {}
     for family in families:
-        given = {"weights": None if weights is None else w[rows], "seed": seed, **options}
+        given = {"weights": None if w is None else w[rows], "seed": seed, **options}
         given["priors"] = of_family(options.get("priors"), family)
         try:
-            found[family] = _left_out(X[rows], y[rows], family, counts, beside, len(counted_rows) / len(rows), given)
+            density = _log_density(X[rows], y[rows], family, beside, given)
+            weighted = density if w is None else w[rows] * density
+            found[family] = loo(weighted, len(counted_rows) / len(rows))
         except InvalidInput as refusal:
             found[family] = str(refusal)
     fitted = {family: one for family, one in found.items() if isinstance(one, Loo)}
     if not fitted:
         raise InvalidInput(f"No family could be fitted. {'; '.join(f'{name}: {why}' for name, why in found.items())}")
-    best = max(fitted.values(), key=lambda one: one.elpd)
+    best = max(fitted.values(), key=lambda one: one.elpd).elpd_rows
     candidates = []
     for name, one in found.items():
         if isinstance(one, str):
             candidates.append(ComparedFamily(name, refused=one))
             continue
-        gaps = ComparedFamily.against(one.elpd_rows, best.elpd_rows, one.scale)
-        heavy = int(one.influential.size)
-        candidates.append(ComparedFamily(name, one.elpd, one.std_error, one.p_loo, heavy=heavy, **gaps))
+        known = one.elpd, one.std_error, one.p_loo
+        against = ComparedFamily.against(one.elpd_rows, best, one.scale)
+        candidates.append(ComparedFamily(name, *known, heavy=int(one.influential.size), **against))
     return Comparison(tuple(candidates), len(rows), len(y))
 
 
-def _left_out(
-    X: np.ndarray,
-    y: np.ndarray,
-    family: str,
-    counts: bool,
-    beside: dict[str, Any],
-    scale: float,
-    given: Mapping[str, Any],
-) -> Loo:
-    """Fit a family cheaply and leave each row out."""
+def _log_density(
+    X: np.ndarray, y: np.ndarray, family: str, beside: dict[str, Any], given: Mapping[str, Any]
+) -> np.ndarray:
+    """log p(y_i | θ_s) of a cheap fit of a family."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", GyromcWarning)  # the errors of a comparison are those of LOO
         posterior = fit(X, y, family, num_draws=NUM_DRAWS, effort=EFFORT, **beside, **given).posterior
     law = Predictive.of(posterior, X, **beside)
     density = law.log_density(y)
-    if counts and not law.likelihood.discrete and not law.likelihood.known:
+    if np.all(y == np.round(y)) and not law.likelihood.discrete and not law.likelihood.known:
         near = law.cdf(y + 0.5) - law.cdf(y - 0.5)
         density = np.where(near > TINY, np.log(np.maximum(near, TINY)), density)
-    weights = given["weights"]
-    return loo(density if weights is None else weights * density, scale)
+    return density

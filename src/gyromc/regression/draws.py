@@ -2,14 +2,14 @@
 
 Input: draws from independent chains, and rows. Output: predictions in the user's units, with the Monte Carlo error (which more
 steps reduce), the posterior standard deviation (which more data reduce) and the noise of one observation (which nothing reduces)
-apart; the law of y at rows, draw by draw (`Predictive`); and Monte Carlo errors of standard deviations and quantiles. Plain
-arrays, so that they can be pickled.
+apart; and the law of y at rows, draw by draw (`Predictive`). Plain arrays, so that they can be pickled. The same of the prior.
 """
 
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -17,90 +17,20 @@ from jaxtyping import Float
 from scipy import special
 
 from gyromc.checks import numbers, require
+from gyromc.errors import InvalidInput
 from gyromc.io.codec import known_classes
-from gyromc.posterior import weighted_quantiles
-from gyromc.regression.averages import (
-    Averages,
-    against_first,
-    averages,
-    class_averages,
-    in_parts,
-    linear_averages,
-)
-from gyromc.regression.problem import GroupTerm, of_rows
-from gyromc.regression.standardised import Units
-from gyromc.targets import families
+from gyromc.machine import num_threads
+from gyromc.regression.marginal import ENDS, log_prior
+from gyromc.regression.problem import GroupTerm, Problem, of_rows
+from gyromc.regression.standardised import Units, standardise
+from gyromc.targets.families import LIKELIHOODS, NormalNoise
 from gyromc.targets.likelihoods import Likelihood, ResponseKind, library
 
-__all__ = [
-    "MOST_DRAWS",
-    "POSTERIOR_CLASSES",
-    "Draws",
-    "GroupDraws",
-    "Predictions",
-    "Predictive",
-    "ResponseKind",
-    "check_posterior",
-    "quantile_errors",
-    "sd_errors",
-    "weighted_ends",
-]
+AT_ONCE = 2**18  # numbers of a part of the rows: 1 MiB in single precision
+MOST_THREADS, LEAST_PARTS = 4, 16  # a thread has so many parts at least
+MOST_DRAWS = 1000
 
-REACH = 3.0  # errors of the share, up and down: over fewer draws the slope would be mostly noise
-MOST_REACH = 0.6  # of the share itself
-
-
-def _between(values: np.ndarray) -> np.ndarray:
-    """The standard error of the mean of values, chains × draws × …, from the means of the chains."""
-    by_chain = values.mean(axis=1)
-    return by_chain.std(axis=0, ddof=1) / np.sqrt(len(by_chain))
-
-
-def sd_errors(draws: np.ndarray) -> np.ndarray:
-    """The standard error of the standard deviation of draws, chains × draws × …"""
-    squares = (draws - draws.mean(axis=(0, 1))) ** 2
-    sd = np.sqrt(squares.mean(axis=(0, 1)))
-    return _between(squares) / (2 * np.maximum(sd, 1e-300))  # d√v = dv/(2√v)
-
-
-def quantile_errors(draws: np.ndarray, levels: Sequence[float]) -> np.ndarray:
-    """The standard errors of quantiles of draws, chains × draws × numbers: levels × numbers.
-
-    The share of draws below a quantile has an error that the chains show; quantiles a few such errors up and down give its slope.
-    """
-    flat, found = draws.reshape(-1, draws.shape[-1]), []
-    for level in levels:
-        quantile = np.quantile(flat, level, axis=0, method="hazen")
-        error = _between(draws <= quantile)
-        reach = np.minimum(REACH * error, MOST_REACH * min(level, 1 - level)) + 1 / len(flat)
-        columns = zip(flat.T, np.stack([level - reach, level + reach], axis=1), strict=True)
-        apart = [np.diff(np.quantile(column, np.clip(both, 0, 1), method="hazen"))[0] for column, both in columns]
-        found.append(error * apart / (2 * reach))
-    return np.array(found).reshape(len(levels), draws.shape[-1])
-
-
-def weighted_ends(values: np.ndarray, weights: np.ndarray, levels: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
-    """Quantiles of weighted draws, chains × draws × numbers, and their standard errors: levels × numbers each.
-
-    The weights make the means of the numbers and of their squares right. So the error of a share of draws below a quantile is
-    what the chains show of it beside their own means and mean squares.
-    """
-    chains, p, found = len(values), np.asarray(levels), []
-    for x in np.moveaxis(values, -1, 0):
-        z = (x - x.mean()) / max(float(x.std()), 1e-300)
-        known = np.column_stack([np.ones(chains), z.mean(axis=1), (z**2).mean(axis=1)])
-        ends = weighted_quantiles(x, weights, p)
-        below = np.mean(x[..., None] <= ends, axis=1)
-        left = below - known @ np.linalg.lstsq(known, below, rcond=None)[0]
-        error = np.sqrt(np.sum(left**2, axis=0) / (chains - known.shape[1]) / chains)
-        reach = np.minimum(REACH * error, MOST_REACH * np.minimum(p, 1 - p)) + 1 / x.size
-        apart = weighted_quantiles(x, weights, p + reach) - weighted_quantiles(x, weights, p - reach)
-        found.append((ends, error * apart / (2 * reach)))
-    ends, errors = np.array(found).reshape(-1, 2, p.size).transpose(1, 2, 0)
-    return ends, errors
-
-
-AT_ONCE = 2_000_000  # numbers held while predicting
+Averages = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # mean, std_error, sd and noise, as in `Predictions`
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -122,14 +52,11 @@ class Predictions:
 
     @property
     def predictive_sd(self) -> np.ndarray:
-        """The predictive standard deviation of one observation: of its mean and noise together."""
+        """The predictive standard deviation of one observation, from its mean and noise."""
         return np.hypot(self.sd, self.noise)
 
     def plot(self, rows: int = 30) -> Any:
-        """Draw a Matplotlib figure: the mean of each row, the interval of that mean (thick) and of one observation (thin), 95 %.
-
-        For classes the probability of the last one, with the interval of the mean alone.
-        """
+        """Draw a Matplotlib figure: each row's mean with 95 % intervals, its own (thick) and one observation's (thin)."""
         from gyromc.extras import needs
 
         with needs("plots", "`plot`"):
@@ -144,13 +71,9 @@ class Predictions:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GroupDraws:
-    """Draws of a group's deviations, in the user's units.
+    """Draws of a group's deviations, in the user's units; `name`, `columns` and `levels` as in the `GroupTerm` that was fitted.
 
-    **Attributes:**
-
-    - `name`, `columns`, `levels`: as in the `GroupTerm` that was fitted.
-    - `deviations`: chains × draws × levels × columns.
-    - `root`: chains × draws × columns × columns, the Cholesky factor of the covariance of a level's deviations.
+    `deviations`: chains × draws × levels × columns; `root`: the Cholesky factor of the covariance of a level's deviations.
     """
 
     name: str
@@ -161,12 +84,10 @@ class GroupDraws:
 
     @property
     def mean(self) -> np.ndarray:
-        """Posterior means: levels × columns."""
         return self.deviations.mean(axis=(0, 1))
 
     @property
     def sd(self) -> np.ndarray:
-        """Posterior standard deviations: levels × columns."""
         return self.deviations.std(axis=(0, 1))
 
     def parameters(self) -> np.ndarray:
@@ -199,14 +120,9 @@ class GroupDraws:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Draws:
-    """Draws of θ, all of the same weight.
+    """Draws of θ, all of the same weight: `theta`, chains × draws × coefficients, in the standardised coordinates of `units`.
 
-    **Attributes:**
-
-    - `likelihood`, `units`: the model, and how standardised columns belong to the user's.
-    - `theta`: chains × draws × coefficients, in standardised coordinates.
-    - `given`: what else the law of y depends on (σ of a linear model, …), each chains × draws, in the user's units.
-    - `groups`: the deviations of groups.
+    `given`: what else the law of y depends on (σ of a linear model, …), each chains × draws, in the user's units.
     """
 
     likelihood: Likelihood
@@ -217,12 +133,10 @@ class Draws:
 
     @property
     def count(self) -> int:
-        """How many draws there are, of all chains."""
         return self.theta.shape[0] * self.theta.shape[1]
 
     @property
     def num_columns(self) -> int:
-        """How many columns a row has, the intercept's not counted."""
         return len(self.units.scale)
 
     def coefficients(self) -> np.ndarray:
@@ -231,10 +145,7 @@ class Draws:
         return self.theta @ T.T + offset
 
     def further(self) -> Any:
-        """The likelihood's further parameters, then those of groups, in the user's units: chains × draws × numbers.
-
-        Cutpoints are raised from the columns' means to where all columns are zero.
-        """
+        """The likelihood's further parameters, then those of groups, in the user's units; cutpoints at columns of zero."""
         raised = self.coefficients() @ self.units.center if self.likelihood.cutpoints else 0.0
         found = [(values + raised)[..., None] for values in self.given] + [group.parameters() for group in self.groups]
         return library(self.theta).concatenate([self.theta[..., :0], *found], axis=-1)
@@ -242,10 +153,10 @@ class Draws:
     def average(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The mean over draws of values, chains × draws × …, and its standard error from the variance between chains."""
         mean = np.mean(values, axis=(0, 1))
-        return mean, _between(values - mean)
+        by_chain = np.mean(values - mean, axis=1)
+        return mean, by_chain.std(axis=0, ddof=1) / np.sqrt(len(by_chain))
 
     def thinned(self, count: int) -> "Draws":
-        """At most about so many draws, evenly spaced in every chain."""
         step = max(1, -(-self.count // count))
         return self._each(lambda values: values[:, ::step])
 
@@ -255,30 +166,36 @@ class Draws:
         beside = self._read(len(X), **beside)
         measured = self.likelihood.measured
         if measured and not self.groups:
-            return Predictions(*self._linear(X, **beside))
-        draws = self if measured else self.single()  # a mean of 10⁶ with an sd of 1 needs double precision
-        if self.likelihood.vector:
-            odds, chains = against_first(self.theta, self.likelihood.basis), len(self.theta)
-            part = lambda rows: class_averages(odds, chains, self.units.rows(X[rows]).astype(np.float32))
-        else:
-            part = lambda rows: self._averages(draws, X, rows, beside)
-        return Predictions(*in_parts(part, len(X), self.count * getattr(self.likelihood, "num_classes", 1)))
+            return self._linear(X, **beside)
+        # Single precision has an error of 10⁻⁶ of a value, but a mean of 10⁶ with an sd of 1 needs double precision.
+        draws = self if measured else self._each(lambda array: array.astype(np.float32))
+
+        def part(rows: slice) -> Averages:
+            with np.errstate(over="ignore", invalid="ignore"):
+                found = draws._averages(X, rows, beside)
+                # In single precision eᵗ is infinite from t = 88 on, and its square from 44 on.
+                finite = all(np.isfinite(values).all() for values in found)
+                return found if finite else self._averages(X, rows, beside)
+
+        size = max(1, AT_ONCE // (self.count * getattr(self.likelihood, "num_classes", 1)))
+        slices = [slice(first, first + size) for first in range(0, max(1, len(X)), size)]
+        with ThreadPoolExecutor(min(num_threads(), MOST_THREADS, len(slices) // LEAST_PARTS + 1)) as pool:
+            found = list(pool.map(part, slices))
+        return Predictions(*(np.concatenate(columns) for columns in zip(*found, strict=True)))
 
     def log_densities(self, X, y: np.ndarray, **beside) -> np.ndarray:
         """log p(y | x) at each row, θ averaged out: for classes the log of the predictive probability of the class that came."""
         X, found = self._columns(X), []
         beside = self._read(len(X), **beside)
-        at_once = max(1, AT_ONCE // (self.count * (self.likelihood.outputs + 1)))
-        for first in range(0, max(1, len(X)), at_once):
-            rows = slice(first, first + at_once)
+        size = max(1, AT_ONCE // (self.count * (self.likelihood.outputs + 1)))
+        for first in range(0, max(1, len(X)), size):
+            rows = slice(first, first + size)
             t, given = self._predictors(X, rows, **beside)
             densities = self.likelihood.log_density(t, y[rows], *given)
             found.append(special.logsumexp(densities, axis=(0, 1)) - np.log(self.count))
         return np.concatenate(found)
 
-    def predictors(
-        self, X, *, offset=None, trials=None, censored=None, groups=()
-    ) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+    def predictors(self, X, **beside) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
         """(t, given): what `likelihood` takes for the law of y at the rows of X, for every draw, in the user's units.
 
         `t` is chains × draws × rows (× q where a row has several linear predictors), and each of `given` broadcasts with chains
@@ -288,69 +205,70 @@ class Draws:
 
         - `X`: rows × columns, as in the fit.
         - `offset`, `trials`, `censored`: one number per row; offset and `censored` are 0 where they are left out.
-        - `groups`: a `GroupTerm` for every group of the fit, by name. A level that the fit has not seen gets a
-          deviation drawn from the law of the levels.
+        - `groups`: a `GroupTerm` for every group of the fit. A level that it has not seen gets a deviation drawn from their law.
         """
         X = self._columns(X)
-        beside = self._read(len(X), offset=offset, trials=trials, censored=censored, groups=groups)
-        return self._predictors(X, slice(0, len(X)), **beside)
-
-    def single(self) -> "Draws":
-        """The same draws in single precision."""
-        return self._each(lambda array: array.astype(np.float32))
+        return self._predictors(X, slice(0, len(X)), **self._read(len(X), **beside))
 
     def _each(self, change: Callable[[np.ndarray], np.ndarray]) -> "Draws":
-        """The draws with every array of them changed, chains × draws × …."""
         groups = tuple(
             dataclasses.replace(g, deviations=change(g.deviations), root=change(g.root)) for g in self.groups
         )
         given = tuple(change(values) for values in self.given)
         return dataclasses.replace(self, theta=change(self.theta), given=given, groups=groups)
 
-    def _averages(self, draws: "Draws", X: np.ndarray, rows: slice, beside: dict[str, Any]) -> Averages:
-        """Averages of some rows over these draws; over the draws in double precision where the numbers are too large."""
-        found = averages(self.likelihood, *draws._predictors(X, rows, **beside))
-        # In single precision eᵗ is infinite from t = 88 on, and its square from 44 on.
-        if draws is self or all(np.isfinite(values).all() for values in found):
-            return found
-        return averages(self.likelihood, *self._predictors(X, rows, **beside))
+    def _averages(self, X: np.ndarray, rows: slice, beside: dict[str, Any]) -> Averages:
+        likelihood = self.likelihood
+        if likelihood.vector:
+            blocks = self.theta.reshape(self.count, likelihood.outputs, -1)
+            weights = np.tensordot(likelihood.basis.astype(blocks.dtype), blocks, (1, 1))  # classes × draws × columns
+            chances = special.softmax(weights @ self.units.rows(X[rows]).T.astype(blocks.dtype), axis=0)
+            return _class_averages(chances.reshape(len(chances), *self.theta.shape[:2], -1))
+        t, given = self._predictors(X, rows, **beside)
+        means = likelihood.mean(t, *given)
+        if means.ndim > t.ndim:
+            return _class_averages(np.moveaxis(means, -1, 0))
+        # Before the moments, which overwrite the means.
+        noise = likelihood.variance(means, *given).mean(axis=(0, 1), dtype=float)
+        mean, error, variance = _moments(means)
+        return mean, error, np.sqrt(variance), np.sqrt(noise)
 
-    def _linear(self, X: np.ndarray, offset=None, **_: Any) -> Averages:
-        """Predictions where the mean is the linear predictor, in closed form."""
-        before = self.units.known(X) + (0.0 if offset is None else offset)
-        given = tuple(g[..., None] for g in self.given)
-        variance = self.likelihood.variance(np.zeros((*self.theta.shape[:2], 1)), *given)
-        return linear_averages(self.theta, self.units.rows(X), before, self.units.y_scale, float(variance.mean()))
+    def _linear(self, X: np.ndarray, offset=None, **_: Any) -> Predictions:
+        """Predictions where the mean is the linear predictor, from the mean and the covariance of the draws."""
+        chains, rows, scale = len(self.theta), self.units.rows(X), self.units.y_scale
+        by_chain = self.theta.mean(axis=1)
+        center = by_chain.mean(axis=0)
+        apart = (by_chain - center) / np.sqrt(chains * (chains - 1))
+        draws = (self.theta - center).reshape(self.count, -1)
+        root: Any = np.linalg.qr(draws / np.sqrt(self.count), mode="r")
+        noise = self.likelihood.variance(np.zeros(self.theta.shape[:2]), *self.given).mean()
+        return Predictions(
+            self.units.known(X) + (0.0 if offset is None else offset) + scale * (rows @ center),
+            scale * np.linalg.norm(rows @ apart.T, axis=1),
+            scale * np.linalg.norm(rows @ root.T, axis=1),
+            np.full(len(rows), np.sqrt(noise)),
+        )
 
     def _read(self, num_rows: int, offset=None, trials=None, censored=None, groups=()) -> dict[str, Any]:
         """What belongs to the rows beside X, checked, with groups placed."""
-        require(
-            trials is not None or "trials" not in self.likelihood.known,
-            "Counts of successes need `trials`, one number for each row of `X`.",
-        )
+        counted = trials is not None or "trials" not in self.likelihood.known
+        require(counted, "Counts of successes need `trials`, one number for each row of `X`.")
         given = {"trials": trials, "censored": np.zeros(num_rows) if censored is None else censored}
         terms, added = {term.name: term for term in groups}, []
         for group in self.groups:
             name, term = group.name, terms.get(group.name)
-            require(
-                term is not None,
-                f"`groups` has no term for the group {name!r} of the fit. Pass a `GroupTerm`; index -1 stands for a new level.",
-            )
-            assert term is not None
-            require(
-                term.columns == group.columns and len(term.Z) == num_rows,
-                f"The group {name!r} must have the columns {', '.join(group.columns)} for {num_rows} rows.",
-            )
+            if term is None:
+                what = "Pass a `GroupTerm`; index -1 stands for a new level."
+                raise InvalidInput(f"`groups` has no term for the group {name!r} of the fit. {what}")
+            fits, columns = term.columns == group.columns and len(term.Z) == num_rows, ", ".join(group.columns)
+            require(fits, f"The group {name!r} must have the columns {columns} for {num_rows} rows.")
             added.append(group.added(term))
         known = tuple(of_rows(given[name], name, num_rows) for name in self.likelihood.known)
         return {"offset": of_rows(offset, "offset", num_rows), "known": known, "groups": tuple(added)}
 
     def _columns(self, X) -> np.ndarray:
-        X = numbers(X, "X")
-        require(
-            X.ndim == 2 and X.shape[1] == self.num_columns,
-            f"`X` must have {self.num_columns} columns, as in the fit: got shape {X.shape}.",
-        )
+        X, d = numbers(X, "X"), self.num_columns
+        require(X.ndim == 2 and X.shape[1] == d, f"`X` must have {d} columns, as in the fit: got shape {X.shape}.")
         return X
 
     def _predictors(
@@ -370,29 +288,35 @@ class Draws:
         return t, (*(k[rows].astype(dtype, copy=False) for k in known), *(g[..., None] for g in self.given))
 
 
-MOST_DRAWS = 1000
+def _moments(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Mean over draws, its standard error from the variance between chains, and the variance; `values` is overwritten.
+
+    `values`: (… ×) chains × draws × rows; out come (… ×) rows. Sums over draws are products with a row of ones, which is
+    quicker.
+    """
+    chains, draws = values.shape[-3:-1]
+    ones = np.ones((1, draws), values.dtype)
+    by_chain = (ones @ values)[..., 0, :] / draws
+    mean = by_chain.mean(axis=-2, dtype=float, keepdims=True)
+    error = np.sqrt(np.sum((by_chain - mean) ** 2, axis=-2) / (chains - 1) / chains)
+    values -= mean.astype(values.dtype)[..., None, :]
+    np.multiply(values, values, out=values)
+    variance = (ones @ values)[..., 0, :].sum(axis=-2, dtype=float) / (chains * draws)
+    return mean[..., 0, :], error, variance
+
+
+def _class_averages(chances: np.ndarray) -> Averages:
+    """Averages of probabilities, classes × chains × draws × rows, which are overwritten: each rows × classes."""
+    mean, error, variance = (found.T for found in _moments(chances))
+    noise = np.maximum(mean * (1 - mean) - variance, 0.0)  # E[p(1 - p)]
+    return mean / mean.sum(axis=1, keepdims=True), error, np.sqrt(variance), np.sqrt(noise)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Predictive:
-    """The law of y at n rows under each of S draws.
+    """The law of y at n rows under each of S draws: `t` and `given` are what the likelihood takes, S × n (× q).
 
-    **Attributes:**
-
-    - `likelihood`: the model of y; `t`, `given`: what it takes for each draw and row: S × n (× q), and arrays that broadcast with
-      S × n.
-    - `mean`: E[y | θ_s], S × n; for more than two classes their probabilities, S × n × C.
-    - `variance`: of y given θ_s, of the same shape.
-
-    ```python
-    import numpy as np
-    from gyromc.regression.fit import fit
-    from gyromc.regression.draws import Predictive
-    X, y = np.arange(12.0)[:, None], np.arange(12) % 2
-    law = Predictive.of(fit(X, y, "logistic", effort="quick").posterior, X)
-    assert law.mean.shape == law.replicate(np.random.default_rng(0)).shape == (law.num_draws, 12)
-    np.testing.assert_allclose(np.exp(law.log_density(y)), np.where(y == 1, law.mean, 1 - law.mean))
-    ```
+    `mean`: E[y | θ_s], S × n; for more than two classes their probabilities, S × n × C. `variance` likewise: of y given θ_s.
     """
 
     likelihood: Likelihood
@@ -401,10 +325,7 @@ class Predictive:
 
     @classmethod
     def of(cls, posterior: Draws, X, most_draws: int = MOST_DRAWS, **beside: Any) -> "Predictive":
-        """The law of y at the rows of X, under at most about `most_draws` draws, evenly spaced in every chain.
-
-        `beside`: what `Draws.predictors` takes beside X.
-        """
+        """The law of y at the rows of X, under at most about `most_draws` draws; `beside` as for `Draws.predictors`."""
         t, given = posterior.thinned(most_draws).predictors(X, **beside)
         chains, draws = t.shape[:2]
         # What broadcasts with chains × draws × rows, as what broadcasts with S × rows; what has no draws stays.
@@ -414,17 +335,14 @@ class Predictive:
 
     @property
     def num_draws(self) -> int:
-        """S."""
         return self.t.shape[0]
 
     @property
     def num_rows(self) -> int:
-        """The number of rows n."""
         return self.t.shape[1]
 
     @property
     def kind(self) -> ResponseKind:
-        """Whether y is a number, a count or a class."""
         return self.likelihood.response
 
     @functools.cached_property
@@ -437,11 +355,9 @@ class Predictive:
         return np.broadcast_to(self.likelihood.variance(self.mean, *given), self.mean.shape)
 
     def log_density(self, y: np.ndarray) -> np.ndarray:
-        """log p(y_i | θ_s), S × n."""
         return self.likelihood.log_density(self.t, y, *self.given)
 
     def cdf(self, y: np.ndarray) -> np.ndarray:
-        """P(Y_i ≤ y_i | θ_s), S × n."""
         return self.likelihood.cdf(y, self.t, *self.given)
 
     def completed(self, y: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -457,16 +373,62 @@ class Predictive:
         return self.likelihood.sample(rng, self.t, *self.given)
 
 
-POSTERIOR_CLASSES = known_classes(Draws, GroupDraws, Units, *families.LIKELIHOODS)
-"""The classes that a stored posterior is made of, by name: what a saved file may hold, and nothing else."""
+POSTERIOR_CLASSES = known_classes(Draws, GroupDraws, Units, *LIKELIHOODS)
+"""What a saved file may hold, and nothing else."""
 
 
 def check_posterior(found: Any) -> None:
     """Raise `ValueError` where the parts of a stored posterior do not fit each other."""
     shape = found.theta.shape
     columns = found.likelihood.outputs * found.units.rows(np.zeros((1, found.num_columns))).shape[1]
-    groups = all(
-        group.deviations.shape == (*shape[:2], len(group.levels), len(group.columns)) for group in found.groups
-    )
-    if shape[2] != columns or not groups:
+    fits = lambda group: group.deviations.shape == (*shape[:2], len(group.levels), len(group.columns))
+    if shape[2] != columns or not all(map(fits, found.groups)):
         raise ValueError("the draws of the posterior do not have the shape of the model")
+
+
+MOST_LOG = 30.0  # of an expected count: NumPy draws none beyond e^43
+LEVELS = (np.arange(41) + 0.5) / 41  # of the quantiles of a picture
+PRIOR_DRAWS = 40  # of a picture
+
+
+def prior_draws(problem: Problem, count: int, seed: int = 0) -> Draws:
+    """So many independent draws of all parameters from their priors."""
+    standard, rng, shape = standardise(problem), np.random.default_rng(seed), (1, count)
+    target, units = standard.target, standard.units
+    theta = rng.normal(0.0, float(target.prior_precision) ** -0.5, (*shape, target.num_coefficients))
+    for j, prior in target.coefficient_priors.items():
+        theta[..., j] = prior.draw(rng, shape)
+    likelihood = target.likelihood
+    if problem.family == "linear" and not isinstance(likelihood, NormalNoise):
+        grid = np.linspace(*ENDS, 2000)
+        chances = special.softmax(log_prior(grid, standard.noise_prior))
+        given = (np.exp(rng.choice(grid, shape, p=chances)) * units.y_scale,)
+    else:
+        asked = {name: prior for name, prior in target.priors if not name.isdigit()}
+        given = likelihood.in_units(likelihood.drawn(rng, shape, asked), units.y_scale)
+    groups = []
+    for term, group in zip(problem.groups, target.groups, strict=True):
+        root, deviations = (units.y_scale * values for values in group.drawn(rng, shape))
+        groups.append(GroupDraws(term.name, term.columns, term.levels, deviations, root))
+    return Draws(likelihood, units, theta, given, tuple(groups))
+
+
+def prior_responses(problem: Problem, count: int, seed: int = 0) -> np.ndarray:
+    """Responses at the rows of a problem for so many draws from the prior: count × rows."""
+    known = dict(zip(problem.likelihood.known, problem.known, strict=True))
+    beside = {"offset": problem.offset, "groups": problem.groups, **known}
+    law = Predictive.of(prior_draws(problem, count, seed), problem.X, count, **beside)
+    law = dataclasses.replace(law, t=np.minimum(law.t, MOST_LOG)) if law.likelihood.discrete else law
+    with np.errstate(over="ignore"):
+        return law.replicate(np.random.default_rng([seed, 1]))
+
+
+def prior_findings(problem: Problem, seed: int = 0) -> dict[str, Any]:
+    """What a picture of the prior predictive law shows: quantiles, or shares of classes; how many draws are `inside` the data."""
+    drawn, y = prior_responses(problem, PRIOR_DRAWS, seed), problem.y
+    if problem.classes is not None:
+        shares = lambda values: [float(np.mean(values == c)) for c in range(len(problem.classes or ()))]
+        return {"classes": list(problem.classes), "observed": shares(y), "draws": [shares(row) for row in drawn]}
+    quantiles = lambda values: [float(f"{x:.5g}") for x in np.quantile(np.nan_to_num(values, posinf=1e300), LEVELS)]
+    inside = float(np.mean((drawn >= y.min()) & (drawn <= y.max())))
+    return {"levels": LEVELS.tolist(), "observed": quantiles(y), "draws": [*map(quantiles, drawn)], "inside": inside}

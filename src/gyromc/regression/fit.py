@@ -1,10 +1,8 @@
 """fit: Bayesian regression from a matrix of columns and a response, with every error named.
 
-Input: X and y in the user's units. Output: a `Fit`: coefficients and predictions with Monte Carlo error, posterior standard
-deviation and discretisation bias kept apart. `Coefficient` is one row of its table. `METHODS` are the ways to compute a posterior
-in the order in which they are tried; each says why it does not apply, and the last one, the solver (`gyromc.expect`), always
-does. Directions in which no row has an entry are not sampled: there the posterior is the prior, so a regression with more columns
-than rows costs as much as one with as many.
+X and y in the user's units in; a `Fit` out: coefficients and predictions with Monte Carlo error and posterior standard
+deviation apart. `METHODS` are the ways to compute a posterior in the order in which they are tried; each says why it does not
+apply, and the last one, the solver (`gyromc.expect`), always does.
 """
 
 import dataclasses
@@ -17,42 +15,27 @@ from typing import Any
 import equinox as eqx
 import numpy as np
 
+from gyromc.approx.sample import SETTINGS as SAMPLES
 from gyromc.approx.sample import systematic
 from gyromc.checks import coverage, flag, positive, require, shown, whole
 from gyromc.errors import GyromcWarning
 from gyromc.machine import require_memory
 from gyromc.observables import linear
-from gyromc.posterior import Account
+from gyromc.posterior import Account, weighted_quantiles
 from gyromc.regression import marginal
-from gyromc.regression.conjugate import integrate
-from gyromc.regression.draws import Draws, GroupDraws, Predictions, quantile_errors, sd_errors, weighted_ends
+from gyromc.regression.draws import Draws, GroupDraws, Predictions
 from gyromc.regression.problem import GroupTerm, read
 from gyromc.regression.standardised import Standardised, standardise
 from gyromc.show.interruption import interruptible
 from gyromc.show.numbers import is_number
 from gyromc.show.records import Column, Records
 from gyromc.solve.expect import expect
-from gyromc.targets.families import FAMILIES, Normal, NormalNoise
+from gyromc.targets.families import Normal, NormalNoise
 from gyromc.targets.mixed import MixedRegression
-from gyromc.targets.priors import Prior
-
-__all__ = [
-    "EFFORTS",
-    "FAMILIES",
-    "METHODS",
-    "Coefficient",
-    "Fit",
-    "GroupTerm",
-    "Prior",
-    "fit",
-    "relative_error",
-    "solve",
-]
 
 EFFORTS = {"quick": 0.05, "standard": 0.02, "thorough": 0.005}
 """Errors aimed at, bias included, in posterior standard deviations."""
 LEAST_EFFORT = 1e-6  # what averages reach in a fit's time where the posterior is nearly Gaussian
-LEAST_CHAINS = 8  # for errors of interval ends between chains
 SECONDS = 120.0  # that a fit may take; the error that was reached is stated
 
 
@@ -60,14 +43,8 @@ SECONDS = 120.0  # that a fit may take; the error that was reached is stated
 class Coefficient:
     """One row of the table of coefficients, in the user's units.
 
-    **Attributes:**
-
-    - `name`: of the column, or `intercept`; `output`: the class it is for, in a model of more than two.
-    - `mean`, `sd`: of the posterior; `interval`, its ends `low` and `high`: the central credible interval.
-    - `std_error`: the Monte Carlo standard error of `mean`; `ess`: how many independent draws would have the same.
-    - `bias`: how large the bias is that the step size gives `mean`, as the tuner estimates it; it is not subtracted.
-    - `error`: the root mean square of what `mean` is off, from both.
-    - `sd_error`, `low_error`, `high_error`: Monte Carlo standard errors of `sd`, `low` and `high`; 0 where these are integrals.
+    `output`: the class it is for, in a model of more than two; `std_error`: the Monte Carlo standard error of `mean`; `ess`:
+    how many independent draws would have the same.
     """
 
     name: str
@@ -77,18 +54,10 @@ class Coefficient:
     low: float
     high: float
     std_error: float = 0.0
-    bias: float = 0.0
-    sd_error: float = 0.0
-    low_error: float = 0.0
-    high_error: float = 0.0
 
     @property
     def ess(self) -> float:
         return (self.sd / self.std_error) ** 2 if self.std_error > 0 else math.inf
-
-    @property
-    def error(self) -> float:
-        return math.hypot(self.std_error, self.bias)
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -96,7 +65,6 @@ class Coefficient:
 
     @property
     def label(self) -> str:
-        """The name, with the class it is for where there is one."""
         return self.name if self.output is None else f"{self.name} ({self.output})"
 
 
@@ -104,21 +72,14 @@ class Coefficient:
 class Fit(Records[Coefficient]):
     """A fitted regression: `fit["time"].mean` and `fit.mean["time"]` are the posterior mean of a coefficient.
 
-    **Attributes:**
-
-    - `family`: one of `FAMILIES`; `names`: of the columns; `classes`: of the response, or None.
-    - `coefficients`: a tuple of `Coefficient`; by output, the intercept first.
-    - `mean`, `sd`, `std_error`, `bias`, `error`, `interval`, `ess`: by coefficient.
-    - `auxiliary`: further parameters, as rows like those of coefficients: `sigma`, `shape`, `sd(time | subject)`, …
+    - `coefficients`: by output, the intercept first; `auxiliary`: further parameters, as rows like those: `sigma`, `shape`,
+      `sd(time | subject)`, …
     - `groups`: by name, the deviations of each group's levels (`GroupDraws`).
     - `noise_scale`: the posterior mean of σ of a linear model, in the units of y, else None.
-    - `posterior`: draws in standardised coordinates, which predict; `draws`: the same as coefficients in the user's units,
-      chains × draws × coefficients.
+    - `posterior`: draws in standardised coordinates, which predict; `draws`: as coefficients in the user's units, chains ×
+      draws × coefficients.
     - `reason`: how it was computed; `refused`: why simpler methods did not apply, by name; `account`: what the solver did, None
-      where no chain was run; `warnings`: what could not be known.
-    - `partial`: whether Ctrl-C ended it early.
-    - `level`: of the credible intervals.
-    - `predict(X)`: a `Predictions`.
+      where no chain was run; `warnings`: what could not be known; `partial`: whether Ctrl-C ended it early.
     """
 
     family: str
@@ -140,8 +101,6 @@ class Fit(Records[Coefficient]):
     sd = Column[float]("The posterior standard deviation.")
     std_error = Column[float]("The Monte Carlo standard error of `mean`.")
     interval = Column[tuple[float, float]]("The central credible interval.")
-    bias = Column[float]("How large the discretisation bias of `mean` is, as estimated; it is not subtracted.")
-    error = Column[float]("The root mean square error of `mean`, from `std_error` and `bias`.")
     ess = Column[float]("How many independent draws would have the same Monte Carlo error.")
 
     @property
@@ -165,10 +124,7 @@ class Fit(Records[Coefficient]):
         return {group.name: group for group in self.posterior.groups}
 
     def predict(self, X, **beside) -> Predictions:
-        """What the posterior expects of y at each row of X: mean, Monte Carlo error, posterior sd and noise apart.
-
-        `offset`, `trials` and `groups` of the rows are passed by name, as for `Draws.predictors`.
-        """
+        """What the posterior expects of y at each row of X; `offset`, `trials`, `groups` by name, as for `Draws.predictors`."""
         return self.posterior.predict(X, **beside)
 
 
@@ -196,38 +152,31 @@ def fit(
 ) -> Fit:
     """Bayesian regression of y on the columns of X.
 
-    The prior is N(0, prior_scale²) for each coefficient per standard deviation of its column (and of y, for linear and student-t
-    models; for the difference between any two classes, in a softmax model), N(0, 10²) for the intercept at the columns' means. A
-    column of two values counts as if both were equally frequent: half their distance takes the place of its standard deviation.
-    The noise σ of a linear model is unknown, its logarithm uniform a priori, and integrated out: independent draws without a
-    chain. The priors of other further parameters are listed in `gyromc.targets.families`; standard deviations of groups are
+    The prior is N(0, prior_scale²) for each coefficient per standard deviation of its column (and of y, for linear and
+    student-t models; for the difference between any two classes, in a softmax model), N(0, 10²) for the intercept at the
+    columns' means. A column of two values counts as if both were equally frequent. The noise σ of a linear model is integrated
+    out. The priors of other further parameters are those of `FAMILIES[family].further`; standard deviations of groups are
     exponential with mean 1 per standard deviation of their column (and of y).
 
     **Arguments:**
 
-    - `X`: rows × columns of finite numbers.
-    - `y`: measurements (`"linear"`, `"student-t"`, positive for `"gamma"`), 0 and 1 (`"logistic"`), classes 0 … C-1
-      (`"softmax"`, in their order for `"ordinal"`), counts (`"poisson"`, `"negative-binomial"`; `"binomial"` and
-      `"beta-binomial"` with `trials`).
+    - `X`: rows × columns; `y`: numbers, counts, or classes 0 … C-1.
     - `family`: one of `FAMILIES`.
     - `groups`: a `GroupTerm` for each grouping of the rows whose levels have deviations of their own.
     - `offset`: a known part of each linear predictor; `weights`: how many times each row counts.
-    - `trials`: of each row, for `"binomial"` and `"beta-binomial"`; `censored`: 1 where a time (`"exponential"`, `"weibull"`) is
-      only known to be longer, else 0.
-    - `priors`: by the name of a column, `intercept`, a further parameter (`sigma`, `shape`, …), a group, `sd(column | group)` or
-      `cor(group)`: a text such as `"student_t(3, 0, 2.5)"`, a `Prior`, a scale, or (location, scale), in the units of y per
-      unit of the column; that of the intercept is for columns at their means.
-    - `prior_scale`: the prior's standard deviation for all other coefficients.
+    - `trials`: of each row, for `"binomial"` and `"beta-binomial"`; `censored`: 1 where a time (`"exponential"`, `"weibull"`)
+      is only known to be longer, else 0.
+    - `priors`: by the name of a column, `intercept`, a further parameter (`sigma`, `shape`, …), a group, `sd(column | group)`
+      or `cor(group)`: a text such as `"student_t(3, 0, 2.5)"`, a `Prior`, a scale, or (location, scale), in the units of y per
+      unit of the column; that of the intercept is for columns at their means. `prior_scale`: for all other coefficients.
     - `intercept`: whether there is one; without it columns are scaled but not centred. An ordinal model has cutpoints instead.
     - `names`, `classes`: of the columns and of the response's values, for the tables.
-    - `effort`: `"quick"`, `"standard"`, `"thorough"`, or the error of posterior means to aim at, bias included, as a fraction of
-      the posterior standard deviations (0.05, 0.02, 0.005).
+    - `effort`: `"quick"`, `"standard"`, `"thorough"`, or the error of posterior means to aim at, in posterior standard
+      deviations.
     - `level`: of the credible intervals.
-    - `num_chains`, `num_draws`: how many draws of equal weight to keep, for intervals and predictions, and in how many groups
-      that are nearly independent of each other.
+    - `num_chains`, `num_draws`: how many draws of equal weight to keep, and in how many groups that are nearly independent of
+      each other.
     - `seed`, `progress`: as for `gyromc.expect`.
-
-    **Returns:** a `Fit`.
 
     ```python
     import numpy as np
@@ -238,13 +187,11 @@ def fit(
     assert found.predict([[30.0]]).mean.shape == (1,)
     ```
     """
-    level = coverage(level)
-    num_chains = whole(num_chains, "num_chains", least=2)
-    seed = whole(seed, "seed", least=0)
+    options: dict[str, Any] = {"level": coverage(level), "num_chains": whole(num_chains, "num_chains", least=2)}
+    options |= {"num_draws": num_draws, "seed": whole(seed, "seed", least=0), "progress": progress}
     about = {"names": names, "classes": classes, "intercept": flag(intercept, "intercept"), "priors": priors}
     by_row = {"groups": groups, "offset": offset, "weights": weights, "trials": trials, "censored": censored}
     problem = read(X, y, family, prior_scale=positive(prior_scale, "prior_scale"), **about, **by_row)
-    options = {"level": level, "num_chains": num_chains, "num_draws": num_draws, "seed": seed, "progress": progress}
     options |= {"classes": problem.classes, "groups": problem.groups}
     found = solve(standardise(problem), problem.names, relative_error(effort), **options)
     if found.warnings:
@@ -260,27 +207,21 @@ def relative_error(effort: str | float) -> float:
         require(is_number(effort), f"`effort` is one of {', '.join(EFFORTS)}, or an error: got {shown(effort)}.")
         effort = float(effort)
     found = positive(effort, "effort")
-    require(
-        found >= LEAST_EFFORT,
-        f"`effort` must be at least {LEAST_EFFORT:g}, in posterior standard deviations: got {found:g}, which no run reaches. "
-        f"`thorough` is {EFFORTS['thorough']:g}.",
-    )
+    least = f"at least {LEAST_EFFORT:g}, in posterior standard deviations"
+    reached = f"got {found:g}, which no run reaches. `thorough` is {EFFORTS['thorough']:g}."
+    require(found >= LEAST_EFFORT, f"`effort` must be {least}: {reached}")
     return found
 
 
 def solve(standard: Standardised, names: Sequence[str], error: float, **options: Any) -> Fit:
     """The posterior of a standardised regression, with errors of about `error` posterior standard deviations or less.
 
-    `names`: of the columns; `options`: as for `fit`, those of its arguments that are no data.
+    `names`: of the columns; `options`: those of `fit` that are no data.
     """
     question = _Question(standard, tuple(names), error, **options)
     refused: dict[str, str] = {}
-    dim = standard.target.dim
-    require_memory(
-        8 * math.prod(question.shape) * dim,
-        f"{math.prod(question.shape):,} draws of {dim:,} parameters",
-        "Take fewer.",
-    )
+    count, dim = math.prod(question.shape), standard.target.dim
+    require_memory(8 * count * dim, f"{count:,} draws of {dim:,} parameters", "Take fewer.")
     for name, method in METHODS.items():
         found = method(question)
         if isinstance(found, Fit):
@@ -324,15 +265,14 @@ class _Question:
 
     @property
     def coefficients(self) -> list[tuple[str, str | None]]:
-        """The coefficients' names and outputs, in the table's order."""
+        """Names and outputs, in the table's order."""
         one = [*(["intercept"] if self.standard.units.intercept else []), *self.names]
-        several = self.classes is not None and len(self.target.likelihood.basis) > 1
-        outputs = self.classes if several and self.classes is not None else [None]
+        outputs = self.classes if self.classes is not None and len(self.target.likelihood.basis) > 1 else [None]
         return [(name, output) for output in outputs for name in one]
 
     @property
     def further(self) -> list[tuple[str, str | None]]:
-        """The names of the further parameters: σ where it was integrated out, else as `Draws.further` orders them."""
+        """Those of the further parameters: σ where it was integrated out, else as `Draws.further` orders them."""
         likelihood = self.target.likelihood
         names = ["sigma"] if isinstance(likelihood, Normal) else list(likelihood.auxiliary)
         if likelihood.cutpoints and self.classes is not None:
@@ -348,22 +288,6 @@ class _Question:
         tables = {"coefficients": rows[:first], "auxiliary": rows[first:]}
         return Fit(**about, **tables, posterior=posterior, target=self.target, level=self.level, **more)
 
-    def from_draws(
-        self, posterior: Draws, mean, sd, std_error, known: Any, reason: str, scarcity: float = 1.0, **more: Any
-    ) -> Fit:
-        """The fit of draws; mean, sd and standard error of coefficients and further parameters are known better than from these.
-
-        `known`: the same of interval ends and their errors, 2 × levels × the first of the parameters; `scarcity`: by how much
-        errors of the draws are larger than those of as many independent ones.
-        """
-        draws = np.concatenate([posterior.coefficients(), posterior.further()], axis=-1)
-        ends = np.quantile(draws.reshape(-1, draws.shape[-1]), self.ends, axis=0, method="hazen")
-        errors = scarcity * quantile_errors(draws, self.ends)
-        count = known[0].shape[1]
-        ends[:, :count], errors[:, :count] = known
-        columns = mean, sd, *ends, std_error, np.zeros(len(mean)), scarcity * sd_errors(draws), *errors
-        return self.fit(posterior, columns, reason, **more)
-
 
 def _closed_form(question: _Question) -> Fit | str:
     """Independent draws of a linear regression: nothing is warmed up, and no chain is run."""
@@ -373,7 +297,7 @@ def _closed_form(question: _Question) -> Fit | str:
     if not isinstance(target.likelihood, Normal):
         return f"the family {target.likelihood.name} has no closed form"
     (T, offset), scale = question.map, float(target.prior_precision) ** -0.5
-    found = integrate(target.X, target.y, scale, T, standard.count, standard.noise_prior)
+    found = marginal.integrate(target.X, target.y, scale, T, standard.count, standard.noise_prior)
     theta, sigma = found.draws(np.random.default_rng(question.seed), question.shape)
     mean, sd = found.moments()
     ends = [found.quantiles(end) + offset for end in question.ends]
@@ -395,23 +319,22 @@ def _marginal(question: _Question) -> Fit | str:
     (T, offset), target = question.map, question.target.centred([True] * len(question.groups))
     left = marginal.Marginal(target)
     found = left.sample(T, math.prod(question.shape), question.seed, question.ends)
-    if found.why_not_trusted is not None:
-        return found.why_not_trusted
+    if found.share < SAMPLES.even_share:
+        return f"the effective sample size of the draws of the variances is {found.effective:.0f}"
     posterior = _draws(question, target, found.theta.reshape(*question.shape, -1))
     further = posterior.further()
     mean, error = posterior.average(further)
     # Draws that were picked from fewer independent ones have the errors of those.
-    scarcity = max(1.0, posterior.count / found.effective) ** 0.5
-    return question.from_draws(
+    error = error * max(1.0, posterior.count / found.effective) ** 0.5
+    ends = np.quantile(further, question.ends, axis=(0, 1), method="hazen")
+    of_further = [mean, further.std(axis=(0, 1)), *ends, error]
+    of_coefficients = [found.mean + offset, found.sd, *(found.ends + offset), found.std_error]
+    return question.fit(
         posterior,
-        np.concatenate([found.mean + offset, mean]),
-        np.concatenate([found.sd, further.std(axis=(0, 1))]),
-        np.concatenate([found.std_error, scarcity * error]),
-        (found.ends + offset, found.end_errors),
+        [np.concatenate(both) for both in zip(of_coefficients, of_further, strict=True)],
         "Independent draws: given σ and the groups' standard deviations and correlations, coefficients and deviations are "
         f"Gaussian and were integrated out. The {left.dim} remaining parameters were drawn by importance sampling; the "
         f"effective sample size is {100 * found.share:.0f} % of the draws.",
-        scarcity,
     )
 
 
@@ -448,16 +371,17 @@ def _solved(question: _Question) -> Fit:
     weights, values = found.weights / found.weights.sum(), found.values_at_draws
     variance = np.einsum("cd,cdk->k", weights, (values - np.einsum("cd,cdk->k", weights, values)) ** 2)
     shift, unseen = (np.concatenate([part, np.zeros(len(further))]) for part in (offset, unseen))
-    # The solver's draws are more than those kept; those of directions without data are not among them.
-    many = len(values) >= LEAST_CHAINS and not unseen.any()
-    ends, errors = weighted_ends(values if many else values[..., :0], weights, question.ends)
+    if unseen.any():  # the solver's draws have no part in these directions
+        kept = np.concatenate([posterior.coefficients(), posterior.further()], axis=-1)
+        ends = np.quantile(kept, question.ends, axis=(0, 1), method="hazen")
+    else:
+        each = [weighted_quantiles(x, weights, question.ends) for x in np.moveaxis(values, -1, 0)]
+        ends = np.transpose(each) + shift
+    means, errors = (np.array([getattr(row, name) for row in found.values()]) for name in ("mean", "std_error"))
     said = found.account.sentence()
-    return question.from_draws(
+    return question.fit(
         posterior,
-        np.array([row.mean for row in found.values()]) + shift,
-        np.sqrt(variance + unseen),
-        np.array([row.std_error for row in found.values()]),
-        (ends + shift[: ends.shape[1]], errors),
+        [means + shift, np.sqrt(variance + unseen), *ends, errors],
         f"{said[0].upper()}{said[1:]}.",
         account=found.account,
         warnings=tuple(found.warnings),
@@ -495,3 +419,51 @@ def _spanned(target: MixedRegression) -> np.ndarray:
     kept = values > 1e-13 * max(float(values.max(initial=0.0)), np.finfo(float).tiny)
     kept[-1:] = True
     return np.kron(np.eye(target.likelihood.outputs), np.eye(len(kept)) if kept.all() else vectors[:, kept])
+
+
+ROBUST_STEP = 1e-4  # of the linear predictor, for differences
+
+
+def robust_sd(
+    fit: Fit,
+    X: np.ndarray,
+    y: np.ndarray,
+    clusters: np.ndarray | None = None,
+    weights: np.ndarray | None = None,
+    **beside: Any,
+) -> np.ndarray:
+    """Return the standard deviation of each coefficient that holds where the model's own variance of y is wrong.
+
+    The sandwich H⁻¹ (Σ g gᵀ) H⁻¹, H the curvature of the potential at the posterior mean, prior included, g the slope of -log
+    p(y | t) times the standardised row, summed over the rows of a cluster: a number for each row, rows of one cluster may
+    depend on each other. The factors for few rows are those of R's and Stata's defaults: n/(n − k), and G/(G − 1) · (n − 1)/(n
+    − k) for G clusters. Further parameters are held at their posterior means.
+    """
+    posterior, likelihood = fit.posterior, fit.posterior.likelihood
+    of = "Robust standard deviations are for models"
+    require(not posterior.groups, f"{of} without groups. Fit without them and pass `clusters`.")
+    require(likelihood.outputs == 1, f"{of} with one linear predictor, not for several classes.")
+    # The posterior with one draw, its mean.
+    center = {"theta": posterior.theta.mean(axis=(0, 1), keepdims=True)}
+    center["given"] = tuple(np.mean(g, keepdims=True, axis=(0, 1)) for g in posterior.given)
+    t, given = dataclasses.replace(posterior, **center).predictors(X, **beside)
+    t, given = t[0, 0], tuple(g[0, 0] if np.ndim(g) == 3 else g for g in given)
+    h = ROBUST_STEP * max(1.0, posterior.units.y_scale)
+    low, mid, high = (-likelihood.log_density(t + d, y, *given) for d in (-h, 0.0, h))
+    w = np.ones(len(y)) if weights is None else weights
+    slope, curvature = w * (high - low) / (2 * h), np.maximum(w * (high - 2 * mid + low) / h**2, 0.0)
+    rows = posterior.units.y_scale * posterior.units.rows(X)  # ∂t/∂θ
+    H = (rows * curvature[:, None]).T @ rows + float(fit.target.prior_precision) * np.eye(rows.shape[1])
+    scores = rows * slope[:, None]
+    n, k = len(y), rows.shape[1]
+    factor = n / max(n - k, 1)
+    if clusters is not None:
+        names, place = np.unique(clusters, return_inverse=True)
+        require(len(names) > 1, "Cluster-robust standard deviations need two clusters or more: there is one.")
+        summed = np.zeros((len(names), k))
+        np.add.at(summed, place, scores)
+        scores, factor = summed, len(names) / (len(names) - 1) * (n - 1) / max(n - k, 1)
+    half = np.linalg.solve(H, scores.T)
+    T, _ = posterior.units.coefficients(likelihood.basis)
+    covariance = factor * T @ (half @ half.T) @ T.T
+    return np.sqrt(np.maximum(np.diag(covariance), 0.0))

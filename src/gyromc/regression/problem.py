@@ -1,10 +1,10 @@
 """What a user passes to a regression, read and checked: X, y, the family, names, groups of rows, priors.
 
-Input: arrays and texts. Output: a `Problem`, whose values fit each other, or an `InvalidInput` that says what to change.
-`GroupTerm` is a grouping of rows whose levels have deviations of their own.
+Arrays and texts in; a `Problem`, whose values fit each other, or an `InvalidInput` that says what to change, out.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,18 +25,9 @@ class GroupTerm:
 
     **Arguments:**
 
-    - `name`: of the grouping column, for the tables.
-    - `columns`: names of what deviates.
+    - `name`: of the grouping column, for the tables; `columns`: names of what deviates.
     - `Z`: rows × columns: ones for an intercept, the column itself for a slope.
     - `index`: the level of every row as a place in `levels`; -1 for a level that is not among them, in new rows.
-    - `levels`: names of the levels.
-
-    ```python
-    import numpy as np
-    from gyromc.regression.problem import GroupTerm
-    term = GroupTerm("subject", ("intercept",), np.ones((4, 1)), [0, 0, 1, 1], ("Ann", "Bob"))
-    assert term.names == ("sd(intercept | subject)",)
-    ```
     """
 
     name: str
@@ -47,32 +38,25 @@ class GroupTerm:
 
     def __post_init__(self):
         Z, columns, levels = numbers(self.Z, "Z"), tuple(map(str, self.columns)), tuple(map(str, self.levels))
-        index = np.asarray(self.index)
-        require(
-            Z.ndim == 2 and Z.shape[1] == len(columns) and 1 <= len(columns) <= MOST_COLUMNS,
-            f"`Z` of the group {self.name!r} must be rows × {len(columns)} columns, at most {MOST_COLUMNS}: got {Z.shape}.",
-        )
-        require(
-            index.shape == Z.shape[:1] and np.issubdtype(index.dtype, np.integer),
-            f"`index` of the group {self.name!r} must be one whole number for each of {len(Z)} rows: got {shown(self.index)}.",
-        )
+        index, of = np.asarray(self.index), f"of the group {self.name!r} must"
+        k = len(columns)
+        fits = Z.ndim == 2 and Z.shape[1] == k and 1 <= k <= MOST_COLUMNS
+        require(fits, f"`Z` {of} be rows × {k} columns, at most {MOST_COLUMNS}: got {Z.shape}.")
+        fits = index.shape == Z.shape[:1] and np.issubdtype(index.dtype, np.integer)
+        require(fits, f"`index` {of} be one whole number for each of {len(Z)} rows: got {shown(self.index)}.")
         low, high = int(index.min(initial=0)), int(index.max(initial=0))
-        require(
-            low >= -1 and high < len(levels),
-            f"`index` of the group {self.name!r} must be places in its {len(levels)} levels: got {low} to {high}.",
-        )
-        require(len(set(levels)) == len(levels), f"The levels of the group {self.name!r} must differ.")
-        for name, value in (("Z", Z), ("columns", columns), ("index", index.astype(np.int32)), ("levels", levels)):
+        inside = low >= -1 and high < len(levels)
+        require(inside, f"`index` {of} be places in its {len(levels)} levels: got {low} to {high}.")
+        require(len(set(levels)) == len(levels), f"The levels {of} differ.")
+        for name, value in {"Z": Z, "columns": columns, "index": index.astype(np.int32), "levels": levels}.items():
             object.__setattr__(self, name, value)
 
     @property
     def names(self) -> tuple[str, ...]:
         """What is reported of the group: its standard deviations, then its correlations."""
-        pairs = [(a, b) for i, a in enumerate(self.columns) for b in self.columns[i + 1 :]]
-        return (
-            *(f"sd({c} | {self.name})" for c in self.columns),
-            *(f"cor({a}, {b} | {self.name})" for a, b in pairs),
-        )
+        pairs = itertools.combinations(self.columns, 2)
+        sds = (f"sd({c} | {self.name})" for c in self.columns)
+        return (*sds, *(f"cor({a}, {b} | {self.name})" for a, b in pairs))
 
     def places(self, levels: Sequence[str]) -> np.ndarray:
         """The level of each row as a place in other levels; -1 where it is not among them."""
@@ -111,15 +95,14 @@ def settable(
     `sd` and `cor` stand for the standard deviations and the correlations of all groups, a group's name for its standard
     deviations. A column goes before what has the same name.
     """
-    found = {name: Domain.REAL for name in (*columns, *(["intercept"] if intercept else []))}
     further = NormalNoise.further if likelihood.name == Normal.name else likelihood.further
-    others = {one.name: one.domain for one in further}
+    found: dict[str, Domain] = {one.name: one.domain for one in further}
     for group in groups:
-        several = len(group.columns) > 1
-        others |= {name: Domain.POSITIVE for name in ("sd", group.name, *group.names[: len(group.columns)])}
-        if several:
-            others |= {name: Domain.CORRELATIONS for name in ("cor", f"cor({group.name})")}
-    return {**others, **found}
+        found |= dict.fromkeys(("sd", group.name, *group.names[: len(group.columns)]), Domain.POSITIVE)
+        if len(group.columns) > 1:
+            found |= dict.fromkeys(("cor", f"cor({group.name})"), Domain.CORRELATIONS)
+    found |= dict.fromkeys((*columns, *(["intercept"] if intercept else [])), Domain.REAL)
+    return found
 
 
 def of_family(priors: Mapping[str, Any] | None, family: str) -> dict[str, Any]:
@@ -151,15 +134,7 @@ def read_priors(priors: Any, known: Mapping[str, Domain]) -> dict[str, Prior]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Problem:
-    """A regression as the user poses it, checked.
-
-    **Attributes:**
-
-    - `family`, `likelihood`: the model of y; `X`, `y`: the data; `names`, `classes`: of the columns and of y's values.
-    - `intercept`: whether there is one; `prior_scale`, `priors`: of the coefficients, and those that differ.
-    - `offset`, `weights`: of the rows, or None; `known`: what the likelihood is given for every row.
-    - `groups`: `GroupTerm`s.
-    """
+    """A regression as the user poses it, checked; `known`: what the likelihood is given for every row."""
 
     family: str
     likelihood: Likelihood
@@ -191,24 +166,19 @@ def read(X, y, family: str, *, names, classes, intercept: bool, prior_scale: flo
         require(count >= seen, f"`y` holds class {seen - 1}, but `classes` names {count}: classes are counted from 0.")
     columns, values = _labels(X, names, likelihood, classes)
     groups = read_groups(beside["groups"], len(X))
-    require(
-        not groups or not likelihood.vector, f"Groups are not available for the family {family}: leave `groups` out."
-    )
+    scalar = not likelihood.vector
+    require(scalar or not groups, f"Groups are not available for the family {family}: leave `groups` out.")
     weights, offset = of_rows(beside["weights"], "weights", len(X)), of_rows(beside["offset"], "offset", len(X))
     if weights is not None:
         require(weights.min() >= 0 and weights.max() > 0, "`weights` must not be negative, and some must be positive.")
-    require(
-        offset is None or not likelihood.vector, f"`offset` is not available for the family {family}: leave it out."
-    )
+    require(scalar or offset is None, f"`offset` is not available for the family {family}: leave it out.")
     intercept = intercept and not likelihood.cutpoints
     priors = read_priors(beside["priors"], settable(likelihood, columns, intercept, groups))
     centred = all(prior.law == "normal" and not prior["location"] for prior in priors.values())
-    require(
-        centred or not likelihood.vector,
-        f"Priors of the family {family} are normal(0, scale): for the difference of two classes there is no other.",
-    )
-    model = Problem(family, likelihood, X, y, columns, values, intercept, prior_scale, priors)
-    return dataclasses.replace(model, offset=offset, weights=weights, known=known, groups=groups)
+    other = "for the difference of two classes there is no other"
+    require(scalar or centred, f"Priors of the family {family} are normal(0, scale): {other}.")
+    about = family, likelihood, X, y, columns, values, intercept, prior_scale, priors
+    return Problem(*about, offset, weights, known, groups)
 
 
 def of_rows(values, name: str, num_rows: int) -> np.ndarray | None:
@@ -222,35 +192,30 @@ def of_rows(values, name: str, num_rows: int) -> np.ndarray | None:
 
 
 def _known(y: np.ndarray, family: type[Likelihood], beside: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
-    """What the family is given for every row, after refusing responses that it cannot have; times are not censored by default."""
+    """What the family is given for every row, after refusing responses that it cannot have."""
     given = {name: of_rows(beside.get(name), name, len(y)) for name in ("trials", "censored")}
     for name, values in given.items():
         fits = " and ".join(other for other, known in FAMILIES.items() if name in known.known)
         right = values is None or name in family.known
         require(right, f"`{name}` is for the families {fits}: got it with {family.name}.")
     trials, censored = given["trials"], given["censored"]
-    require(
-        trials is not None or "trials" not in family.known,
-        f"The family {family.name} needs `trials`, one number for each row.",
-    )
+    counted = trials is not None or "trials" not in family.known
+    require(counted, f"The family {family.name} needs `trials`, one number for each row.")
     family.require(y)
     if trials is not None:
         odd = np.flatnonzero((trials < y) | (trials < 1) | (trials != np.round(trials)))
         if odd.size:
+            first = f"row {odd[0]} has {trials[odd[0]]:g} ({odd.size} rows differ)"
             raise InvalidInput(
-                f"`trials` must be whole numbers of at least 1 and at least `y`: row {odd[0]} has {trials[odd[0]]:g} "
-                f"({odd.size} rows differ). Correct these rows."
+                f"`trials` must be whole numbers of at least 1 and at least `y`: {first}. Correct these rows."
             )
     if censored is not None:
-        require(
-            np.all((censored == 0) | (censored == 1)), "`censored` must be 1 where a time is censored, and 0 elsewhere."
-        )
+        binary = np.all((censored == 0) | (censored == 1))
+        require(binary, "`censored` must be 1 where a time is censored, and 0 elsewhere.")
         require(not np.all(censored), "Every time is censored: without an event there is nothing to learn.")
     if family.response is ResponseKind.CLASSES:
-        require(
-            np.unique(y).size >= 2,
-            f"`y` must hold at least two classes: every row is {y[0]:g}. There is nothing to tell apart.",
-        )
+        every = f"every row is {y[0]:g}. There is nothing to tell apart"
+        require(np.unique(y).size >= 2, f"`y` must hold at least two classes: {every}.")
     given["censored"] = np.zeros(len(y)) if censored is None else censored
     return tuple(np.asarray(given[name]) for name in family.known)
 
@@ -267,11 +232,10 @@ def _texts(given, name: str) -> list[str] | None:
 
 def _labels(X: np.ndarray, names, likelihood: Likelihood, classes) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
     """Names of columns and classes."""
-    names = [f"x{j}" for j in range(X.shape[1])] if names is None else names
-    require(
-        len(names) == len(set(names)) == X.shape[1],
-        f"`names` must have one entry per column of `X` ({X.shape[1]}), each another: got {shown(names)}.",
-    )
+    d = X.shape[1]
+    names = [f"x{j}" for j in range(d)] if names is None else names
+    each = len(names) == len(set(names)) == d
+    require(each, f"`names` must have one entry per column of `X` ({d}), each another: got {shown(names)}.")
     if likelihood.response is ResponseKind.CLASSES:
         count = getattr(likelihood, "num_classes", 2)
         classes = [str(c) for c in range(count)] if classes is None else classes

@@ -1,10 +1,4 @@
-"""How well rows are predicted: scores on held-out rows, calibration, leave-one-out cross-validation and WAIC.
-
-Input: predictive probabilities, or means and log densities, and the observed responses. Output: mean scores with standard errors
-over rows, paired with those of a baseline without predictors; the numbers of a calibration plot; and from log p(y_i | θ_s) of
-every draw and row elpd = Σ_i log p(y_i | all other rows) with its standard error, the effective number of parameters, and
-Pareto's k of every row, which is large where one row decides about the posterior (Vehtari, Gelman and Gabry 2017).
-"""
+"""How well rows are predicted: scores on held-out rows, calibration, leave-one-out cross-validation and WAIC."""
 
 import dataclasses
 import math
@@ -24,15 +18,7 @@ LEAST_ROWS = 10
 
 @dataclasses.dataclass(frozen=True)
 class Score:
-    """A mean score over held-out rows, with that of the baseline.
-
-    **Attributes:**
-
-    - `name`, `meaning`: what it is; `better`: `lower` or `higher`.
-    - `value`, `std_error`: over the held-out rows.
-    - `baseline`: the same for predictions from the training rows' frequencies or mean alone.
-    - `difference`, `difference_std_error`: `value` less `baseline`, paired row by row.
-    """
+    """A mean score over held-out rows, and that of a `baseline`, the training rows' frequencies or mean, paired row by row."""
 
     name: str
     value: float
@@ -44,7 +30,6 @@ class Score:
     meaning: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON; what is not finite becomes None."""
         return plain_attributes(self, *(field.name for field in dataclasses.fields(self)))
 
 
@@ -68,15 +53,9 @@ def class_scores(probabilities: np.ndarray, labels: np.ndarray, train: np.ndarra
     shares = (np.bincount(train, minlength=num_classes) + 0.5) / (train.size + 0.5 * num_classes)
     shares = np.broadcast_to(shares, probabilities.shape)
 
-    def brier(p):
-        return np.sum((p - hit) ** 2, axis=1)
-
-    def log_density(p):
-        return np.log(np.maximum(p[np.arange(labels.size), labels], 1e-300))
-
-    def right(p):
-        return (np.argmax(p, axis=1) == labels).astype(float)
-
+    brier = lambda p: np.sum((p - hit) ** 2, axis=1)
+    log_density = lambda p: np.log(np.maximum(p[np.arange(labels.size), labels], 1e-300))
+    right = lambda p: (np.argmax(p, axis=1) == labels).astype(float)
     rules = (
         ("Brier score", brier, "lower", "Σ over classes of (probability − outcome)²"),
         ("log score", log_density, "higher", "mean log of the observed class's probability"),
@@ -110,20 +89,16 @@ def calibration_of_classes(probabilities: np.ndarray, labels: np.ndarray) -> dic
     points = []
     for group in groups:
         low, high = _wilson(hit[group].sum(), group.size)
-        points.append(
-            {"predicted": float(p[group].mean()), "observed": float(hit[group].mean()), "interval_95": [low, high],
-             "rows": int(group.size)}
-        )  # fmt: skip
+        observed = {"observed": float(hit[group].mean()), "interval_95": [low, high], "rows": int(group.size)}
+        points.append({"predicted": float(p[group].mean()), **observed})
     return {"kind": "classes", "points": points}
 
 
 def calibration_of_intervals(below: np.ndarray, upto: np.ndarray) -> dict[str, Any]:
     """The share of observed values inside the central predictive intervals, by nominal level.
 
-    **Arguments:**
-
-    - `below`, `upto`: the predictive distribution function just below the observed value, and at it; equal for a continuous law.
-      A jump counts with the part of it that the interval holds.
+    `below`, `upto`: the distribution function just below the observed value, and at it; a jump counts with the part that is
+    inside.
     """
     points, n = [], below.size
     for level in LEVELS:
@@ -138,21 +113,15 @@ def calibration_of_intervals(below: np.ndarray, upto: np.ndarray) -> dict[str, A
 
 
 def _paired(name: str, rows: np.ndarray, base: np.ndarray, better: str, meaning: str) -> Score:
-    return Score(
-        name, float(rows.mean()), _std_error(rows), float(base.mean()), float((rows - base).mean()), _std_error(rows - base),
-        better, meaning,
-    )  # fmt: skip
+    value, baseline, of_gap = float(rows.mean()), float(base.mean()), _std_error(rows - base)
+    return Score(name, value, _std_error(rows), baseline, value - baseline, of_gap, better, meaning)
 
 
 def _root_mean_square(errors: np.ndarray, base: np.ndarray) -> Score:
-    """RMSE; its standard error by the delta method."""
     root, root_base = math.sqrt(np.mean(errors**2)), math.sqrt(np.mean(base**2))
-    rows = errors**2 / (2 * max(root, 1e-300))
-    base_rows = base**2 / (2 * max(root_base, 1e-300))
-    return Score(
-        "RMSE", root, _std_error(rows), root_base, root - root_base, _std_error(rows - base_rows), "lower",
-        "root mean square of observed less predicted mean",
-    )  # fmt: skip
+    rows, base_rows = errors**2 / (2 * max(root, 1e-300)), base**2 / (2 * max(root_base, 1e-300))
+    of_gap, meaning = _std_error(rows - base_rows), "root mean square of observed less predicted mean"
+    return Score("RMSE", root, _std_error(rows), root_base, root - root_base, of_gap, "lower", meaning)
 
 
 def _std_error(rows: np.ndarray) -> float:
@@ -171,16 +140,11 @@ AT_ONCE = 2**18  # draws × rows that are weighted together: 2 MB for each array
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Loo:
-    """Pareto-smoothed leave-one-out cross-validation.
+    """Pareto-smoothed leave-one-out cross-validation (Vehtari, Gelman and Gabry 2017).
 
-    **Attributes:**
-
-    - `elpd_rows`: log p(y_i | all other rows) of each row; `pareto_k`: of each row.
+    - `elpd_rows`: log p(y_i | all other rows) of each row; `p_rows`: log p(y_i | all rows) less that.
     - `log_weights`: draws × rows, which turn the posterior into the one without the row; they sum to one over the draws.
-    - `p_rows`: what leaving the row out costs: log p(y_i | all rows) - log p(y_i | all others).
     - `scale`: how many rows each of these stands for, more than 1 where a part of the rows was taken.
-    - `elpd`, `std_error`, `p_loo`, `looic`: Σ elpd_i, its standard error over rows, Σ p_i, and -2 elpd.
-    - `influential`: the rows whose k is above 0.7: without them the posterior would be another, and their elpd is not reliable.
     """
 
     elpd_rows: np.ndarray
@@ -208,31 +172,13 @@ class Loo:
 
     @property
     def influential(self) -> np.ndarray:
+        """Rows whose k is above 0.7: without them the posterior would be another, and their elpd is not reliable."""
         rows = np.flatnonzero(self.pareto_k > HEAVY)
         return rows[np.argsort(-self.pareto_k[rows], kind="stable")]
 
 
 def loo(log_density: np.ndarray, scale: float = 1.0) -> Loo:
-    """Leave each row out in turn, by importance weights with a smoothed tail.
-
-    **Arguments:**
-
-    - `log_density`: log p(y_i | θ_s), draws × rows.
-    - `scale`: how many rows of the data each row stands for.
-
-    **Returns:** a `Loo`.
-
-    ```python
-    import numpy as np
-    from gyromc.regression.scores import loo
-    rng = np.random.default_rng(0)
-    y = rng.normal(size=50)
-    theta = rng.normal(y.mean(), 50**-0.5, size=(1000, 1))
-    found = loo(-0.5 * (y - theta) ** 2 - 0.5 * np.log(2 * np.pi))
-    exact = -0.5 * (y - (y.sum() - y) / 49) ** 2 / (1 + 1 / 49) - 0.5 * np.log(2 * np.pi * (1 + 1 / 49))
-    assert abs(found.elpd - exact.sum()) < 0.1 and found.influential.size == 0
-    ```
-    """
+    """Leave each row out in turn, by importance weights with a smoothed tail, from log p(y_i | θ_s), draws × rows."""
     weights = np.empty_like(log_density)
     k, elpd, full = (np.empty(log_density.shape[1]) for _ in range(3))
     at_once = max(1, AT_ONCE // len(log_density))

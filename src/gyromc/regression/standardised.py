@@ -1,12 +1,8 @@
 """Standardised regressions: columns with mean 0 and standard deviation 1, the posterior as a target, and the way back.
 
-Input: a `Problem` in the user's units. Output: a `Standardised` regression: a target over θ, so that one prior scale fits every
-coefficient, and `Units`, the affine map from θ to coefficients in the user's units. A column of two values is scaled as if both
-were equally frequent, by half their distance: its standard deviation would be tiny where one value is rare, and the prior of its
-coefficient almost flat. A constant column is not scaled: its coefficient keeps its prior.
-
-`RowSums` holds all that a linear model has to know of rows that come in parts: R with RᵀR = [1 X y]ᵀ[1 X y], updated by QR
-factorisation of (R; new rows), which squares no condition number as adding up XᵀX would.
+A column of two values is scaled as if both were equally frequent, by half their distance: its standard deviation would be tiny
+where one value is rare, and the prior of its coefficient almost flat. A constant column is not scaled: its coefficient keeps
+its prior.
 """
 
 import dataclasses
@@ -29,9 +25,6 @@ INTERCEPT_SCALE = 10.0  # prior standard deviation of the intercept, in standard
 class Units:
     """The map between the user's columns and responses and the standardised ones.
 
-    **Attributes:**
-
-    - `center`, `scale`: of the columns; `y_center`, `y_scale`: of the response.
     - `intercept`: the entry in the intercept's column that gives the intercept its own prior scale; 0 without an intercept.
     - `location`: prior means of the coefficients, in the user's units.
     """
@@ -53,10 +46,7 @@ class Units:
         centred: bool | None = None,
         weights: np.ndarray | None = None,
     ) -> "Units":
-        """The units in which columns have mean 0 (with an intercept) and standard deviation 1, and so has y where it is given.
-
-        A row of weight w counts as w rows.
-        """
+        """The units in which columns have mean 0 (with an intercept) and standard deviation 1, and so has y where it is given."""
         if weights is not None:
             counted = weights > 0
             X, y, weights = X[counted], None if y is None else y[counted], weights[counted]
@@ -91,12 +81,11 @@ class Units:
 
     def coefficients(self, basis: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(T, t₀) with coefficients Tθ + t₀: for each output the intercept, where there is one, then the columns."""
-        p = len(self.scale)
         one = np.diag(self.y_scale / self.scale)
-        offset = np.zeros(p) if self.location is None else self.location
+        offset = np.zeros(len(self.scale)) if self.location is None else self.location
         if self.intercept:
-            one = np.block([[np.zeros((1, 1)), np.zeros((1, p))], [np.zeros((p, 1)), one]])
-            one[0] = np.concatenate([[self.y_scale * self.intercept], -self.y_scale * self.center / self.scale])
+            first = self.y_scale * np.concatenate([[self.intercept], -self.center / self.scale])
+            one = np.vstack([first, np.pad(one, ((0, 0), (1, 0)))])
             offset = np.concatenate([[self.y_center - offset @ self.center], offset])
         return np.kron(basis, one), np.tile(offset, len(basis))
 
@@ -125,10 +114,9 @@ GROUP_SCALE = 1.0  # prior mean of a group's standard deviation, per standard de
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Standardised:
-    """The posterior in standardised coordinates (`target`), and how these belong to the user's (`units`).
+    """The posterior in standardised coordinates; `count`: of the observations where rows sum up more than they are long.
 
-    The target of a linear model without groups has noise 1: σ is integrated out, and has no part in it. `count` is the number of
-    observations where its rows sum up more than they are long; `noise_prior` that of σ, where the user asks for one.
+    The target of a linear model without groups has noise 1: σ is integrated out, with the prior `noise_prior` if asked for.
     """
 
     target: MixedRegression
@@ -170,9 +158,8 @@ def _priors(problem: Problem, units: Units) -> dict[str, Prior]:
     columns = (["intercept"] if units.intercept else []) + list(problem.names)
     for j, name in enumerate(columns):
         if name in asked and asked[name].law != "normal":
-            # In units of which a column's scale has made the prior's scale `prior_scale`, and its location 0.
-            centred = Prior(asked[name].law, (*asked[name].numbers[:-2], 0.0, problem.prior_scale))
-            found[str(j)] = centred
+            # The column's scale has made the prior's scale `prior_scale`, and its location 0.
+            found[str(j)] = Prior(asked[name].law, (*asked[name].numbers[:-2], 0.0, problem.prior_scale))
     for one in settable(problem.likelihood, (), False, ()):
         if one in asked and one not in columns:
             measured = problem.likelihood.measured and one == "sigma"
@@ -181,16 +168,13 @@ def _priors(problem: Problem, units: Units) -> dict[str, Prior]:
 
 
 def _in_order(problem: Problem) -> Problem:
-    """The same with its rows sorted: sums over rows, and so all draws, do not depend on the order in which these came.
-
-    Data so large that sorting takes seconds stay as they are.
-    """
-    if problem.X.size > MOST_SORTED:
+    """The same with its rows sorted: sums over rows, and so all draws, do not depend on the order in which these came."""
+    if problem.X.size > MOST_SORTED:  # it would take seconds
         return problem
     order = np.lexsort((*problem.X.T, problem.y))
-    beside = cut({"offset": problem.offset, "weights": problem.weights, "groups": problem.groups}, order)
+    by_row = ("X", "y", "offset", "weights", "groups")
     known = tuple(values[order] for values in problem.known)
-    return dataclasses.replace(problem, X=problem.X[order], y=problem.y[order], known=known, **beside)
+    return dataclasses.replace(problem, known=known, **cut({name: getattr(problem, name) for name in by_row}, order))
 
 
 def _group(term: GroupTerm, problem: Problem, units: Units) -> Group:
@@ -207,13 +191,11 @@ def _group(term: GroupTerm, problem: Problem, units: Units) -> Group:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RowSums:
-    """What a linear model has to know of the rows so far.
+    """What a linear model has to know of the rows so far, which come in parts.
 
-    **Attributes:**
-
-    - `R`: at most (p+2) × (p+2), upper triangular.
-    - `count`: the number of rows, or the sum of their weights.
-    - `ends`: the smallest and the largest entry of every column and of y; `two`: whether there are no others.
+    `R`: upper triangular, RᵀR = [1 X y]ᵀ[1 X y], updated by QR factorisation, which squares no condition number as adding up
+    XᵀX would; `count`: the number of rows, or the sum of their weights; `ends`: the smallest and the largest entry of every
+    column and of y; `two`: whether there are no others.
     """
 
     R: Float[np.ndarray, "rows width"]
@@ -223,7 +205,6 @@ class RowSums:
 
     @classmethod
     def empty(cls, num_columns: int) -> "RowSums":
-        """No rows yet."""
         width = num_columns + 1
         return cls(np.zeros((0, width + 1)), 0, np.zeros((0, width)), np.ones(width, bool))
 
@@ -258,9 +239,8 @@ class RowSums:
         return Units(center[:-1], scale, float(y_center), float(y_scale), intercept * INTERCEPT_SCALE / prior_scale)
 
     def standardised(self, prior_scale: float, intercept: bool) -> Standardised:
-        """The regression in standardised coordinates, and the way back to the user's."""
         units, ones = self.units(prior_scale, intercept), self.R[:, :1]
         rows = (self.R[:, 1:-1] - ones * units.center) / units.scale
-        rows = np.concatenate([units.intercept * ones, rows], axis=1) if intercept else rows
+        rows = np.hstack([units.intercept * ones, rows]) if intercept else rows
         y = (self.R[:, -1] - self.R[:, 0] * units.y_center) / units.y_scale
         return Standardised(MixedRegression(rows, y, Normal(), prior_scale), units, float(self.count))

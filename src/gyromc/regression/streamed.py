@@ -1,10 +1,8 @@
 """Bayesian regression over rows that do not fit into memory: the model and the priors of `fit`, by passes over a source.
 
-Input: a source of rows and a family. Output: a `StreamedFit`, the coefficients with their errors. One pass learns the second
-moments of the columns and keeps a random sample of the rows. A linear regression needs no more: its posterior depends on the data
-through their second moments only, and σ is integrated out as in memory. Logistic and Poisson regressions are written,
-standardised, to a file in a temporary folder; the mode is found by passes over it, and `gyromc.expect` runs chains that read
-single rows of it.
+One pass learns the second moments of the columns and keeps a random sample of the rows. A linear regression needs no more. The
+rows of logistic and Poisson regressions are written, standardised, to a file in a temporary folder; the mode is found by passes
+over it, and `gyromc.expect` runs chains that read single rows of it.
 """
 
 import dataclasses
@@ -28,22 +26,13 @@ from gyromc.solve.expect import expect
 from gyromc.targets import StreamedRegression
 from gyromc.targets.regressions import BY_FAMILY
 
-__all__ = ["Learnt", "StreamedFit", "fit_streamed", "learn"]
-
 SAMPLE = 20_000  # rows
 LEVEL = 0.95
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Learnt:
-    """What one pass over all rows tells.
-
-    **Attributes:**
-
-    - `sums`: second moments and ranges of the columns, then of y.
-    - `whole`: whether every y is a whole number that is not negative.
-    - `sample`: some rows, drawn without replacement, in their order.
-    """
+    """What one pass tells: moments and ranges of the columns, then of y; whether all y are counts; some of the rows."""
 
     sums: RowSums
     whole: bool
@@ -63,10 +52,8 @@ def learn(source: RowSource, sample: int = SAMPLE, seed: int = 0) -> Learnt:
     for X, y in prefetched(source.blocks(block_rows(d + 1))):
         X, y = np.asarray(X, float), np.asarray(y, float)
         bad = ~(np.isfinite(X).all(axis=1) & np.isfinite(y))
-        require(
-            not bad.any(),
-            f"Row {count + int(np.argmax(bad)) + 1} of {source.name} has a value that is missing or infinite.",
-        )
+        place = f"Row {count + int(np.argmax(bad)) + 1} of {source.name}"
+        require(not bad.any(), f"{place} has a value that is missing or infinite.")
         own = index[np.searchsorted(index, count) : np.searchsorted(index, count + len(y))] - count
         parts.append((X[own], y[own]))
         sums, count = sums.add(X, y), count + len(y)
@@ -89,13 +76,9 @@ class _Standardised(RowSource):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class StreamedFit:
-    """The coefficients of a regression over a source.
+    """The coefficients of a regression over a source, the intercept first, in the user's units.
 
-    **Attributes:**
-
-    - `family`, `num_rows`; `coefficients`: the intercept first, in the user's units.
-    - `reason`: how they were computed; `warnings`: what was not reached.
-    - `sample`: X and y of some rows, for checks of the model.
+    `reason`: how they were computed; `warnings`: what was not reached; `sample`: X and y of some rows, for checks of the model.
     """
 
     family: str
@@ -121,21 +104,10 @@ def fit_streamed(
     **Arguments:**
 
     - `source`: a value of `gyromc.data`.
-    - `family`: `"linear"`, `"logistic"` or `"poisson"`; left out: logistic where y is 0 or 1, refused otherwise.
+    - `family`: left out: logistic where y is 0 or 1, refused otherwise.
     - `prior_scale`: prior standard deviation of a coefficient per standard deviation of its column (and of a linear y).
-    - `error`: of every mean, bias included, in posterior standard deviations.
-    - `names`: of the columns.
-    - `seed`: of the sample and of the chains.
-    - `say`: a function such as `print` that gets a line for each stage.
-
-    ```python
-    import numpy as np
-    import gyromc as gm
-    from gyromc.regression.streamed import fit_streamed
-    X = np.random.default_rng(0).standard_normal((1000, 1))
-    found = fit_streamed(gm.data.Batches([(X, 2 * X[:, 0] + 1)], num_rows=1000), "linear", names=["x"])
-    assert [c.name for c in found.coefficients] == ["intercept", "x"] and abs(found.coefficients[1].mean - 2) < 1e-3
-    ```
+    - `error`: of every mean, in posterior standard deviations.
+    - `seed`: of the sample and of the chains; `say`: a function such as `print` that gets a line for each stage.
     """
     names = tuple(names or (f"x{j}" for j in range(source.num_columns)))
     say(f"reading {source.num_rows:,} rows × {source.num_columns} columns: centre and scale of each column")
@@ -150,17 +122,15 @@ def fit_streamed(
     if family == "linear":
         standard = learnt.sums.standardised(prior_scale, intercept=True)
         found = solve(standard, names, error, level=LEVEL, num_draws=1).coefficients
-        reason, warnings = INTEGRATED, ()
+        warnings = ()
+        reason = (
+            "Given σ the posterior is Gaussian, and it depends on the data through their second moments, which one pass over all "
+            "rows gave; σ was integrated out by quadrature. No chain was run."
+        )
     else:
         units = learnt.sums.units(prior_scale, measured=False)
         found, reason, warnings = _sampled(source, units, family, prior_scale, error, ("intercept", *names), seed, say)
     return StreamedFit(family, source.num_rows, found, reason, warnings, learnt.sample)
-
-
-INTEGRATED = (
-    "Given σ the posterior is Gaussian, and it depends on the data through their second moments, which one pass over all rows "
-    "gave; σ was integrated out by quadrature. No chain was run."
-)
 
 
 def _sampled(source, units, family, prior_scale, error, labels, seed, say):
@@ -179,16 +149,10 @@ def _sampled(source, units, family, prior_scale, error, labels, seed, say):
         any_run = {"dynamics": overdamped(model.dim), "step_size": 0.1, "num_steps": 1}
         plan = Plan(target=target, observables=chosen, **any_run).knowing(model)
         found = expect(plan, chosen, error, seed=seed, progress=False)
-    half = float(special.ndtri((1 + LEVEL) / 2))
     rows = []
-    for name, start, width in zip(labels, offset, sd, strict=True):
-        one = found[name]
-        mean = one.mean + float(start)
-        rows.append(
-            Coefficient(
-                name, None, mean, float(width), mean - half * width, mean + half * width, one.std_error, one.bias
-            )
-        )
+    for name, start, width in zip(labels, offset, map(float, sd), strict=True):
+        mean, half = found[name].mean + float(start), float(special.ndtri((1 + LEVEL) / 2)) * width
+        rows.append(Coefficient(name, None, mean, width, mean - half, mean + half, found[name].std_error))
     work = found.account.sentence()
     reason = (
         f"{work[:1].upper()}{work[1:]}. Means come from the chains; standard deviations and intervals are those of the Gaussian "

@@ -1,14 +1,11 @@
 """Integration schemes as values: what moves a chain from one state to the next.
 
-To add a scheme, write its step (see `base`), and an entry in `SCHEMES`. A scheme with `linear=True` runs in every engine and its
-exact moments on Gaussian targets follow by themselves.
+To add a scheme, write its step (see `base`) and an entry in `SCHEMES`.
 """
 
 from gyromc.checks import one_of
-from gyromc.schemes import base
-from gyromc.schemes.balanced import Balanced, balanced
-from gyromc.schemes.base import Scheme, StepMatrices, step_matrices
-from gyromc.schemes.integrators import hfhr_splitting, leimkuhler_matthews, lm_ab2
+from gyromc.schemes.base import Scheme, StepMatrices, euler, step_matrices
+from gyromc.schemes.integrators import Balanced, balanced, hfhr_splitting, leimkuhler_matthews, lm_ab2
 
 __all__ = [
     "SCHEMES",
@@ -24,9 +21,7 @@ __all__ = [
     "step_matrices",
 ]
 
-euler = base.euler
-
-SCHEMES = {scheme.name: scheme for scheme in (base.euler, balanced(), leimkuhler_matthews, lm_ab2, hfhr_splitting)}
+SCHEMES = {scheme.name: scheme for scheme in (euler, balanced(), leimkuhler_matthews, lm_ab2, hfhr_splitting)}
 """The schemes by name; `balanced` estimates its S."""
 
 

@@ -7,7 +7,7 @@ noise ξ is always n standard normals, and enters last: y⁺ = a(y, ĝ) + Cξ. S
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -23,14 +23,13 @@ class Scheme(eqx.Module):
 
     **Arguments:**
 
-    - `name`: what tables, messages and plan files call it.
-    - `step`: the function that makes the step; define it at the top of a module, so that plans can be pickled. A subclass that
-      defines `__call__` passes None.
+    - `name`: for tables, messages and plan files.
+    - `step`: the function that makes the step, at the top of a module, so that plans can be pickled; None in a subclass with a
+      `__call__` of its own.
     - `linear`: whether the step is linear in y, gradient and ξ together. Then every engine runs it, and on Gaussian targets its
       finite-step moments are known; otherwise only `scan` runs it.
     - `memory`: how many numbers of memory the state has, for each of the n entries of z; ½ where only θ of (θ, r) has any.
     - `order`: of the bias with exact gradients.
-    - `needs_prepared`: whether it makes no step before `prepared` has computed something for a plan.
 
     ```python
     import gyromc as gm
@@ -44,19 +43,11 @@ class Scheme(eqx.Module):
     linear: bool = eqx.field(static=True)
     memory: float = eqx.field(static=True)
     order: int = eqx.field(static=True)
-    needs_prepared: bool = eqx.field(static=True)
+    needs_prepared: ClassVar[bool] = False
+    """Whether it makes no step before `prepared` has computed something for a plan."""
 
-    def __init__(
-        self,
-        name: str,
-        step: Callable | None,
-        linear: bool = False,
-        memory: float = 0,
-        order: int = 1,
-        needs_prepared: bool = False,
-    ):
-        self.name, self.function, self.linear = name, step, linear
-        self.memory, self.order, self.needs_prepared = memory, order, needs_prepared
+    def __init__(self, name: str, step: Callable | None, linear: bool = False, memory: float = 0, order: int = 1):
+        self.name, self.function, self.linear, self.memory, self.order = name, step, linear, memory, order
 
     def __call__(self, dynamics: Dynamics, y, gradient, xi, eta):
         assert self.function is not None
@@ -118,10 +109,7 @@ def _images(scheme: Scheme, dynamics: Dynamics, eta) -> tuple:
     zero = jnp.zeros(m), jnp.zeros(n), jnp.zeros(n)
 
     def image(argument: int, columns: int):
-        def one(v):
-            y, gradient, xi = (v if k == argument else zero[k] for k in range(3))
-            return scheme(dynamics, y, gradient, xi, eta)
-
+        one = lambda v: scheme(dynamics, *(v if k == argument else zero[k] for k in range(3)), eta)
         return jax.vmap(one)(jnp.eye(columns))
 
     return image(0, m), image(1, n), image(2, n)

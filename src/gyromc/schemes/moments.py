@@ -42,13 +42,6 @@ FAR = 3.0  # standard deviations of a gradient that its mean may be from 0
 SMALLER = 8  # the pilot's step size, against the plan's
 
 
-def why_no_moments(oracle: Oracle) -> str | None:
-    """Why the moments of an oracle's noise are not functions of θ, or None."""
-    if oracle.memory(1):
-        return f"the noise of {oracle.name} depends on where its anchor is, not on θ alone"
-    return None
-
-
 def oracle_covariances(target: Target, oracle: Oracle, rows: np.ndarray) -> np.ndarray:
     """Σ(θ) = E[δδᵀ | θ] at every row: rows × d × d; `target` over vectors, `oracle` prepared for it."""
     return _over_data(target, oracle, rows, np.zeros(len(rows)))
@@ -75,8 +68,6 @@ def _over_data(target: Target, oracle: Oracle, rows: np.ndarray, shifts: np.ndar
     if isinstance(oracle, Exact | Gaussian):
         tau = float(oracle.tau) if isinstance(oracle, Gaussian) else 0.0
         return np.broadcast_to(tau**2 * np.eye(d), (len(rows), d, d))
-    reason = why_no_moments(oracle)
-    require(reason is None, f"The second moments of the gradients are not known: {reason}. Use it without `refresh`.")
     assert isinstance(oracle, Batch)
     assert isinstance(target, SumOverData)
     N = target.num_data

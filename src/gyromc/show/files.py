@@ -166,8 +166,7 @@ def csv_text(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
         return "" if x is None else f"{x:.9g}" if isinstance(x, float) else x
 
     buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerows([list(map(cell, row)) for row in (columns, *rows)])
+    csv.writer(buffer, lineterminator="\n").writerows([list(map(cell, row)) for row in (columns, *rows)])
     return buffer.getvalue()
 
 
@@ -225,9 +224,8 @@ class ResultsFile:
         found = (content.get("schema"), content.get("schema_version")) if isinstance(content, dict) else (None, None)
         if found != (self.schema, self.version):
             wanted = f"this gyromc reads {self.schema!r} version {self.version}. Use the gyromc that wrote it"
-            raise InvalidInput(
-                f"{path} has schema {found[0]!r} version {found[1]!r}; {wanted}, or run `{command}` again."
-            )
+            has = f"{path} has schema {found[0]!r} version {found[1]!r}"
+            raise InvalidInput(f"{has}; {wanted}, or run `{command}` again.")
         same = content.get("sha256") == _digest(content)
         require(same, f"{path} was changed after it was written: its checksum differs. Run `{command}` again.")
         return content

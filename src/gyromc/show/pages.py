@@ -16,14 +16,12 @@ from gyromc.extras import needs
 from gyromc.show.numbers import bounds, duration, number, plus_minus, signed
 
 FIGURE_STYLE: dict[Any, Any] = {
-    "font.family": "DejaVu Sans",
     "font.size": 9,
     "axes.titlesize": 9,
     "axes.titlelocation": "left",
     "axes.labelsize": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "axes.linewidth": 0.8,
     "axes.grid": True,
     "grid.color": "#B8B8B8",
     "grid.linewidth": 0.4,
@@ -35,8 +33,6 @@ FIGURE_STYLE: dict[Any, Any] = {
     "xtick.labelsize": 8,
     "ytick.labelsize": 8,
     "svg.hashsalt": "gyromc",
-    "svg.fonttype": "path",
-    "pdf.fonttype": 3,
 }
 """Matplotlib's settings for every figure."""
 

@@ -3,6 +3,7 @@
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from gyromc.show.numbers import printable
 
@@ -10,9 +11,7 @@ from gyromc.show.numbers import printable
 class Progress:
     """Reports what is done now (`describe`) and how much work was done since the last call (`advance`)."""
 
-    def __init__(
-        self, describe: Callable[[str], object] | None = None, advance: Callable[[float], object] | None = None
-    ):
+    def __init__(self, describe: Callable[[str], Any] | None = None, advance: Callable[[float], Any] | None = None):
         self.visible = describe is not None
         self.describe = describe or (lambda text: None)
         self.advance = advance or (lambda amount: None)

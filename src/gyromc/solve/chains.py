@@ -1,11 +1,8 @@
-"""The solver's chains: Metropolis-adjusted underdamped Langevin dynamics, warmed up together.
+"""The solver's chains: Metropolis-adjusted underdamped Langevin dynamics, warmed up together in the coordinates of a metric.
 
-Input: a target over a vector and a start. Output: rounds of states of all chains with the gradients there. The dynamics is the
-paper's HFHR with α = 0, D = diag(0, γI) and Q the rotation between position and momentum, in the coordinates of a metric:
-momentum refreshed in part, one leapfrog step, accepted or refused by Metropolis (Horowitz 1991). So a state costs one gradient,
-every state is kept, and no step size biases the averages. All rounds are one compiled program with the step size, the metric and
-the adaptation as arguments; U and ∇U of rows are another.
-Chains begin where descents from points around the start end (`descend_all`).
+The dynamics is the paper's HFHR with α = 0, D = diag(0, γI) and Q the rotation between position and momentum: momentum refreshed
+in part, one leapfrog step, accepted or refused by Metropolis (Horowitz 1991). So a state costs one gradient, every state is kept,
+and no step size biases the averages. All rounds are one compiled program; U and ∇U of rows are another.
 """
 
 import dataclasses
@@ -13,36 +10,32 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Float
 
-from gyromc.coordinates.maps import Coordinates, pulled
+from gyromc.coordinates import Coordinates, pulled
 from gyromc.errors import InvalidInput
 from gyromc.evaluation import compiled, doubled
-from gyromc.solve.metric import DenseMetric, LowRankMetric, Metric, fitted_metric
 from gyromc.targets import Target
 
-__all__ = ["ChainSettings", "LangevinChains", "Round", "descend_all", "stacked"]
+Rows = Float[np.ndarray, "rows d"]
 
 
 @dataclasses.dataclass(frozen=True)
 class ChainSettings:
     """The numbers of the chains, measured on thirty posteriors (docs/accuracy.md).
 
-    - `chains`: a standard error from 32 has 31 degrees of freedom, and a batch of 32 costs little more than a few rows.
-    - `steps`: in a round: some autocorrelation times of a law that the metric fits.
+    - `chains`, `steps`: in a round. 32 chains give 31 degrees of freedom, and cost little more than a few.
     - `friction`: γ in the metric's units; between 0.5 and 1 the errors hardly change.
-    - `acceptance`: that the step size is adapted to; below, refused steps turn momenta around too often.
+    - `acceptance`: that the step size is adapted to, changing its logarithm by `first_rate`, then by `later_rate`.
     - `short_share`, `shortest`: part of the steps that are shorter, log-uniformly down to this factor. Without them, chains on a
       banana never entered its tails, and E y² was wrong by seven stated errors.
     - `start_width`: starts are spread uniformly over start ± this, as Stan and NumPyro do.
-    - `first_rate`, `later_rate`: change of the log step size by acceptance, in the first rounds and then.
-    - `fewest`, `most`: warm-up rounds. After 8, what chains of eight schools still were off the law showed against sharpened
-      errors of 0.0005 standard deviations (mean z² 2.1; 1.5 after 24), and after 16 those of a mixture (8.2; 0.2 after 60).
-    - `every_round`, `later_fit`: the metric is fitted in each of the first rounds, then in every so many: with 1200 parameters
-      fits took two thirds of the time.
+    - `fewest`, `most`: warm-up rounds. After 16, chains of a mixture were off by what sharpened errors do not hide.
+    - `every_round`, `later_fit`: the metric is fitted in each of the first rounds, then in every so many, to save time.
     - `stuck_acceptance`, `stuck_potential`: a chain that accepts less, or whose U lies so many of the law's standard deviations
       √(d/2) above the lower third of chains, begins anew from another chain while warm-up lasts.
     - `farthest`: a parameter beyond shows that nothing holds the chains; squares of larger ones would soon overflow.
@@ -69,31 +62,100 @@ class ChainSettings:
     rank: int = 64
 
 
-Rows = Float[np.ndarray, "rows d"]
+class DenseMetric(eqx.Module):
+    """B as a matrix, from round coordinates to θ: B Bᵀ is near the covariance of the law."""
+
+    root: Float[Array | np.ndarray, "d d"]
+
+    def push(self, rows: Any) -> Any:
+        """B times every row."""
+        return rows @ self.root.T
+
+    def pull(self, rows: Any) -> Any:
+        """Bᵀ times every row."""
+        return rows @ self.root
+
+    def covariance(self) -> Float[np.ndarray, "d d"]:
+        return np.asarray(self.root) @ np.asarray(self.root).T
 
 
-class State(NamedTuple):
-    """Positions, U and ∇U there, and momenta in the metric's coordinates."""
+class LowRankMetric(eqx.Module):
+    """B = S(I + V R Vᵀ): a diagonal S, and R in the span of a few orthonormal directions V."""
 
-    theta: jax.Array
-    potential: jax.Array
-    gradient: jax.Array
-    momentum: jax.Array
+    scale: Float[Array | np.ndarray, " d"]
+    basis: Float[Array | np.ndarray, "d k"]
+    extra: Float[Array | np.ndarray, "k k"]
+
+    def push(self, rows: Any) -> Any:
+        return (rows + rows @ self.basis @ self.extra @ self.basis.T) * self.scale
+
+    def pull(self, rows: Any) -> Any:
+        rows = rows * self.scale
+        return rows + rows @ self.basis @ self.extra @ self.basis.T
 
 
-class Random(NamedTuple):
-    """What a round draws: normal noise, numbers in [0, 1) for Metropolis, and factors of the step size."""
+Metric = DenseMetric | LowRankMetric
 
-    noise: np.ndarray
-    uniforms: np.ndarray
-    lengths: np.ndarray
+
+def fitted_metric(theta: Rows, gradient: Rows, most_dense: int, rank: int = 0, scales_alone: bool = False) -> Metric:
+    """The metric from points and gradients: dense up to `most_dense` parameters, beyond with `rank` directions of its own.
+
+    The covariance is the C with C·cov(∇U)·C = cov(θ). On a Gaussian ∇U = P(θ - m), and C = P⁻¹ for any points, also before the
+    chains have mixed; elsewhere it weighs the width of the bulk and its curvature. Both covariances are shrunk to their diagonals
+    by the share d/n of noise in them.
+    """
+    n, d = theta.shape
+    wide, steep = theta.std(axis=0), gradient.std(axis=0)
+    known = (wide > 0) & (steep > 0) & np.isfinite(wide) & np.isfinite(steep)
+    # √(sd(θ)/sd(∇U)) is exact on a Gaussian without correlations
+    scale = np.sqrt(np.where(known, wide, 1.0) / np.where(known, steep, 1.0))
+    if scales_alone:
+        return _diagonal_metric(scale, most_dense, rank)
+    wide, steep = (theta - theta.mean(axis=0)) / scale, (gradient - gradient.mean(axis=0)) * scale
+    if d <= most_dense:
+        covariance = _geometric_mean(_shrunk(wide, d / n), _shrunk(steep, d / n))
+        covariance *= np.outer(scale, scale)
+        covariance[np.diag_indices(d)] *= 1 + 1e-12
+        return DenseMetric(np.linalg.cholesky(covariance))
+    kept = min(rank, n // 8)
+    directions = [np.linalg.svd(x[:: max(1, n // (8 * kept))], full_matrices=False)[2][:kept] for x in (wide, steep)]
+    basis = np.linalg.qr(np.concatenate(directions).T)[0]
+    k = basis.shape[1]
+    values, vectors = np.linalg.eigh(_geometric_mean(*(_shrunk(x @ basis, k / n) for x in (wide, steep))))
+    # as large as the compiled program was made for
+    found = _diagonal_metric(scale, most_dense, rank)
+    found.basis[:, :k], found.extra[:k, :k] = basis, (vectors * (np.sqrt(values) - 1)) @ vectors.T
+    return found
+
+
+def _diagonal_metric(scale: np.ndarray, most_dense: int, rank: int) -> Any:
+    if len(scale) <= most_dense:
+        return DenseMetric(np.diag(scale))
+    return LowRankMetric(scale, np.zeros((len(scale), 2 * rank)), np.zeros((2 * rank, 2 * rank)))
+
+
+def _shrunk(rows: Rows, noise: float) -> np.ndarray:
+    """A covariance with a part of it replaced by its diagonal."""
+    found = rows.T @ rows / len(rows)
+    diagonal = np.diag(found).copy()
+    found *= 1 - min(0.5, noise)
+    found[np.diag_indices_from(found)] = np.maximum(diagonal, 1e-12 * diagonal.max() + 1e-300)
+    return found
+
+
+def _geometric_mean(wide: np.ndarray, steep: np.ndarray) -> np.ndarray:
+    """The positive definite C with C·steep·C = wide."""
+    values, vectors = np.linalg.eigh(wide)
+    values = np.maximum(values, 1e-14 * values[-1])
+    root = (vectors * np.sqrt(values)) @ vectors.T
+    inner, turn = np.linalg.eigh(root @ steep @ root)
+    inner = np.maximum(inner, 1e-14 * inner[-1])
+    found = root @ ((turn / np.sqrt(inner)) @ turn.T) @ root
+    return (found + found.T) / 2
 
 
 class Round(NamedTuple):
-    """States of one round, steps × chains × d, with gradients, U and the acceptance probability of every step.
-
-    Arrays of JAX inside the compiled round, of NumPy outside.
-    """
+    """States of one round, steps × chains × d, with gradients, U and the acceptance probability of every step."""
 
     theta: Any
     gradient: Any
@@ -120,44 +182,36 @@ def _evaluate(target: Target, rows):
 
 
 @compiled
-def _round(target: Target, state: State, metric: Metric, numbers, random: Random):
-    """As many steps of all chains as there are random numbers; the log step size moves by `rate` times acceptance less its goal.
+def _round(target: Target, state: tuple, metric: Metric, numbers, random):
+    """A step of all chains for each of the random numbers; the log step size moves by `rate` times acceptance less its goal.
 
-    `numbers` are the log step size, the friction, the rate and the acceptance to reach. The random numbers come from outside: a
-    program that makes its own takes twice as long to compile.
+    The state is θ, U, ∇U and momenta in the metric's coordinates. A program that makes its own random numbers takes twice as long
+    to compile.
     """
     log_step, friction, rate, acceptance = numbers
     evaluate = jax.vmap(_value_and_gradient(target))
 
     def step(carry, random):
         (theta, U, g, r), log_eta = carry
-        eta = jnp.exp(log_eta) * random.lengths[:, None]
+        noise, uniforms, lengths = random
+        eta = jnp.exp(log_eta) * lengths[:, None]
         keep = jnp.exp(-friction * eta)
-        r = keep * r + jnp.sqrt(1 - keep**2) * random.noise
+        r = keep * r + jnp.sqrt(1 - keep**2) * noise
         half = r - 0.5 * eta * metric.pull(g)
         moved = theta + eta * metric.push(half)
         new_U, new_g = evaluate(moved)
         new_r = half - 0.5 * eta * metric.pull(new_g)
         energy = new_U - U + 0.5 * jnp.sum(new_r**2 - r**2, axis=1)
-        probability = jnp.where(
-            jnp.isfinite(energy) & jnp.isfinite(new_g).all(axis=1), jnp.exp(-jnp.maximum(energy, 0.0)), 0.0
-        )
-        taken = random.uniforms < probability
+        finite = jnp.isfinite(energy) & jnp.isfinite(new_g).all(axis=1)
+        probability = jnp.where(finite, jnp.exp(-jnp.maximum(energy, 0.0)), 0.0)
+        taken = uniforms < probability
         choose = lambda new, old: jnp.where(taken[:, None], new, old)
-        state = State(choose(moved, theta), jnp.where(taken, new_U, U), choose(new_g, g), choose(new_r, -r))
+        theta, U, g, r = choose(moved, theta), jnp.where(taken, new_U, U), choose(new_g, g), choose(new_r, -r)
         log_eta = jnp.clip(log_eta + rate * (probability.mean() - acceptance), -20.0, 0.7)
-        return (state, log_eta), (Round(state.theta, state.gradient, state.potential, probability), log_eta)
+        return ((theta, U, g, r), log_eta), (Round(theta, g, U, probability), log_eta)
 
     (state, _), (kept, log_steps) = jax.lax.scan(step, (state, log_step), random)
     return state, kept, log_steps
-
-
-def _drawn(rng: np.random.Generator, dim: int, settings: ChainSettings) -> Random:
-    """The random numbers of a round; some steps are shorter, which lets chains move where the law is narrow."""
-    shape = settings.steps, settings.chains
-    shorter = settings.shortest ** rng.random(shape)
-    lengths = np.where(rng.random(shape) < settings.short_share, shorter, 1.0)
-    return Random(rng.standard_normal((*shape, dim)), rng.random(shape), lengths)
 
 
 class LangevinChains:
@@ -179,20 +233,17 @@ class LangevinChains:
         self.target, self.dim, self.stopped = doubled(target), dim, stopped
         self.parameter_target, self.coordinates = self.target, None
         self.rng = np.random.default_rng(seed)
-        self.gradients = 0
-        # both are set by `begin`
+        self.gradients, self.log_step = 0, math.log(0.3)
+        self.warm: list[Round] = []
+        # set by `begin`
         self.state: Any = None
         self.metric: Any = None
-        self.log_step = math.log(0.3)
-        self.warm: list[Round] = []
 
     @property
     def step_size(self) -> float:
-        """The step size in the metric's units."""
         return math.exp(self.log_step)
 
     def evaluate(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """U and ∇U at a point for each chain."""
         self.gradients += len(rows)
         with jax.enable_x64(True):
             values, slopes = _evaluate(self.target, jnp.asarray(rows, float))
@@ -203,8 +254,8 @@ class LangevinChains:
         R, width = self.settings.chains, self.settings.start_width
         theta = start + self.rng.uniform(-width, width, size=(R, self.dim))
         theta[0] = start
-        found = descend_all(self.evaluate, theta, stopped=self.stopped)
-        good = np.isfinite(found.potential)
+        theta, potential, gradient = descend_all(self.evaluate, theta, stopped=self.stopped)
+        good = np.isfinite(potential)
         if not good.any():
             raise InvalidInput(
                 f"The density is not positive and finite at any of {R} points around the start "
@@ -212,17 +263,17 @@ class LangevinChains:
             )
         index = np.arange(R)
         index[~good] = self.rng.choice(np.flatnonzero(good), np.sum(~good))
-        theta, potential, gradient = found.theta[index], found.potential[index], found.gradient[index]
+        theta, potential, gradient = theta[index], potential[index], gradient[index]
         away = 1e-4 * self.rng.standard_normal(theta.shape) * np.maximum(1e-4, np.abs(theta))
         change = self.evaluate(theta + away)[1] - gradient
         curvature = np.abs(np.nansum(change * away, axis=0)) / np.sum(away**2, axis=0)
         curvature = np.maximum(curvature, 1e-8 * np.median(curvature) + 1e-300)
-        self.metric = self._sized(LowRankMetric(1 / np.sqrt(curvature), np.zeros((self.dim, 1)), np.zeros((1, 1))))
+        self.metric = _diagonal_metric(1 / np.sqrt(curvature), self.settings.most_dense, self.settings.rank)
         self._place(theta, potential, gradient)
 
     def move_to(self, coordinates: Coordinates) -> None:
         """Go on in other coordinates; warm-up begins anew from the same states."""
-        theta = self.thetas(np.asarray(self.state.theta))
+        theta = self.thetas(np.asarray(self.state[0]))
         self.coordinates, self.warm = coordinates, []
         with jax.enable_x64(True):
             self.target = pulled(self.parameter_target, doubled(coordinates))
@@ -231,25 +282,27 @@ class LangevinChains:
         self._place(z, *self.evaluate(z))
 
     def thetas(self, states: np.ndarray) -> np.ndarray:
-        """The parameters of states."""
         return states if self.coordinates is None else self.coordinates.thetas(states)
 
     def _place(self, theta: np.ndarray, potential: np.ndarray, gradient: np.ndarray) -> None:
-        """Set the chains, with new momenta."""
         parts = theta, potential, gradient, self.rng.standard_normal(theta.shape)
         with jax.enable_x64(True):
-            self.state = State(*(jnp.asarray(x, float) for x in parts))
+            self.state = tuple(jnp.asarray(x, float) for x in parts)
 
     def _advance(self, rate: float) -> tuple[Round, np.ndarray]:
-        random = _drawn(self.rng, self.dim, self.settings)
-        numbers = np.array([self.log_step, self.settings.friction, rate, self.settings.acceptance])
+        settings, rng = self.settings, self.rng
+        shape = settings.steps, settings.chains
+        shorter = settings.shortest ** rng.random(shape)
+        lengths = np.where(rng.random(shape) < settings.short_share, shorter, 1.0)
+        random = rng.standard_normal((*shape, self.dim)), rng.random(shape), lengths
+        numbers = np.array([self.log_step, settings.friction, rate, settings.acceptance])
         with jax.enable_x64(True):
             self.state, kept, log_steps = _round(self.target, self.state, self.metric, numbers, random)
             kept = Round(*(np.asarray(x) for x in kept))
-        self.gradients += self.settings.steps * self.settings.chains
+        self.gradients += settings.steps * settings.chains
         return kept, np.asarray(log_steps)
 
-    def warm_up(self) -> Round:
+    def warm_up(self) -> None:
         """One round in which the step size adapts; then a new metric, and chains that are stuck begin anew."""
         count, settings = len(self.warm), self.settings
         kept, log_steps = self._advance(settings.first_rate if count < 4 else settings.later_rate)
@@ -263,24 +316,10 @@ class LangevinChains:
         self.log_step = float(np.mean(log_steps[len(log_steps) // 2 :]))
         if count < settings.every_round or count % settings.later_fit == 0:
             # from the later half of the warm-up; after its first round the scales alone
-            fitted = len(self.warm)
-            window = self.warm[-1:] if fitted <= 3 else self.warm[-max(2, fitted // 2) :]
-            dense, rank = (settings.most_dense, settings.rank) if fitted > 1 else (0, 0)
-            self.metric = self._sized(fitted_metric(*stacked(window), dense, rank))
+            window = self.warm[-1:] if count < 3 else self.warm[-max(2, (count + 1) // 2) :]
+            self.metric = fitted_metric(*stacked(window), settings.most_dense, settings.rank, scales_alone=not count)
         if count:
             self._free_stuck(kept)
-        return kept
-
-    def _sized(self, metric: DenseMetric | LowRankMetric) -> Metric:
-        """The same metric as large as the compiled program was made for."""
-        if isinstance(metric, DenseMetric):
-            return metric
-        if self.dim <= self.settings.most_dense:
-            return DenseMetric(np.diag(metric.scale))
-        rank, k = 2 * self.settings.rank, metric.basis.shape[1]
-        basis, extra = np.zeros((self.dim, rank)), np.zeros((rank, rank))
-        basis[:, :k], extra[:k, :k] = metric.basis, metric.extra
-        return LowRankMetric(metric.scale, basis, extra)
 
     def _free_stuck(self, kept: Round) -> None:
         """Chains that hardly move, or sit where U is far above the others', continue from another chain's state."""
@@ -291,12 +330,11 @@ class LangevinChains:
         if stuck.any() and not stuck.all():
             index = np.arange(len(stuck))
             index[stuck] = self.rng.choice(np.flatnonzero(~stuck), stuck.sum())
-            theta, potential, gradient = (np.asarray(x)[index] for x in self.state[:3])
-            self._place(theta, potential, gradient)
+            self._place(*(np.asarray(x)[index] for x in self.state[:3]))
 
     @property
     def settled(self) -> bool:
-        """Whether warm-up can end: the last rounds agree with those before them, and the step size has come to rest."""
+        """Whether warm-up can end: the last rounds agree with those before them, or there were many."""
         rounds = len(self.warm)
         if rounds < self.settings.fewest:
             return False
@@ -305,16 +343,13 @@ class LangevinChains:
         half = min(rounds // 3, 8)
         late, early = self.warm[-half:], self.warm[-2 * half : -half]
         means = lambda part, name: np.mean([getattr(one, name).mean(axis=0) for one in part], axis=0)
-        drift = np.column_stack(
-            [means(late, "theta") - means(early, "theta"), means(late, "potential") - means(early, "potential")]
-        )
+        drift = np.column_stack([means(late, name) - means(early, name) for name in ("theta", "potential")])
         size = drift.std(axis=0, ddof=1) / math.sqrt(len(drift))
         t = drift.mean(axis=0) / np.where(size > 0, size, 1.0)
         # under a settled law t² has mean 1; the largest of d + 1 rarely passes 4 + log d / 2
         return bool(np.mean(t**2) < 1.6 and np.max(np.abs(t)) < 4 + 0.5 * math.log(self.dim + 1))
 
     def warm_states(self) -> tuple[np.ndarray, np.ndarray]:
-        """States and gradients of the later half of the warm-up, as rows."""
         return stacked(self.warm[len(self.warm) // 2 :])
 
     def sample(self) -> Round:
@@ -322,63 +357,40 @@ class LangevinChains:
         return self._advance(0.0)[0]
 
 
-@dataclasses.dataclass(frozen=True)
-class DescentSettings:
-    """The numbers of the descents.
-
-    - `iterations`: at most; badly scaled models take a hundred.
-    - `memory`: pairs of steps and gradient changes that are kept, as is usual.
-    - `least`: iterations before a descent may end: before, its curvature is not known.
-    - `armijo`: part of the promised fall that a step must bring.
-    - `shrink`: factor for a step that does not.
-    """
-
-    iterations: int = 200
-    memory: int = 8
-    least: int = 5
-    armijo: float = 1e-4
-    shrink: float = 0.3
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Descent:
-    """Where the descents ended: points, U and ∇U there, and how many batched gradients they took."""
-
-    theta: Rows
-    potential: np.ndarray
-    gradient: Rows
-    calls: int
-
-
 def descend_all(
     evaluate: Callable[[Rows], tuple[np.ndarray, np.ndarray]],
     theta: Rows,
     stopped: Callable[[], bool] = lambda: False,
-) -> Descent:
-    """Descend from every row by L-BFGS with one batched gradient; rows where U is not finite stay where they are.
+    iterations: int = 200,
+    memory: int = 8,
+) -> tuple[Rows, np.ndarray, Rows]:
+    """Descend from every row by L-BFGS with one batched gradient: points, U and ∇U; rows where U is not finite stay.
 
     A descent ends where the fall of U that a Newton step promises is what a draw of the law has anyway, ½∇UᵀH⁻¹∇U ≤ d/2: the
     mode itself of a hierarchical model can be a spike that holds no mass, and chains that begin there stay there.
     """
-    settings = DescentSettings()
     rows, d = theta.shape
     theta = np.array(theta, float)
     value, slope = evaluate(theta)
     value, slope = np.where(np.isfinite(value), value, np.inf), np.where(np.isfinite(slope), slope, 0.0)
     pairs: list[tuple[np.ndarray, np.ndarray]] = []
     length, calm, slow = np.ones(rows), np.zeros(rows, int), np.zeros(rows, int)
-    done, calls = ~np.isfinite(value), 1
+    done = ~np.isfinite(value)
     direction = -slope / np.maximum(1.0, np.linalg.norm(slope, axis=1, keepdims=True))
-    for iteration in range(settings.iterations):
+    for iteration in range(iterations):
         if done.all() or stopped():
             break
         moved = theta + length[:, None] * direction
         new_value, new_slope = evaluate(moved)
-        calls += 1
-        promised = settings.armijo * length * np.einsum("nd,nd->n", slope, direction)
+        # a step must bring a part of what it promised (Armijo)
+        promised = 1e-4 * length * np.einsum("nd,nd->n", slope, direction)
         finite = np.isfinite(new_value) & np.isfinite(new_slope).all(axis=1)
         good = finite & (new_value <= value + promised) & ~done
-        pairs = [*pairs, _pair(theta, moved, slope, new_slope, good)][-settings.memory :]
+        # zero where the step was refused or the curvature is not positive
+        step, change = np.where(good[:, None], moved - theta, 0.0), np.where(good[:, None], new_slope - slope, 0.0)
+        sizes = np.linalg.norm(step, axis=1) * np.linalg.norm(change, axis=1)
+        curved = (np.einsum("nd,nd->n", step, change) > 1e-10 * sizes)[:, None]
+        pairs = [*pairs, (step * curved, change * curved)][-memory:]
         fall = np.where(good, value - new_value, np.inf)
         theta, slope = np.where(good[:, None], moved, theta), np.where(good[:, None], new_slope, slope)
         value = np.where(good, new_value, value)
@@ -386,20 +398,12 @@ def descend_all(
         downhill = np.einsum("nd,nd->n", newton, slope)
         calm = np.where(good, np.where(downhill <= d, calm + 1, 0), calm)
         slow = np.where(good, np.where(fall < 1e-3 * d, slow + 1, 0), slow)
-        length = np.where(good, 1.0, length * settings.shrink)
-        done |= ((calm >= 2) & (iteration >= settings.least)) | (slow >= 3) | (length < 1e-12)
+        length = np.where(good, 1.0, length * 0.3)
+        # in the first iterations the curvature is not known
+        done |= ((calm >= 2) & (iteration >= 5)) | (slow >= 3) | (length < 1e-12)
         plain = slope / np.maximum(1.0, np.linalg.norm(slope, axis=1, keepdims=True))
         direction = np.where(good[:, None], np.where(downhill[:, None] > 0, -newton, -plain), direction)
-    return Descent(theta, value, slope, calls)
-
-
-def _pair(theta: Rows, moved: Rows, slope: Rows, new_slope: Rows, good: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The step and the change of the gradient of every row, zero where the step was refused or the curvature not positive."""
-    step = np.where(good[:, None], moved - theta, 0.0)
-    change = np.where(good[:, None], new_slope - slope, 0.0)
-    curved = np.einsum("nd,nd->n", step, change)
-    positive = curved > 1e-10 * np.linalg.norm(step, axis=1) * np.linalg.norm(change, axis=1)
-    return step * positive[:, None], change * positive[:, None]
+    return theta, value, slope
 
 
 def _two_loops(slope: Rows, pairs: list[tuple[np.ndarray, np.ndarray]]) -> Rows:

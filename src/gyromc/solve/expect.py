@@ -1,8 +1,7 @@
 """expect: posterior expectations with a stated error. Warm up, sample, regress on zero-mean functions, check, continue.
 
-Input: a target, observables (every parameter when left out), an error in posterior standard deviations and limits of time and
-gradients. Output: a `Posterior`. The limits hold from the first call; Ctrl-C returns what there is. `Solver` is one question on
-its way to an answer: it leaves chains and the sums over their states, from which `answer` makes the posterior.
+The limits hold from the first call; Ctrl-C returns what there is. `Solver` is one question on its way to an answer: it leaves
+chains and the sums over their states, from which `answer` makes the posterior.
 """
 
 import dataclasses
@@ -10,16 +9,16 @@ import enum
 import math
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from scipy import special
 
 from gyromc.checks import coverage, flag, one_of, positive, whole
-from gyromc.coordinates.learned import funnel_shaped, learn
-from gyromc.coordinates.maps import Coordinates, check_coordinates
+from gyromc.coordinates import Coordinates, check_coordinates, funnel_shaped, learn
 from gyromc.errors import GyromcWarning
-from gyromc.fields.functions import FieldGroup, FieldSettings, choose_fields
+from gyromc.fields import FieldGroup, FieldRegression, Fields, Sharpened, calibrated_weights, choose_fields
 from gyromc.machine import one_blas_thread
 from gyromc.model import check_gradient
 from gyromc.plan import Plan
@@ -28,13 +27,10 @@ from gyromc.show.interruption import interruptible
 from gyromc.show.numbers import duration, listed
 from gyromc.show.progress import Progress
 from gyromc.show.progress import progress as show_progress
-from gyromc.solve.chains import ChainSettings, LangevinChains
+from gyromc.solve.chains import ChainSettings, LangevinChains, Round
 from gyromc.solve.minibatch import MinibatchChains, NoServiceError, serves_minibatches
 from gyromc.solve.question import Question
-from gyromc.solve.sampling import Sampling, posterior_means
 from gyromc.targets import Target
-
-__all__ = ["Limits", "Solver", "answer", "expect"]
 
 MOVED = (
     "Chains moved in coordinates learned from their draws, because one parameter changes the scale of others. Errors are those "
@@ -48,37 +44,33 @@ NOT_ADJUSTED = (
 
 @dataclasses.dataclass(frozen=True)
 class SolverSettings:
-    """How long the solver goes on.
+    """How long the solver goes on, and what it keeps.
 
-    - `seconds`: that a call without limits may take.
     - `first_look`, `growth`: sampling rounds before the first estimate, and the factor to the next. Chains of a mixture that
       ended after 24 had missed a thousandth of its mass, which sharpened errors do not see.
-    - `few_parameters`, `longest`: below, the first look comes later in proportion, up to so many times. E x² of a mild funnel
-      with three parameters was silently wrong for 1 of 20 seeds without, and mean z² of a GARCH model 3 in place of 1.
-    - `heavy`, `longer`: kurtosis of an observable from which on its tails need so many times the rounds of a first look. E log τ
-      of a logistic model with 100 groups was silently wrong for 1 of 5 seeds without.
-    - `warm_share`: of limited gradients or seconds that warm-up may take.
-    - `few_gradients`, `few`, `few_warm_share`: up to this limit of gradients chains are those of `few`, rows of the regression
-      are single states, and warm-up takes less. Warm-up is four rounds then: from starts twice as wide some chains of radon were
-      still falling from the spike of its log-scale after it, and one that accepts a third of its steps stays where it began.
-      With 4,400 gradients, all counted, effective draws per gradient are 397 for heart's coefficients, 56 for parameters of eight
-      schools (2.2 for τ), 23 for radon's counties and 14 for all that is asked of radon (squared errors averaged over seeds 300
-      to 323, which nothing was chosen on; with wide starts radon had about 1 over seeds 0 to 23).
-    - `mixed`: split R-hat up to which an error counts as reached; `unmixed`: from which on a warning is given.
+    - `few_parameters`, `longest`: below, the first look comes later in proportion, up to so many times; `heavy`, `longer`: from
+      this kurtosis of an observable on, so many times later. Else mild funnels and variances of groups were silently wrong.
+    - `warm_share`, `few_warm_share`: of limited gradients or seconds that warm-up may take.
+    - `few_gradients`, `few`: up to this limit of gradients chains are those of `few`, and rows of the regression single states.
+    - `mixed`, `unmixed`: split R-hat up to which an error counts as reached, and from which on a warning is given.
     - `again`, `apart`: how often rounds with an R-hat above `apart` become warm-up: the chains had not found the law yet.
-    - `learnings`: how often coordinates are learned, each time from what the last ones let chains reach.
+    - `learned_share`: of a plain standard error that is left in learned coordinates: what chains had not seen when they were
+      learned, the regression does not know (E v of a funnel was off by 8 errors).
     - `reserve`: times the last look's seconds that are kept for the answer.
-    - `flat`: a virial so near 1 that U rises by a twentieth of what it would under a law, or less.
     - `show`: seconds after which the progress line shows a first estimate, however rough.
+    - `draws`, `per_round`: of each chain that are kept at most, and of a round.
+    - `block`, `many`: states that are one row of the regression, where there are so many functions.
+    - `chance`, `virial`: of the test of a variance to speak by chance, and an error that would change no conclusion.
+    - `flat`: a virial so near 1 that U hardly rises.
     """
 
     seconds: float = 30.0
     first_look: int = 60
     growth: float = 1.5
     few_parameters: int = 12
+    longest: float = 5.0
     heavy: float = 4.5
     longer: float = 2.0
-    longest: float = 5.0
     warm_share: float = 0.45
     few_gradients: float = 30_000
     few: ChainSettings = dataclasses.field(
@@ -90,9 +82,16 @@ class SolverSettings:
     again: int = 2
     apart: float = 1.3
     learnings: int = 3
+    learned_share: float = 1.5
     reserve: float = 2.0
-    flat: float = 0.05
     show: float = 3.0
+    draws: int = 250
+    per_round: int = 5
+    block: int = 5
+    many: int = 150
+    chance: float = 1e-4
+    virial: float = 0.1
+    flat: float = 0.05
 
 
 SETTINGS = SolverSettings()
@@ -107,79 +106,122 @@ class End(enum.StrEnum):
     INTERRUPTED = "it was interrupted"
 
 
-@dataclasses.dataclass(frozen=True)
-class Limits:
-    """When it began, the latest time and the most gradients."""
+class Sampling:
+    """What is kept of the states that are averaged: the regression's sums, averages of every round, and a thinned sample."""
 
-    began: float
-    deadline: float
-    gradients: float
+    def __init__(self, fields: Fields, values: Callable, center: np.ndarray, chains: int, short: bool, learned: bool):
+        block = 1 if short or fields.count <= SETTINGS.many else SETTINGS.block
+        self.fields, self.values, self.learned = fields, values, learned
+        self.regression = FieldRegression(fields, chains, center, block)
+        self.rounds: list[np.ndarray] = []
+        self.virials: list[np.ndarray] = []
+        self.acceptance: list[float] = []
+        self._kept: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+        self._every = 1
 
-    @classmethod
-    def read(cls, seconds: Any, gradients: Any, began: float) -> "Limits":
-        """The arguments of `expect`, checked."""
-        if seconds is None and gradients is None:
-            seconds = SETTINGS.seconds
-        most = math.inf if seconds is None else positive(seconds, "seconds")
-        return cls(began, began + most, math.inf if gradients is None else positive(gradients, "gradients"))
+    def add(self, kept: Round) -> None:
+        steps, chains, d = kept.theta.shape
+        values = self.values(kept.theta.reshape(-1, d)).reshape(steps, chains, -1)
+        self.regression.add(kept.theta, kept.gradient, values)
+        self.rounds.append(values.mean(axis=0))
+        self.virials.append(self.fields.virial(kept.theta, kept.gradient).mean(axis=0))
+        self.acceptance.append(float(kept.acceptance.mean()))
+        if len(self.rounds) % self._every == 0:
+            pick = slice(steps // SETTINGS.per_round - 1, None, max(1, steps // SETTINGS.per_round))
+            self._kept.append((kept.theta[pick], kept.gradient[pick], values[pick]))
+            if len(self._kept) * SETTINGS.per_round > SETTINGS.draws:
+                self._kept, self._every = self._kept[1::2], 2 * self._every
 
-    @property
-    def spent(self) -> float:
-        """Seconds since the beginning."""
-        return time.perf_counter() - self.began
+    def sharpened(self) -> Sharpened:
+        sharp = self.regression.sharpened()
+        return dataclasses.replace(sharp, least_share=SETTINGS.learned_share) if self.learned else sharp
+
+    def r_hat(self) -> np.ndarray:
+        rounds, sd = np.array(self.rounds), self.regression.sd()
+        half = len(rounds) // 2
+        if half == 0:
+            return np.full(len(sd), np.nan)
+        parts = np.concatenate([rounds[:half].mean(axis=0), rounds[half : 2 * half].mean(axis=0)])
+        between = parts.var(axis=0, ddof=1)
+        within = np.maximum(sd**2 - between, 1e-300 + 1e-12 * sd**2)
+        return np.where(sd > 0, np.sqrt(1 + between / within), 1.0)
+
+    def wrong_variances(self) -> list[tuple[int, float, float]]:
+        """Coordinates whose virial is not what the target says, beyond chance, the worst first: index, virial, z."""
+        averages = np.mean(self.virials, axis=0)
+        chains, d = averages.shape
+        mean, error = averages.mean(axis=0), averages.std(axis=0, ddof=1) / math.sqrt(chains)
+        # Where U does not change at all, every chain has the same virial, 1, and its error is zero.
+        z = mean / np.maximum(error, 1e-300)
+        limit = -float(special.stdtrit(chains - 1, SETTINGS.chance / (2 * d)))
+        off = np.flatnonzero(~np.isfinite(mean) | (np.abs(z) > limit) & (np.abs(mean) > SETTINGS.virial))
+        return [(int(i), float(mean[i]), float(z[i])) for i in off[np.argsort(-np.abs(mean[off]))]]
+
+    def draws(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Kept states (chains × draws × d), their weights, and the observables there."""
+        theta, gradient, values = (np.concatenate(parts).swapaxes(0, 1) for parts in zip(*self._kept, strict=True))
+        d = theta.shape[2]
+        weights = calibrated_weights(self.fields, theta.reshape(-1, d), gradient.reshape(-1, d))
+        return theta, weights.reshape(theta.shape[:2]), values
 
 
 class Solver:
-    """One question on its way to an answer."""
+    """One question on its way to an answer; `most_seconds` count from `began`."""
 
     def __init__(
         self,
         question: Question,
         error: float,
-        limits: Limits,
-        stop: Callable[[], bool],
         shown: Progress,
         seed: int,
+        *,
+        began: float | None = None,
+        most_seconds: float = math.inf,
+        most_gradients: float = math.inf,
+        stop: Callable[[], bool] = lambda: False,
         settings: ChainSettings | None = None,
         coordinates: Coordinates | str | None = None,
         may_learn: bool = True,
         rotations: bool = True,
     ):
         self.coordinates, self.may_learn, self.learned, self.rotations = coordinates, may_learn, False, rotations
-        self.question, self.error, self.limits, self.stop, self.shown = question, error, limits, stop, shown
-        self.few = limits.gradients <= SETTINGS.few_gradients
+        self.question, self.error, self.stop, self.shown = question, error, stop, shown
+        self.most_seconds, self.most_gradients = most_seconds, most_gradients
+        self.began = time.perf_counter() if began is None else began
+        self.few = most_gradients <= SETTINGS.few_gradients
         self.warm_share = SETTINGS.few_warm_share if self.few else SETTINGS.warm_share
-        self.seed, self.settings, self.all_rows = seed, settings or (SETTINGS.few if self.few else None), False
+        self.seed, self.settings = seed, settings or (SETTINGS.few if self.few else None)
         self.chains = self._new_chains()
         self.sampling: Sampling | None = None
         self.end, self.warm_gradients, self.look_seconds = End.REACHED, 0, 0.0
         self.cut_warm_up: End | None = None
 
-    def _new_chains(self) -> LangevinChains | MinibatchChains:
+    def _new_chains(self, all_rows: bool = False) -> LangevinChains | MinibatchChains:
         model = self.question.model
-        if not self.all_rows and serves_minibatches(model.flat_target, model.dim):
+        if not all_rows and serves_minibatches(model.flat_target, model.dim):
             return MinibatchChains(model, self.seed, self.settings)
         out_of_time = lambda: self._ended() in (End.INTERRUPTED, End.SECONDS)
         return LangevinChains(model.flat_target, model.dim, self.seed, out_of_time, self.settings)
+
+    @property
+    def spent(self) -> float:
+        return time.perf_counter() - self.began
 
     def _ended(self, share: float = 1.0) -> End | None:
         """Why no further round is made, with a share of the limits."""
         if self.stop():
             return End.INTERRUPTED
-        if time.perf_counter() + SETTINGS.reserve * self.look_seconds > self.limits.began + share * (
-            self.limits.deadline - self.limits.began
-        ):
+        if self.spent + SETTINGS.reserve * self.look_seconds > share * self.most_seconds:
             return End.SECONDS
         step = self.chains.settings.chains * self.chains.settings.steps
-        return End.GRADIENTS if self.chains.gradients + step > share * self.limits.gradients else None
+        return End.GRADIENTS if self.chains.gradients + step > share * self.most_gradients else None
 
     def solve(self) -> None:
         """Warm up, sample and look until something ends it; with all rows where mini-batches do not serve."""
         try:
             self._solve()
         except NoServiceError:
-            self.all_rows = True
-            self.chains = self._new_chains()
+            self.chains = self._new_chains(all_rows=True)
             self._solve()
 
     def _solve(self) -> None:
@@ -189,8 +231,7 @@ class Solver:
         if isinstance(self.coordinates, Coordinates) and isinstance(self.chains, LangevinChains):
             self.chains.move_to(self.coordinates)
         self._warm_up()
-        if self.coordinates == "learned" or self._funnel():
-            self._learn()
+        self._learn()
         for again in range(SETTINGS.again + 1):
             self.begin_sampling()
             end = self._sample(last=again == SETTINGS.again)
@@ -200,18 +241,16 @@ class Solver:
             # what has not mixed was warm-up
             self._warm_up(at_least=len(self.chains.warm))
 
-    def _funnel(self) -> bool:
-        """Whether the draws have the shape of a funnel, and coordinates may be learned: none were given, a metric is a matrix."""
-        chains = self.chains
-        if self.coordinates is not None or not self.may_learn or self.few or not isinstance(chains, LangevinChains):
-            return False
-        return 2 < chains.dim <= chains.settings.most_dense and funnel_shaped(chains.warm_states()[0])
-
     def _learn(self) -> None:
-        """Go on in coordinates fitted to the draws, and fit them again from what these let chains reach."""
+        """Where it is asked for, or draws have the shape of a funnel: go on in coordinates fitted to them, several times."""
         chains = self.chains
         if not isinstance(chains, LangevinChains):
             return
+        if self.coordinates != "learned":
+            may = self.coordinates is None and self.may_learn and not self.few
+            fits = may and 2 < chains.dim <= chains.settings.most_dense
+            if not (fits and funnel_shaped(chains.warm_states()[0])):
+                return
         for turn in range(SETTINGS.learnings):
             self.shown.describe(f"learning coordinates, turn {turn + 1}")
             chains.move_to(learn(chains.thetas(chains.warm_states()[0])))
@@ -219,7 +258,6 @@ class Solver:
             self._warm_up()
 
     def _values(self, states: np.ndarray) -> np.ndarray:
-        """All observables at every row of states."""
         return self.question.values(self.chains.thetas(states))
 
     def _warm_up(self, at_least: int = 0) -> None:
@@ -230,29 +268,24 @@ class Solver:
             if ended is not None and len(self.chains.warm) >= (1 if ended is End.INTERRUPTED else 2):
                 self.cut_warm_up = None if ended is End.GRADIENTS else ended
                 break
-            show = self.shown.visible and self.chains.warm and self.limits.spent > SETTINGS.show
-            rough = self._rough_estimate() if show else ""
+            rough = ""
+            if self.shown.visible and self.chains.warm and self.spent > SETTINGS.show:
+                theta = self.chains.warm[-1].theta
+                averages = self._values(theta.reshape(-1, theta.shape[-1]))[:, 0].reshape(theta.shape[:2]).mean(axis=0)
+                error = averages.std(ddof=1) / math.sqrt(len(averages))
+                rough = f", {self.question.names[0]} about {averages.mean():.4g} ± {error:.2g}"
             self.shown.describe(f"warming up, round {len(self.chains.warm) + 1}{rough}")
             self.chains.warm_up()
             self.shown.advance(self.chains.settings.steps)
 
-    def _rough_estimate(self) -> str:
-        """The first observable from the last round of warm-up, for the progress line."""
-        theta = self.chains.warm[-1].theta
-        values = self._values(theta.reshape(-1, theta.shape[-1]))[:, 0].reshape(theta.shape[:2]).mean(axis=0)
-        error = values.std(ddof=1) / math.sqrt(len(values))
-        return f", {self.question.names[0]} about {values.mean():.4g} ± {error:.2g}"
-
     def begin_sampling(self) -> Sampling:
-        """Choose the fields from warm-up states, and begin the sums."""
         theta, gradient = self.chains.warm_states()
         covariance = self.chains.metric.covariance() if self.question.model.dim <= 500 else None
-        fields = choose_fields(theta, gradient, covariance, FieldSettings(rotations=self.rotations))
-        rows = self.chains.settings.chains * self.chains.settings.steps
-        values = self._values(np.resize(theta[-rows:], (rows, theta.shape[1])))
+        fields = choose_fields(theta, gradient, covariance, self.rotations)
         chains = self.chains.settings.chains
-        center = values.mean(axis=0)
-        self.sampling = Sampling(fields, self._values, center, chains, short=self.few, learned=self.learned)
+        rows = chains * self.chains.settings.steps
+        center = self._values(np.resize(theta[-rows:], (rows, theta.shape[1]))).mean(axis=0)
+        self.sampling = Sampling(fields, self._values, center, chains, self.few, self.learned)
         self.warm_gradients = self.chains.gradients
         return self.sampling
 
@@ -260,36 +293,34 @@ class Solver:
         """Sample until the error or a limit is reached; None where chains have not mixed and warm-up should go on."""
         sampling = self.sampling
         assert sampling is not None
+        # few parameters cost little, and their tails need many states
+        more = min(SETTINGS.longest, max(1.0, SETTINGS.few_parameters / self.chains.dim))
+        next_look = round(SETTINGS.first_look * more)
         if isinstance(self.chains, MinibatchChains):
             next_look = self.chains.first_look
-        else:
-            # few parameters cost little, and their tails need many states
-            more = min(SETTINGS.longest, max(1.0, SETTINGS.few_parameters / self.chains.dim))
-            next_look = round(SETTINGS.first_look * more)
         self.shown.describe("sampling")
         while True:
-            kept = self.chains.sample()
-            sampling.add(kept)
+            sampling.add(self.chains.sample())
             self.shown.advance(self.chains.settings.steps)
             end = self._ended()
             if len(sampling.rounds) < next_look and end is None:
-                if self.shown.visible and not self.look_seconds and self.limits.spent > SETTINGS.show:
-                    self._looked(sampling)
+                if self.shown.visible and not self.look_seconds and self.spent > SETTINGS.show:
+                    self._look(sampling)
                 continue
             next_look = math.ceil(SETTINGS.growth * len(sampling.rounds))
-            worst, enough = self._looked(sampling)
+            worst, enough = self._look(sampling)
             r_hat = sampling.r_hat()
             mixed = len(sampling.rounds) < 2 or np.nanmax(r_hat) <= SETTINGS.mixed
             if end is not None:
                 return End.REACHED if worst <= self.error else end
-            if worst <= self.error and mixed and len(sampling.rounds) >= enough:
-                return End.REACHED
             if worst <= self.error and mixed:
+                if len(sampling.rounds) >= enough:
+                    return End.REACHED
                 next_look = enough
             if not last and np.nanmax(r_hat) > SETTINGS.apart and self._ended(self.warm_share) is None:
                 return None
 
-    def _looked(self, sampling: Sampling) -> tuple[float, int]:
+    def _look(self, sampling: Sampling) -> tuple[float, int]:
         """The largest error so far in posterior standard deviations, which is also shown, and how many rounds the tails need."""
         began = time.perf_counter()
         sharp = sampling.sharpened()
@@ -301,8 +332,7 @@ class Solver:
         )
         self.look_seconds = time.perf_counter() - began
         heavy = isinstance(self.chains, LangevinChains) and np.nanmax(sharp.kurtosis) > SETTINGS.heavy
-        enough = round(SETTINGS.first_look * SETTINGS.longer) if heavy else 0
-        return float(relative[worst]), enough
+        return float(relative[worst]), round(SETTINGS.first_look * SETTINGS.longer) if heavy else 0
 
 
 @one_blas_thread()
@@ -322,9 +352,8 @@ def expect(
 ) -> Posterior:
     """Posterior expectations to a stated error, in seconds.
 
-    Chains are warmed up together, sample, and their averages are sharpened by regression on functions whose mean is known to be
-    zero. It goes on until every observable has the error, or a limit is reached; then a warning says what is missing and what it
-    would take. Ctrl-C returns the estimates so far.
+    It goes on until every observable has the error, or a limit is reached; then a warning says what is missing and what it would
+    take. Ctrl-C returns the estimates so far.
 
     **Arguments:**
 
@@ -332,18 +361,15 @@ def expect(
     - `observables`: functions of the parameters by name, of `gyromc.observables` or your own, returning a number or arrays; left
       out: every parameter, every site of a NumPyro model.
     - `error`: the standard error of every mean, in posterior standard deviations of its observable.
-    - `seconds`, `gradients`: the most time from this call on, compilation included, and the most gradients over all the data.
-      Without either, 30 seconds.
+    - `seconds`, `gradients`: the most time from this call on, compilation included, and gradients over all the data; without
+      either, 30 seconds.
     - `level`: of the intervals.
     - `start`: parameters, an array or a pytree, for a target that does not know their shape, such as `LogDensity`.
     - `coordinates`: of `gyromc.coordinates`, in which chains move; "learned": fitted to the warm-up's draws. Left out:
       the plan's, and learned where one parameter is seen to change the scale of others, as in a funnel.
-    - `rotations`: whether zero-mean functions with a rotation are used; without them the same draws have larger errors, which
-      shows what rotations gain.
+    - `rotations`: whether zero-mean functions with a rotation are used; without, errors show what rotations gain.
     - `seed`: a whole number; the same seed gives the same numbers, unless time ends the run.
     - `progress`: show the stage and the error so far; left out: when standard error is a terminal.
-
-    **Returns:** a `Posterior`.
 
     ```python
     import gyromc as gm
@@ -353,7 +379,14 @@ def expect(
     """
     began = time.perf_counter()
     error, level = positive(error, "error"), coverage(level)
-    limits = Limits.read(seconds, gradients, began)
+    if seconds is None and gradients is None:
+        seconds = SETTINGS.seconds
+    options: Any = {
+        "began": began,
+        "most_seconds": math.inf if seconds is None else positive(seconds, "seconds"),
+        "most_gradients": math.inf if gradients is None else positive(gradients, "gradients"),
+        "rotations": flag(rotations, "rotations"),
+    }
     # From here on, since a press while XLA compiles would strike in its code.
     with interruptible("stopping; what is done will be estimated") as stop, show_progress(None, progress) as shown:
         question = Question.read(target, observables, start)
@@ -362,8 +395,8 @@ def expect(
             one_of(coordinates, ["learned"], "coordinates", " Or pass a value of `gm.coordinates`.")
         elif coordinates is not None:
             check_coordinates(coordinates, question.start)
-        chosen: Any = {"coordinates": coordinates, "rotations": flag(rotations, "rotations")}
-        solver = Solver(question, error, limits, lambda: bool(stop), shown, whole(seed, "seed", least=0), **chosen)
+        options |= {"coordinates": coordinates, "stop": lambda: bool(stop)}
+        solver = Solver(question, error, shown, whole(seed, "seed", least=0), **options)
         solver.solve()
     found = answer(solver, level)
     if found.warnings:
@@ -378,59 +411,70 @@ def answer(solver: Solver, level: float) -> Posterior:
         sampling = solver.begin_sampling()
         for kept in chains.warm[len(chains.warm) // 2 :]:
             sampling.add(kept)
-    sharp, r_hat = sampling.sharpened(), sampling.r_hat()
+    sharp, count = sampling.sharpened(), chains.settings.chains
     states, weights, values = sampling.draws()
-    draws = chains.thetas(states)
-    rows = posterior_means(solver.question.names, sharp, sharp.std_error, chains.settings.chains - 1, r_hat, level)
+    rows = posterior_means(solver.question.names, sharp, sharp.std_error, count - 1, sampling.r_hat(), level)
     # the median over the observables that use rotations
     turned = [i for i, group in enumerate(sharp.groups) if group in (FieldGroup.ROTATION, FieldGroup.QUADRATIC)]
     account = Account(
-        "warm up, sample, regress", chains.settings.chains, sampling.states * chains.settings.chains, chains.gradients,
-        solver.warm_gradients, solver.limits.spent, float(np.mean(sampling.acceptance)), chains.step_size,
+        "warm up, sample, regress", count, sampling.regression.states * count, chains.gradients, solver.warm_gradients,
+        solver.spent, float(np.mean(sampling.acceptance)), chains.step_size,
         float(np.median(sharp.rotation_gain[turned])) if turned else 1.0,
     )  # fmt: skip
-    said = _warnings(solver, rows, sampling)
     hints = [NOT_ADJUSTED] if isinstance(chains, MinibatchChains) else [MOVED] if solver.learned else []
-    return Posterior(rows, level, draws, weights, values, said, hints, account, solver.question.model)
+    said = _warnings(solver, rows, sampling)
+    return Posterior(rows, level, chains.thetas(states), weights, values, said, hints, account, solver.question.model)
+
+
+def posterior_means(
+    names: Sequence[str], sharp: Sharpened, errors: np.ndarray, dof: int, r_hat: np.ndarray, level: float
+) -> dict[str, PosteriorMean]:
+    """What is reported of every observable."""
+    columns = zip(names, sharp.mean, errors, sharp.sd, r_hat, sharp.gain, sharp.groups, strict=True)
+    return {
+        name: PosteriorMean(name, float(mean), float(error), dof, float(sd), float(r), float(gain), str(group), level)
+        for name, mean, error, sd, r, gain, group in columns
+    }
 
 
 def _warnings(solver: Solver, rows: Mapping[str, PosteriorMean], sampling: Sampling) -> list[str]:
     """What may be wrong, grouped by site."""
     said, names = [], list(rows)
-    group = lambda those: listed(by_site(names, those))
     unmixed = [name for name, row in rows.items() if row.r_hat > SETTINGS.unmixed]
     if unmixed:
         largest = max(rows[name].r_hat for name in unmixed)
         said.append(
-            f"Chains have not mixed (R-hat up to {largest:.3g}): {group(unmixed)}. There may be several modes, or the chains "
-            "are too short: allow more `seconds`, or write the model in other coordinates."
+            f"Chains have not mixed (R-hat up to {largest:.3g}): {listed(by_site(names, unmixed))}. There may be several modes, "
+            "or the chains are too short: allow more `seconds`, or write the model in other coordinates."
         )
-    tests = sampling.tests()
-    flat = [test for test in tests if not abs(test.virial - 1) > SETTINGS.flat]
-    if tests:
+    wrong = sampling.wrong_variances()
+    flat = [row for row in wrong if not abs(row[1] - 1) > SETTINGS.flat]
+    if wrong:
         labels = solver.question.coordinates
-        off = listed(by_site(labels, [labels[test.coordinate] for test in flat or tests]))
+        off = listed(by_site(labels, [labels[coordinate] for coordinate, _, _ in flat or wrong]))
+        _, virial, z = wrong[0]
         said.append(
             f"The density hardly falls along {off}: the posterior seems improper, and such means do not exist. Give these "
             "parameters a proper prior."
             if flat
-            else f"The draws do not follow the target: a variance seems wrong by {100 * abs(tests[0].virial):.0f} % "
-            f"({abs(tests[0].z):.1f} standard errors) along {off}. Chains do not reach a part of the posterior, "
+            else f"The draws do not follow the target: a variance seems wrong by {100 * abs(virial):.0f} % "
+            f"({abs(z):.1f} standard errors) along {off}. Chains do not reach a part of the posterior, "
             "such as the neck of a funnel: write the model in other coordinates (non-centred)."
         )
     # an error that is not a number was not reached
     missed = {n: row.relative_error for n, row in rows.items() if not row.relative_error <= solver.error * (1 + 1e-9)}
     if missed:
         worst = max(missed, key=lambda name: missed[name])
-        took = duration(solver.limits.spent * (missed[worst] / solver.error) ** 2)
+        took = duration(solver.spent * (missed[worst] / solver.error) ** 2)
         said.append(
-            f"The error asked for, {solver.error:g} posterior standard deviations, is not reached for {group(list(missed))}, "
-            f"at most {missed[worst]:.2g} ({worst}): {solver.end}{'' if flat else f'; about {took} would be needed'}."
+            f"The error asked for, {solver.error:g} posterior standard deviations, is not reached for "
+            f"{listed(by_site(names, list(missed)))}, at most {missed[worst]:.2g} ({worst}): "
+            f"{solver.end}{'' if flat else f'; about {took} would be needed'}."
         )
-    if solver.cut_warm_up is not None:
-        interrupted = solver.cut_warm_up is End.INTERRUPTED
-        how, remedy = (
-            ("interrupted", "") if interrupted else ("cut short by the time allowed", " Allow more `seconds`.")
+    if solver.cut_warm_up is End.INTERRUPTED:
+        said.append("Warm-up was interrupted: errors may be larger than stated.")
+    elif solver.cut_warm_up is not None:
+        said.append(
+            "Warm-up was cut short by the time allowed: errors may be larger than stated. Allow more `seconds`."
         )
-        said.append(f"Warm-up was {how}: errors may be larger than stated.{remedy}")
     return said

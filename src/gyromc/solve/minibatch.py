@@ -1,13 +1,12 @@
 """Chains for many rows of data, with the interface of `LangevinChains`: Leimkuhler–Matthews steps with mini-batch gradients.
 
-Input: a sum over data with many rows, near Gaussian around one mode. Output: rounds of states with the noisy gradients that moved
-them. The control variate of order 2 leaves a noise that vanishes with the data; its mean is zero, so the gradients serve the
-regression on zero-mean functions as exact ones do. The size of the batch follows from the noise measured around the mode.
+The target is a sum over data, near Gaussian around one mode. The noise that the control variate of order 2 leaves has mean zero:
+gradients serve the regression on zero-mean functions as exact ones do. The size of the batch follows from the noise.
 """
 
 import dataclasses
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -19,29 +18,22 @@ from gyromc.errors import InvalidInput
 from gyromc.evaluation import compiled, doubled
 from gyromc.model import Model
 from gyromc.oracles import ControlVariate
-from gyromc.solve.chains import ChainSettings, Round, stacked
-from gyromc.solve.metric import DenseMetric
+from gyromc.solve.chains import ChainSettings, DenseMetric, Round, stacked
 from gyromc.targets import StreamedRegression, SumOverData
 from gyromc.targets.regressions import KnownLikelihood
-
-__all__ = ["MinibatchChains", "serves_minibatches"]
 
 
 @dataclasses.dataclass(frozen=True)
 class MinibatchSettings:
     """The numbers of the mini-batch chains.
 
-    - `least_work`: rows × parameters from which on they are used: below, all rows take a second or two.
-    - `least_rows`: and rows: with fewer the posterior need not be near Gaussian.
+    - `least_work`, `least_rows`: rows × parameters, and rows, from which on they are used: below, all rows take a second or two.
     - `most_parameters`: up to which the curvature at the mode is formed.
-    - `step`: η of the Leimkuhler–Matthews steps; second order, exact on a Gaussian, and far below the limit 2.
+    - `step`: η of the steps; second order, exact on a Gaussian, and far below the limit 2.
     - `first_size`: of the batch with which the noise is measured.
-    - `noise`: variance of the gradient's noise per direction, in units of the posterior's own gradients, that is allowed; η/2 of
-      it is the relative error of a plain variance.
+    - `noise`: that is allowed, in units of the posterior's own gradients; η/2 of it is the relative error of a plain variance.
     - `most_share`: of the rows that a batch may have; beyond, all rows are read.
-    - `fewest`: warm-up rounds: chains start from the Gaussian at the mode.
-    - `first_look`: sampling rounds before the first estimate: the law is near Gaussian, and a million rows were known to 0.0001
-      standard deviations after 60.
+    - `fewest`, `first_look`: rounds of warm-up, as chains start from the Gaussian at the mode, and before the first estimate.
     """
 
     least_work: float = 4e5
@@ -62,11 +54,6 @@ class NoServiceError(Exception):
     """Mini-batches do not serve here; the text says why."""
 
 
-class _Moving(NamedTuple):
-    theta: jax.Array
-    noise: jax.Array
-
-
 @compiled
 def _round(target, oracle, state, metric, eta, key_data, steps: int):
     """Steps of all chains, with the states and the gradients that moved them; the key comes as two whole numbers."""
@@ -78,7 +65,7 @@ def _round(target, oracle, state, metric, eta, key_data, steps: int):
         g = jax.vmap(lambda t, z: oracle.gradient(target, t, z))(theta, zeta)
         fresh = jax.random.normal(noise_key, theta.shape)
         move = -eta * metric.pull(g) + jnp.sqrt(2 * eta) * 0.5 * (noise + fresh)
-        return _Moving(theta + metric.push(move), fresh), (theta, g)
+        return (theta + metric.push(move), fresh), (theta, g)
 
     return jax.lax.scan(step, state, jax.random.split(jax.random.wrap_key_data(key_data, impl="threefry2x32"), steps))
 
@@ -94,20 +81,21 @@ def serves_minibatches(target: Any, dim: int) -> bool:
 class MinibatchChains:
     """As `LangevinChains`, with gradients from mini-batches; `NoServiceError` from `begin` where these are too noisy."""
 
+    thetas = staticmethod(lambda states: states)
+    first_look, step_size = SETTINGS.first_look, SETTINGS.step
+
     def __init__(self, model: Model, seed: int = 0, settings: ChainSettings | None = None):
         self.settings = settings or ChainSettings()
         self.model, self.dim = model, model.dim
         self.rng = np.random.default_rng(seed)
-        self.gradients, self.step_size, self._rows = 0, SETTINGS.step, 0
+        self.gradients, self._rows = 0, 0
         self.warm: list[Round] = []
 
     def begin(self, start: np.ndarray) -> None:
-        """Find the mode, prepare the control variate there, and choose the size of the batch."""
         target: Any = self.model.flat_target
+        known = isinstance(target, KnownLikelihood)
         try:
-            mode = (
-                self.model.mode if isinstance(target, KnownLikelihood) else descend(target, start, gradient=1e-6)[0].x
-            )
+            mode = self.model.mode if known else descend(target, start, gradient=1e-6)[0].x
             oracle = ControlVariate(SETTINGS.first_size, center=mode, order=2).prepared(self.model)
             assert oracle.operator is not None
             with jax.enable_x64(True):
@@ -121,7 +109,7 @@ class MinibatchChains:
         theta = mode + self.rng.standard_normal((self.settings.chains, self.dim)) @ root.T
         with jax.enable_x64(True):
             self.target, self.metric, self.oracle = doubled(target), DenseMetric(root), doubled(oracle)
-            self.state = _Moving(jnp.asarray(theta), jnp.asarray(self.rng.standard_normal(theta.shape)))
+            self.state = jnp.asarray(theta), jnp.asarray(self.rng.standard_normal(theta.shape))
         # steps of length zero: the gradients at the same points differ by their batches alone
         gradient = self._moved(0.0)[1] @ root
         noise = float(np.mean(gradient.var(axis=0, ddof=1)))
@@ -134,14 +122,13 @@ class MinibatchChains:
     def _moved(self, eta: float) -> tuple[np.ndarray, np.ndarray]:
         """A round of steps of length η: states and gradients, steps × chains × d."""
         key = self.rng.integers(2**32, size=2, dtype=np.uint32)
+        steps = self.settings.steps
         with jax.enable_x64(True):
-            self.state, found = _round(
-                self.target, self.oracle, self.state, self.metric, np.float64(eta), key, self.settings.steps
-            )
+            self.state, found = _round(self.target, self.oracle, self.state, self.metric, np.float64(eta), key, steps)
             theta, gradient = (np.asarray(x) for x in found)
         return theta, gradient
 
-    def _advance(self) -> Round:
+    def sample(self) -> Round:
         theta, gradient = self._moved(SETTINGS.step)
         self._rows += self.settings.steps * self.settings.chains * 2 * self.oracle.size
         self.gradients = 30 + self.dim + math.ceil(self._rows / self.target.num_data)
@@ -150,14 +137,8 @@ class MinibatchChains:
         ones = np.ones(theta.shape[:2])
         return Round(theta, gradient, ones, ones)
 
-    def warm_up(self) -> Round:
-        """One round that is not averaged."""
-        self.warm.append(self._advance())
-        return self.warm[-1]
-
-    sample = _advance
-    thetas = staticmethod(lambda states: states)
-    first_look = SETTINGS.first_look
+    def warm_up(self) -> None:
+        self.warm.append(self.sample())
 
     @property
     def settled(self) -> bool:
@@ -165,5 +146,4 @@ class MinibatchChains:
         return len(self.warm) >= SETTINGS.fewest
 
     def warm_states(self) -> tuple[np.ndarray, np.ndarray]:
-        """States and gradients of the warm-up, as rows."""
         return stacked(self.warm)

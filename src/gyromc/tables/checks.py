@@ -61,8 +61,7 @@ class Setting:
 
     def wide(self, text: str, remedy: str = "Use a family with a free variance.") -> "Advice":
         """The advice to take the wider family where there is one; of numbers only where the tails are heavy."""
-        wanted = self.heavy or self.family.response is not ResponseKind.NUMBERS
-        if not wanted or self.family.wider is None:
+        if not (self.heavy or self.family.response is not ResponseKind.NUMBERS) or self.family.wider is None:
             return Advice(text)
         return Advice(text, remedy, self.command(family=self.family.wider))
 
@@ -113,11 +112,11 @@ def headline(checks: Sequence[dict[str, Any]]) -> str:
         first = wrong[0]["sentence"]
         names = f" Failed checks: {', '.join(check['name'] for check in wrong)}." if len(wrong) > 1 else ""
         return f"The model does not fit: {first}{names}"
-    if any(check["name"] == Aspect.WEIGHTS.value for check in checks):
-        return f"The model was not checked: {next(c['sentence'] for c in checks if c['name'] == Aspect.WEIGHTS.value)}"
-    if look:
-        return f"No problem found, in {counted(len(checks), 'check')}; look at {', '.join(look)}."
-    return f"No problem found, in {counted(len(checks), 'check')}."
+    unchecked = [check["sentence"] for check in checks if check["name"] == Aspect.WEIGHTS.value]
+    if unchecked:
+        return f"The model was not checked: {unchecked[0]}"
+    others = f"; look at {', '.join(look)}." if look else "."
+    return f"No problem found, in {counted(len(checks), 'check')}{others}"
 
 
 def _chance(check: ModelCheck) -> str:
@@ -188,9 +187,7 @@ def _dependence(check: ModelCheck, setting: Setting) -> Advice:
     if kind == "column":
         text = f"{name}, which the model leaves out, would explain {share}{_chance(check)}."
         return Advice(text, f"Add {name}.", setting.formula(quoted), lasting=True)
-    text = (
-        f"rows of one {name} are alike: it would explain {share}, and intervals are too narrow{_chance(check)}.{small}"
-    )
+    text = f"rows of one {name} are alike: it would explain {share}; intervals are too narrow{_chance(check)}.{small}"
     if setting.family.vector:
         return Advice(text, f"Add {name}.", setting.formula(f"C({quoted})"), lasting=True)
     command = setting.formula(f"(1 | {quoted})")
@@ -364,17 +361,11 @@ def _written(check: ModelCheck, setting: Setting) -> dict[str, Any]:
     if not fine and not check.large and not advice.lasting:
         advice = Advice(advice.sentence + SMALL)
     rows = check.details["rows"] if check.aspect in (Aspect.OUTLIERS, Aspect.INFLUENCE) else []
-    return {
-        "name": check.aspect.value,
-        "verdict": check.verdict.value,
-        "statistic": plain(check.statistic),
-        "p": plain(check.p),
-        "p_adjusted": plain(check.adjusted),
-        "sentence": advice.sentence,
-        "remedy": "" if fine else advice.remedy,
-        "command": None if fine else advice.command,
-        "lines": list(dict.fromkeys(setting.table.lines[rows].tolist()))[:ROWS_NAMED] if rows else [],
-    }
+    lines = list(dict.fromkeys(setting.table.lines[rows].tolist()))[:ROWS_NAMED] if rows else []
+    numbers = {"statistic": plain(check.statistic), "p": plain(check.p), "p_adjusted": plain(check.adjusted)}
+    try_it = {"remedy": "" if fine else advice.remedy, "command": None if fine else advice.command}
+    about = {"name": check.aspect.value, "verdict": check.verdict.value, **numbers}
+    return {**about, "sentence": advice.sentence, **try_it, "lines": lines}
 
 
 def adequacy(fit: Fit, prepared: Prepared, held_out: dict[str, Any] | None, request: Request) -> dict[str, Any]:
@@ -400,6 +391,7 @@ def adequacy(fit: Fit, prepared: Prepared, held_out: dict[str, Any] | None, requ
     left_out = next(filter(of_columns, clear), None)
     setting = Setting(encoding, prepared.table.take(found.rows), request, positive, kurtosis, bool(skewed), left_out)
     checks = [_written(check, setting) for check in ordered(found)]
+    points = {"rows": found.rows.tolist(), "observed": y[found.rows].tolist(), "elpd": found.loo.elpd_rows.tolist()}
     return {
         "verdict": found.judgement.value,
         "headline": headline(checks),
@@ -408,11 +400,7 @@ def adequacy(fit: Fit, prepared: Prepared, held_out: dict[str, Any] | None, requ
         "of_rows": found.num_rows,
         "draws": found.law.num_draws,
         **_quoted(found),
-        "pointwise": {
-            "rows": found.rows.tolist(),
-            "observed": y[found.rows].tolist(),
-            "elpd": found.loo.elpd_rows.tolist(),
-        },
+        "pointwise": points,
         "figures": figure_numbers(found),
     }
 
@@ -425,15 +413,10 @@ def _quoted(found: Adequacy) -> dict[str, Any]:
     if found.law.mean.ndim <= 2 and total > 0:
         left_out = np.sum(np.exp(loo.log_weights) * found.law.mean, axis=0)
         loo_r_squared = plain(1 - float(np.sum((y - left_out) ** 2)) / total)
+    of = lambda values, *names: {name: getattr(values, name) for name in names}
     return {
-        "loo": {
-            "elpd": loo.elpd,
-            "std_error": loo.std_error,
-            "p_loo": loo.p_loo,
-            "looic": loo.looic,
-            "rows_above_0.7": int(loo.influential.size),
-        },
-        "waic": {"elpd": waic.elpd, "std_error": waic.std_error, "p_waic": waic.p_waic, "waic": waic.waic},
+        "loo": {**of(loo, "elpd", "std_error", "p_loo", "looic"), "rows_above_0.7": int(loo.influential.size)},
+        "waic": of(waic, "elpd", "std_error", "p_waic", "waic"),
         "loo_r_squared": loo_r_squared,
         "r_squared": {"mean": float(found.r_squared.mean()), "interval_95": [float(low), float(high)]},
         "deviance": {"mean": float(found.deviance.mean()), "sd": float(found.deviance.std(ddof=1))},

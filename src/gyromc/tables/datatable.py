@@ -110,10 +110,8 @@ def require_scale(values: np.ndarray, what: str) -> None:
     # whole numbers beyond 2⁵³ may differ in digits that float64 does not hold
     constant = f"{what} is {low:.15g} in every row: nothing can be learnt from it. Leave it out."
     require(low < high or size >= 2**53, constant)
-    require(
-        spread > LEAST_CHANGE * size,
-        f"{what} runs from {low:.15g} to {high:.15g}: it changes only after its first nine digits. Subtract {low:.15g} first.",
-    )
+    digits = f"it changes only after its first nine digits. Subtract {low:.15g} first."
+    require(spread > LEAST_CHANGE * size, f"{what} runs from {low:.15g} to {high:.15g}: {digits}")
     far = f"too {'small' if size < 1 else 'large'} to compute with. Express it in other units."
     require(spread > LEAST_SPREAD and size < MOST_SIZE, f"{what} runs from {low:.3g} to {high:.3g}: {far}")
 
@@ -156,12 +154,13 @@ class DataTable:
         columns = {name: column.iloc[rows].reset_index(drop=True) for name, column in self.columns.items()}
         return dataclasses.replace(self, columns=columns, lines=self.lines[rows])
 
-    def refuse(self, wrong: np.ndarray, name: str | None, text: Callable[[Any, str], str]) -> None:
-        """Raise at the first of some wrong rows: `text` makes the message of its value in a column, and of their number."""
+    def refuse(self, wrong: np.ndarray, text: str, remedy: str, values: Any = None) -> None:
+        """Raise where some rows are wrong, with the place and the value of the first, and their number."""
         if np.any(wrong):
-            value = None if name is None else self.columns[name][wrong].iloc[0]
-            rows = f"{counted(int(np.sum(wrong)), 'row')} like that"
-            raise InvalidInput(f"{self.path}, {self.place(wrong)}: {text(value, rows)}")
+            first = "" if values is None else values[wrong].iloc[0] if hasattr(values, "iloc") else values[wrong][0]
+            value = f" {first:g}" if isinstance(first, float) else f" {first!r}" if values is not None else ""
+            rows = counted(int(np.sum(wrong)), "row")
+            raise InvalidInput(f"{self.path}, {self.place(wrong)}: {text}{value} there ({rows} like that). {remedy}")
 
     def require_column(self, name: str, role: str) -> None:
         """Raise unless there is a column of that name; the message names the nearest."""
@@ -235,10 +234,8 @@ def _column(values, column: str, path: str):
         values = values.astype(values.cat.categories.dtype)
     texts = types.is_bool_dtype(values) or types.is_object_dtype(values)
     nested = lambda value: isinstance(value, list | tuple | dict | set | np.ndarray)
-    require(
-        not types.is_complex_dtype(values) and not (texts and values.map(nested).any()),
-        f"Column {column!r} of {path} holds complex numbers, lists or arrays: one real number or one text per row is needed.",
-    )
+    one = f"Column {column!r} of {path} holds complex numbers, lists or arrays: one number or text per row is needed."
+    require(not types.is_complex_dtype(values) and not (texts and values.map(nested).any()), one)
     if texts:
         values = values.map(str, na_action="ignore")
     if types.is_numeric_dtype(values):
@@ -275,11 +272,8 @@ def _select(
         _require_names(wanted, names, path, option)
     chosen = kept | (((only & known if choose else only) or known) - out)
     places = [i for i, name in enumerate(names) if name in chosen]
-    require(
-        len(places) <= MAX_COLUMNS + len(kept),
-        f"{path} has {len(places) - len(kept)} columns to predict from; at most {MAX_COLUMNS} are possible. Select some with "
-        "`--columns a,b,c`, or leave some out with `--drop a,b,c`.",
-    )
+    many = f"{path} has {len(places) - len(kept)} columns to predict from; at most {MAX_COLUMNS} are possible."
+    require(len(places) <= MAX_COLUMNS + len(kept), f"{many} Select some with `--columns a,b,c`, or `--drop a,b,c`.")
     for i in places:
         text = f"Column {i + 1} of {path} has no name (an index written by pandas?). Name it, or pass `--drop '{names[i]}'`."
         require(names[i] not in unnamed, text)
@@ -325,10 +319,8 @@ def _read_csv(
         numbers = columns.pop(0)
         if not numbers.is_unique:
             twice = numbers[numbers.duplicated()].iloc[0]
-            raise InvalidInput(
-                f"Column 1 of {path} has no name, and is no index of the rows: it holds {twice!r} more than once. Name it in the "
-                "first line, or pass `--drop 'column 1'`."
-            )
+            remedy = "Name it in the first line, or pass `--drop 'column 1'`."
+            raise InvalidInput(f"Column 1 of {path} has no name, and is no index: {twice!r} is there twice. {remedy}")
         what = "read as an index of the rows (as R and pandas write it) and left out."
         notes.append(f"the first column of {path.name} has no name: {what}")
     texts = {names[i]: clean(column) for i, column in zip(places, columns, strict=True)}
@@ -354,10 +346,9 @@ def _read_parquet(path: Path, select: Callable[..., list[int]]) -> DataTable:
     columns = {}
     for name in chosen:
         kind = file.schema_arrow.field(name).type
-        require(
-            not pyarrow.types.is_nested(kind) and "binary" not in str(kind),
-            f"Column {name!r} of {path} holds {kind}: one value per row is needed. Unpack it, or pass `--drop {name}`.",
-        )
+        remedy = f"one value per row is needed. Unpack it, or pass `--drop {name}`."
+        single = not pyarrow.types.is_nested(kind) and "binary" not in str(kind)
+        require(single, f"Column {name!r} of {path} holds {kind}: {remedy}")
         column = file.read(columns=[name]).column(0)
         if pyarrow.types.is_decimal(kind) or pyarrow.types.is_float16(kind):
             column = column.cast(pyarrow.float64())
@@ -382,9 +373,8 @@ def _read_excel(path: Path, select: Callable[..., list[int]], sheet: str | None)
         try:
             book = pandas.ExcelFile(file, engine="openpyxl")
         except Exception as error:  # zip, XML and key errors, whatever is wrong with the file
-            raise InvalidInput(
-                f"{path} is an Excel workbook or another zip archive, and cannot be read: {error!s:.200}. Save it as CSV (UTF-8)."
-            ) from None
+            what = f"{path} is an Excel workbook or another zip archive, and cannot be read"
+            raise InvalidInput(f"{what}: {error!s:.200}. Save it as CSV (UTF-8).") from None
         sheets = [str(name) for name in book.sheet_names]
         require(sheets, f"{path} has no sheet with cells.")
         name, titles = sheet or sheets[0], [repr(title) for title in sheets]

@@ -32,7 +32,7 @@ def effect_findings(fit: Fit, prepared: Prepared) -> dict[str, Any] | None:
     """Return the part of fit.json on effects; None where there is none to tell beside the coefficients."""
     encoding, likelihood, response = prepared.encoding, fit.posterior.likelihood, prepared.encoding.response
     several, measured = len(response.classes) > 2, likelihood.measured
-    single = not several and (measured or likelihood.words.ratio is not None)
+    single = not several and (measured or likelihood.words.effect.ratio is not None)
     alone = changeable(encoding) if single else {}
     count = prepared.table.num_rows
     picked = np.unique(np.linspace(0, count - 1, min(count, MOST_ROWS)).astype(int))
@@ -46,7 +46,7 @@ def effect_findings(fit: Fit, prepared: Prepared) -> dict[str, Any] | None:
     known = changeable(encoding) if single else {}
     curved = [one for one in encoding.features if isinstance(one, NumericColumn) and one.name not in known]
     return {
-        "ratio": likelihood.words.ratio,
+        "ratio": likelihood.words.effect.ratio,
         "target": response.name,
         "what": "the probability of a class" if several else what,
         "rows": rows,
@@ -76,8 +76,7 @@ class _Study:
     def mean(self, name: str, values: Any) -> np.ndarray:
         """E[y] with a column of the table changed, averaged over rows: draws × outputs."""
         column = pandas_module().Series(values, index=self.table.columns[name].index)
-        changed = dataclasses.replace(self.table, columns={**self.table.columns, name: column})
-        rows = self.encoding.rows_of(changed)
+        rows = self.encoding.rows_of(dataclasses.replace(self.table, columns={**self.table.columns, name: column}))
         found = Predictive.of(self.fit.posterior, rows.X, MOST_DRAWS, **rows.beside()).mean.mean(axis=1)
         return found if found.ndim == 2 else found[:, None]
 
@@ -131,10 +130,9 @@ class _Study:
         low, high = np.quantile(means, TAILS, axis=1)
         middle = means.mean(axis=1)
         classes = response.classes if means.shape[2] > 1 else (response.positive or "",)
-        lines = [
-            {"class": name, "mean": middle[:, k].tolist(), "low": low[:, k].tolist(), "high": high[:, k].tolist()}
-            for k, name in enumerate(classes)
-        ]
+        parts = {"mean": middle, "low": low, "high": high}
+        at = lambda k: {key: values[:, k].tolist() for key, values in parts.items()}
+        lines = [{"class": name, **at(k)} for k, name in enumerate(classes)]
         return {"name": feature.name, "x": grid.tolist(), "lines": lines}
 
 
@@ -144,20 +142,13 @@ LATENT = {LinkFunction.LOGIT: math.pi**2 / 3, LinkFunction.PROBIT: 1.0, LinkFunc
 
 def level_rows(group: GroupDraws, counts: Sequence[int] | None = None) -> list[dict[str, Any]]:
     """Return the posterior of each deviation: level by level, one row for each effect."""
-    draws = group.deviations.reshape(-1, len(group.levels), len(group.columns))
-    low, high = np.quantile(draws, TAILS, axis=0)
-    return [
-        {
-            "level": level,
-            "effect": effect,
-            "rows": None if counts is None else int(counts[i]),
-            "mean": float(group.mean[i, j]),
-            "sd": float(group.sd[i, j]),
-            "interval_95": [float(low[i, j]), float(high[i, j])],
-        }
-        for i, level in enumerate(group.levels)
-        for j, effect in enumerate(group.columns)
-    ]
+    low, high = np.quantile(group.deviations.reshape(-1, len(group.levels), len(group.columns)), TAILS, axis=0)
+    rows = []
+    for (i, level), (j, effect) in itertools.product(enumerate(group.levels), enumerate(group.columns)):
+        about = {"level": level, "effect": effect, "rows": None if counts is None else int(counts[i])}
+        moments = {"mean": float(group.mean[i, j]), "sd": float(group.sd[i, j])}
+        rows.append({**about, **moments, "interval_95": [float(low[i, j]), float(high[i, j])]})
+    return rows
 
 
 def group_findings(fit: Fit, rows: DesignRows, y: np.ndarray) -> list[dict[str, Any]]:
@@ -174,15 +165,9 @@ def group_findings(fit: Fit, rows: DesignRows, y: np.ndarray) -> list[dict[str, 
     for term in rows.groups:
         share = between[term.name] / total
         counts = np.bincount(term.index, minlength=len(term.levels)).tolist()
-        found.append(
-            {
-                "name": term.name,
-                "effects": list(term.columns),
-                "levels": len(term.levels),
-                "share": {"mean": float(share.mean()), "interval_95": np.quantile(share, TAILS).tolist()},
-                "rows": level_rows(fit.groups[term.name], counts),
-            }
-        )
+        about = {"name": term.name, "effects": list(term.columns), "levels": len(term.levels)}
+        shares = {"mean": float(share.mean()), "interval_95": np.quantile(share, TAILS).tolist()}
+        found.append({**about, "share": shares, "rows": level_rows(fit.groups[term.name], counts)})
     return found
 
 

@@ -33,8 +33,7 @@ class DesignRows:
         return len(self.X)
 
     def take(self, rows: np.ndarray) -> "DesignRows":
-        some = cut({field.name: getattr(self, field.name) for field in dataclasses.fields(self)}, rows)
-        return DesignRows(**some)
+        return DesignRows(**cut({field.name: getattr(self, field.name) for field in dataclasses.fields(self)}, rows))
 
     def beside(self) -> dict[str, Any]:
         """Return what fits and predictions take beside X, by name."""
@@ -66,8 +65,8 @@ class NumericColumn:
 
     def values(self, table: DataTable) -> np.ndarray:
         values, bad = as_numbers(table.columns[self.name])
-        text = "column {!r} is numeric, but holds {!r}. Correct it, or leave it empty and pass `--impute`."
-        table.refuse(bad, self.name, lambda value, rows: text.format(self.name, value))
+        remedy = "Correct it, or leave it empty and pass `--impute`."
+        table.refuse(bad, f"column {self.name!r} is numeric, but holds", remedy, table.columns[self.name])
         missing = np.isnan(values)
         return np.where(missing, _fill(self, table, missing), values) if missing.any() else values
 
@@ -106,15 +105,9 @@ class CategoricalColumn:
         missing = values.isna().to_numpy()
         if missing.any():
             values = values.fillna(_fill(self, table, missing))
-        known = listed(list(map(repr, self.levels)))
-        table.refuse(
-            ~values.isin(self.levels).to_numpy(),
-            self.name,
-            lambda value, rows: (
-                f"column {self.name!r} has the category {value!r}, which the fitted data do not have ({rows}). "
-                f"Known: {known}. The fit knows nothing about it: correct the value, or remove the row."
-            ),
-        )
+        known = f"Known: {listed(list(map(repr, self.levels)))}. Correct the value, or remove the row."
+        new = ~values.isin(self.levels).to_numpy()
+        table.refuse(new, f"column {self.name!r} has the category", f"The fitted data do not have it. {known}", values)
         return pandas_module().Categorical(values, categories=[self.reference, *self.shown])
 
 
@@ -137,8 +130,7 @@ class Response:
         column = table.columns[self.name]
         if not self.classes:
             return as_numbers(column)[0]
-        places = {label: i for i, label in enumerate(self.classes)}
-        return as_text(column).map(places).to_numpy(int)
+        return as_text(column).map({label: i for i, label in enumerate(self.classes)}).to_numpy(int)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,9 +157,8 @@ class GroupFactor:
         """Return the level of each row; a missing one is refused."""
         texts = [as_text(table.columns[name]) for name in self.columns]
         for name, column in zip(self.columns, texts, strict=True):
-            text = f"the grouping column {name!r} lacks a value"
             remedy = "Fill it in, or remove the row."
-            table.refuse(column.isna().to_numpy(), name, lambda value, rows, t=text, r=remedy: f"{t} ({rows}). {r}")
+            table.refuse(column.isna().to_numpy(), f"the grouping column {name!r} lacks a value", remedy)
         return functools.reduce(lambda left, right: left + ":" + right, texts)
 
     def index(self, table: DataTable) -> np.ndarray:
@@ -237,8 +228,7 @@ class Encoding:
             self._require_finite(table, self.formula, X)
             own = self.formula.offset(frame)
             if own is not None:
-                wrong = "the formula's offset is not finite there. Correct it."
-                table.refuse(~np.isfinite(own), None, lambda value, rows: wrong)
+                table.refuse(~np.isfinite(own), "the formula's offset is not finite", "Correct it.")
                 offset = own if offset is None else offset + own
             terms = self._groups(table, self.formula, frame, fitted)
         rows = DesignRows(X, terms, offset, trials=self.roles.numbers(table, "trials"))
@@ -252,9 +242,8 @@ class Encoding:
     ) -> tuple[GroupTerm, ...]:
         found: list[GroupTerm] = []
         seen: collections.Counter[str] = collections.Counter()
-        parts = zip(
-            design.formula.groups, self.factors, design.group_matrices(frame), design.group_columns, strict=True
-        )
+        groups, matrices = design.formula.groups, design.group_matrices(frame)
+        parts = zip(groups, self.factors, matrices, design.group_columns, strict=True)
         for group, factor, Z, columns in parts:
             if fitted:
                 levels, index = factor.levels, factor.index(table)
@@ -277,10 +266,9 @@ class Encoding:
             used = [name for name in formula.columns if name in term and name in table.columns]
             shown = listed([f"{name} = {table.columns[name].iloc[row]}" for name in used], 3)
             where = f"{table.path}, {table.place(np.array([row]))}: `{term}` is {X[row, column]:g} there"
-            raise InvalidInput(
-                f"{where}{f' ({shown})' if used else ''}, and in {counted(int(bad.any(axis=1).sum()), 'row')} altogether. Change "
-                "the term, as in log1p(x), or remove those rows."
-            )
+            every = f"and in {counted(int(bad.any(axis=1).sum()), 'row')} altogether"
+            remedy = "Change the term, as in log1p(x), or remove those rows."
+            raise InvalidInput(f"{where}{f' ({shown})' if used else ''}, {every}. {remedy}")
 
     def notes(self, table: DataTable) -> list[str]:
         """Say what is unusual about new rows: values outside the fitted range, unknown levels of a grouping column."""
@@ -291,32 +279,26 @@ class Encoding:
                 values = one.values(table)
                 outside = int(np.sum((values < one.low) | (values > one.high)))
                 if outside:
-                    found.append(
-                        f"{words(outside, 'lies', 'lie')} outside the fitted range of {one.name!r} ({one.low:.6g} to "
-                        f"{one.high:.6g}): those predictions extrapolate."
-                    )
+                    bounds = f"({one.low:.6g} to {one.high:.6g}): those predictions extrapolate."
+                    found.append(f"{words(outside, 'lies', 'lie')} outside the fitted range of {one.name!r} {bounds}")
         for factor in dict.fromkeys(self.factors):
             unknown = int(np.sum(factor.index(table) < 0))
             if unknown:
-                found.append(
-                    f"{words(unknown, 'has', 'have')} a level of {factor.name!r} that the fitted rows do not have: predicted for "
-                    "a new level, drawn from the distribution of levels."
-                )
+                drawn = "predicted for a new level, drawn from the distribution of levels."
+                level = f"a level of {factor.name!r} that the fitted rows do not have"
+                found.append(f"{words(unknown, 'has', 'have')} {level}: {drawn}")
         return found
 
     def rows(self) -> list[tuple[str, str, str]]:
         """Return name, kind and treatment of each column of the file."""
         used = [(feature.name, feature.kind, feature.treatment) for feature in self.features]
-        factors = dict.fromkeys(self.factors)
-        used += [(one.name, "grouping", counted(len(one.levels), "level")) for one in factors]
+        used += [(one.name, "grouping", counted(len(one.levels), "level")) for one in dict.fromkeys(self.factors)]
         used += [(name, role, "no predictor") for role, name in self.roles.given.items()]
         return used + [(name, "dropped", reason) for name, reason in self.dropped]
 
 
 def _fill(feature: NumericColumn | CategoricalColumn, table: DataTable, missing: np.ndarray) -> Any:
-    require(
-        feature.fill is not None,
-        f"{table.path}: column {feature.name!r} lacks {counted(int(missing.sum()), 'value')}, the first at "
-        f"{table.place(missing)}. Fill them in, remove those rows, or fit with `--impute`.",
-    )
+    lacks = f"{table.path}: column {feature.name!r} lacks {counted(int(missing.sum()), 'value')}"
+    remedy = "Fill them in, remove those rows, or fit with `--impute`."
+    require(feature.fill is not None, f"{lacks}, the first at {table.place(missing)}. {remedy}")
     return feature.fill

@@ -62,10 +62,8 @@ def columns_of(expression: str, known: Collection[str]) -> tuple[str, ...]:
                 require(abs(value) < 1e15, f"{where}: {value:g} is too large a number.")
             case ast.BinOp(left=left, op=ast.Pow(), right=right):
                 power = _number(right)
-                require(
-                    power is not None and 0 < abs(power) <= MOST_POWER,
-                    f"{where}: a power is a number of at most {MOST_POWER}, such as I(x**2).",
-                )
+                good = power is not None and 0 < abs(power) <= MOST_POWER
+                require(good, f"{where}: a power is a number of at most {MOST_POWER}, such as I(x**2).")
                 inside = [left]
             case ast.UnaryOp(op=ast.UAdd() | ast.USub(), operand=operand):
                 inside = [operand]
@@ -96,10 +94,8 @@ def special_call(expression: str) -> tuple[str, str] | None:
             return None
     only = args[0] if len(args) == 1 and not keywords else None
     where = f"`{expression}` in the formula"
-    require(
-        name != "C" or isinstance(only, ast.Name),
-        f"{where}: write `C(column)`, and choose its reference with `--reference COLUMN=LEVEL`.",
-    )
+    remedy = f"{where}: write `C(column)`, and choose its reference with `--reference COLUMN=LEVEL`."
+    require(name != "C" or isinstance(only, ast.Name), remedy)
     if only is None:
         raise InvalidInput(f"{where}: `offset` takes one expression, such as offset(log(exposure)).")
     inside = ast.unparse(only)
@@ -120,9 +116,8 @@ def _tree(expression: str) -> tuple[ast.expr, dict[str, str]]:
     try:
         return ast.parse(text, mode="eval").body, quoted
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise InvalidInput(
-            f"`{expression}` in the formula cannot be read. Put names with blanks or signs in backticks: `my column`."
-        ) from None
+        remedy = "Put names with blanks or signs in backticks: `my column`."
+        raise InvalidInput(f"`{expression}` in the formula cannot be read. {remedy}") from None
 
 
 def _column(name: str, known: Collection[str]) -> str:
@@ -139,10 +134,7 @@ def _argument(node: ast.Call, where: str, known: Collection[str], outermost: boo
         case ast.Attribute(value=ast.Name(id="np"), attr=name) if name in ELEMENTWISE:
             pass
         case ast.Name(id=name) if name in FUNCTIONS:
-            require(
-                name not in known,
-                f"The data has a column {name!r}, which is also a function of the formula. Rename the column.",
-            )
+            require(name not in known, f"The column {name!r} is also a function of the formula. Rename it.")
         case func:
             _refuse(where, f"{ast.unparse(func)}(…)")
     require(name != "C", f"{where}: `C` stands alone: C(column).")
@@ -152,10 +144,8 @@ def _argument(node: ast.Call, where: str, known: Collection[str], outermost: boo
         return node.args[0]
     require(outermost, f"{where}: `{name}` makes several columns and must be the outermost function.")
     takes = BASES[name]
-    require(
-        node.args and len(node.args) - 1 <= len(takes) and all(k.arg in takes for k in node.keywords),
-        f"{where}: `{name}` takes a column, then {', '.join(takes)}.",
-    )
+    good = node.args and len(node.args) - 1 <= len(takes) and all(k.arg in takes for k in node.keywords)
+    require(good, f"{where}: `{name}` takes a column, then {', '.join(takes)}.")
     given = dict(zip(takes, node.args[1:], strict=False)) | {str(k.arg): k.value for k in node.keywords}
     for key, value in given.items():
         if key == "knots":

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,18 +11,15 @@ from matplotlib.ticker import MaxNLocator
 
 from gyromc.checks import cause, require
 from gyromc.errors import GyromcWarning
-from gyromc.show.pages import Picture
+from gyromc.show.pages import Picture, lay_out
 from gyromc.show.plots import BLUE, COLOURS, GREY, ORANGE, NotebookFigure, figure_style, intervals
 
 BAND, INK = "#9CC9E6", "#333333"
 MOST_LEVEL = 8  # classes whose names stand level side by side
 MOST_BARS, MOST_PANELS, MOST_NAMED = 25, 4, 45
 SIZE = (4.8, 3.3)
-LETTER = 0.068  # inches that a letter of a tick's label takes, on average
-MARGINS = {"left": 0.78, "right": 0.14, "bottom": 0.52, "top": 0.32, "between": 0.36}
-"""Inches around axes, for numbers, a label and a title."""
 Results = dict[str, Any]
-Drawn = tuple[Figure, str, str]  # with a text in place of the figure, and a caption
+Drawn = tuple[Figure, str, str]  # with what it is, and a caption; together they are the text in place of the figure
 
 
 def pictures(results: Results) -> list[Picture]:
@@ -31,7 +28,9 @@ def pictures(results: Results) -> list[Picture]:
     for kind, function in _drawings(results).items():
         try:
             with figure_style():
-                found.append(Picture.of(kind, *function(results)))
+                figure, what, caption = function(results)
+                lay_out(figure)
+                found.append(Picture.of(kind, figure, f"{what}: {caption}", caption))
         except Exception as error:  # whatever Matplotlib raises: a figure never costs the answer
             message = f"The figure `{kind}` is left out of the report, since it cannot be drawn: {cause(error)}."
             warnings.warn(message, GyromcWarning, stacklevel=2)
@@ -43,7 +42,9 @@ def drawn(kind: str, results: Results) -> Figure:
     known = (_drawings(results) if "adequacy" in results else {}) | ({"prior": _prior} if "prior" in results else {})
     require(kind in known, f"There is no figure {kind!r} of this model: there are {', '.join(known)}.")
     with figure_style():
-        return known[kind](results)[0]
+        figure = known[kind](results)[0]
+        lay_out(figure)
+    return figure
 
 
 def _drawings(results: Results) -> dict[str, Callable[[Results], Drawn]]:
@@ -56,11 +57,7 @@ def _drawings(results: Results) -> dict[str, Callable[[Results], Drawn]]:
         ("predictive", _predictive, "predictive" in numbers),
         ("residuals", _residuals, "residuals" in numbers),
         ("pit", _pit, "pit" in numbers),
-        (
-            "curve",
-            lambda results: _points(numbers["curve"], _short(numbers["curve"]["column"], 36)),
-            "curve" in numbers,
-        ),
+        ("curve", _curve, "curve" in numbers),
         ("groups", _groups, results.get("groups")),
         ("effects", _effects, (results.get("effects") or {}).get("curves")),
     ]
@@ -78,9 +75,8 @@ def _prior(results: Results) -> Drawn:
         ax.plot(np.tile(places, (len(draws), 1)).T, draws.T, "_", color=BLUE, alpha=0.35, markersize=18)
         ax.plot(places, observed, "o", color=ORANGE, label="observed")
         ax.set_xticks(places, [_short(text, 14) for text in found["classes"]])
-        ax.set(
-            xlim=(-0.6, len(observed) - 0.4), ylim=(-0.03, 1.25), ylabel="share of the rows"
-        )  # the legend stands above
+        # the legend stands above
+        ax.set(xlim=(-0.6, len(observed) - 0.4), ylim=(-0.03, 1.25), ylabel="share of the rows")
     else:
         ax.plot(draws.T, found["levels"], color=BLUE, alpha=0.25, linewidth=0.8)
         ax.plot(observed, found["levels"], color=ORANGE, linewidth=2, label="observed")
@@ -97,25 +93,14 @@ def _prior(results: Results) -> Drawn:
         share = f" {100 * found['inside']:.0f} % of the drawn values lie in the range of the data."
     ax.set_xlabel(name)
     ax.legend(loc="upper left" if classes else "lower right")
-    what = f"Each blue line is a data set drawn from the prior, the orange one the data.{share}"
-    return figure, f"{name}, observed and drawn from the prior.{share}", what
+    what = f"{name}, observed and drawn from the prior"
+    return figure, what, f"Each blue line is a data set drawn from the prior, the orange one the data.{share}"
 
 
-def axes_of(size: tuple[float, float], title: str, rows: int = 1, columns: int = 1, names: Sequence[str] = ()):
-    """Return a figure and its axes, with a title above the first, and a margin for `names` beside the vertical axes."""
+def axes_of(size: tuple[float, float], title: str, rows: int = 1, columns: int = 1):
+    """Return a figure and its axes, with a title above the first."""
     figure = NotebookFigure(figsize=size)
-    left = max([0.3 if names else MARGINS["left"], *(0.18 + LETTER * len(name) for name in names)])
-    width, height = (size[0] - MARGINS["right"]) / columns - left, size[1] - MARGINS["bottom"] - MARGINS["top"]
-    each = (height - (rows - 1) * MARGINS["between"]) / rows
-    around = {
-        "left": left / size[0],
-        "right": 1 - MARGINS["right"] / size[0],
-        "bottom": MARGINS["bottom"] / size[1],
-        "top": 1 - MARGINS["top"] / size[1],
-        "wspace": left / width,
-        "hspace": MARGINS["between"] / each,
-    }
-    axes = figure.subplots(rows, columns, squeeze=False, gridspec_kw=around).ravel()
+    axes = figure.subplots(rows, columns, squeeze=False).ravel()
     axes[0].set_title(title, loc="left")
     return figure, axes
 
@@ -131,9 +116,8 @@ def _panel(title: str, across: str, up: str, level: float | None = None) -> tupl
 
 def _predictive(results: Results) -> Drawn:
     found, model = results["adequacy"]["figures"]["predictive"], results["model"]
-    edges, observed, expected, low, high = (
-        np.array(found[key], float) for key in ("edges", "observed", "expected", "low", "high")
-    )
+    keys = ("edges", "observed", "expected", "low", "high")
+    edges, observed, expected, low, high = (np.array(found[key], float) for key in keys)
     middle, width, roots = (edges[1:] + edges[:-1]) / 2, np.diff(edges), found["kind"] == "counts"
     scale, up = (np.sqrt, "rows, square roots") if roots else (np.asarray, "rows")
     figure, ax = _panel("observed, and as the model predicts", _short(model["target"], 40), up)
@@ -142,8 +126,7 @@ def _predictive(results: Results) -> Drawn:
     style = {"fmt": "o", "color": ORANGE, "markersize": 3.5, "elinewidth": 1.2}
     ax.errorbar(middle, scale(expected), bars, label="predicted, 95 %", **style)
     if roots:
-        top = ax.get_ylim()[1]
-        ticks = [t for t in (0, 1, 4, 10, 25, 50, 100, 250, 500, 1000, 2500) if t <= top**2]
+        ticks = [t for t in (0, 1, 4, 10, 25, 50, 100, 250, 500, 1000, 2500) if t <= ax.get_ylim()[1] ** 2]
         ax.set_yticks(np.sqrt(ticks), [str(t) for t in ticks])
     if found["kind"] == "numbers":
         ax.xaxis.set_major_locator(MaxNLocator(6, prune="upper"))
@@ -156,9 +139,9 @@ def _predictive(results: Results) -> Drawn:
         ax.set_ylim(top=1.25 * ax.get_ylim()[1])  # the legend stands above the bars
     ax.legend(loc="upper right")
     off = int(np.sum((observed < low) | (observed > high)))
-    alt = f"Histogram of {model['target']}, observed and replicated: {off} of {len(observed)} bars are outside 95 % intervals."
-    what = "Rows in each bin: bars as observed, dots and 95 % intervals in data replicated from the model."
-    return figure, alt, f"{what} {off} of {len(observed)} bars lie outside."
+    shown = "bars as observed, dots and 95 % intervals in data replicated from the model"
+    caption = f"Rows in each bin: {shown}. {off} of {len(observed)} bars lie outside."
+    return figure, f"Histogram of {model['target']}", caption
 
 
 def _residuals(results: Results) -> Drawn:
@@ -170,9 +153,13 @@ def _residuals(results: Results) -> Drawn:
     ax.fill_between(x, -error, error, color=BAND, alpha=0.6, linewidth=0)
     ax.plot(x, gap, "o", color=BLUE, markersize=4)
     off = int(np.sum(np.abs(gap) > error))
-    alt = f"Observed less predicted share in groups of rows: {off} of {len(x)} groups lie outside two standard errors."
     caption = "Groups of rows with like predicted probability; the band is two standard errors."
-    return figure, alt, f"{caption} {off} of {len(x)} lie outside."
+    return figure, "Observed less predicted share", f"{caption} {off} of {len(x)} lie outside."
+
+
+def _curve(results: Results) -> Drawn:
+    found = results["adequacy"]["figures"]["curve"]
+    return _points(found, _short(found["column"], 36))
 
 
 def _points(found: dict[str, Any], name: str) -> Drawn:
@@ -181,11 +168,9 @@ def _points(found: dict[str, Any], name: str) -> Drawn:
     ax.plot(found["x"], found["residuals"], "o", color=GREY, markersize=3, alpha=0.55, markeredgewidth=0)
     ax.plot(found["grid"], found["smooth"], color=ORANGE, linewidth=2)
     far = 100 * float(np.mean(np.abs(found["residuals"]) > 3))
-    bend = float(np.max(np.abs(found["smooth"])))
     shown = f"{len(found['x'])} of {found['rows']} rows" if len(found["x"]) < found["rows"] else "All rows"
-    alt = f"Residuals against {name}: the smooth leaves zero by at most {bend:.2g} standard deviations; {far:.1f} % are beyond 3."
     line = "the line is a smooth through all of them, level where the model is right"
-    return figure, alt, f"{shown}; {line}. {far:.1f} % are beyond ±3."
+    return figure, f"Residuals against {name}", f"{shown}; {line}. {far:.1f} % are beyond ±3."
 
 
 def _pit(results: Results) -> Drawn:
@@ -198,27 +183,25 @@ def _pit(results: Results) -> Drawn:
     ax.bar((np.arange(bins) + 0.5) / bins, counts, 0.85 / bins, color=BLUE, alpha=0.75)
     ax.set_xlim(0, 1)
     off = int(np.sum((counts < found["low"]) | (counts > found["high"])))
-    alt = f"PIT histogram with {bins} bars: {off} lie outside the band that contains 95 % of them by chance."
     shape = "High ends: predictive distributions too narrow; a hump: too wide; a slope: shifted."
-    return figure, alt, f"Level within the band where the model is right. {shape} {off} of {bins} bars lie outside."
+    caption = f"Level within the band where the model is right. {shape} {off} of {bins} bars lie outside."
+    return figure, "PIT histogram", caption
 
 
 def _coefficients(results: Results) -> Drawn:
     every = [c for c in results["coefficients"] if c["standardised"] is not None]
     rows = sorted(every, key=lambda c: -abs(c["standardised"]["mean"]))[:MOST_BARS]
     names = [_short(c["label"]) for c in rows]
-    size = (SIZE[0], max(1.6, 0.9 + 0.22 * len(rows)))
-    figure, (ax,) = axes_of(size, "effect of one standard deviation", names=names)
+    figure, (ax,) = axes_of((SIZE[0], max(1.6, 0.9 + 0.22 * len(rows))), "effect of one standard deviation")
     means = np.array([c["standardised"]["mean"] for c in rows])
     ends = np.array([c["standardised"]["interval_95"] for c in rows]).reshape(-1, 2)
     ax.axvline(0, color=INK, linewidth=0.8)
     intervals(ax, names, means, ends, (ends[:, 0] > 0) | (ends[:, 1] < 0))
     ax.set_xlabel(results["model"]["effect"])
     values = "; ".join(f"{c['label']} {c['standardised']['mean']:+.2g}" for c in rows[:3])
-    alt = f"Coefficients with 95 % credible intervals, largest first: {values}."
     caption = "Posterior means and 95 % credible intervals, per standard deviation of the predictor, the largest first"
     caption += f"; {len(every) - len(rows)} smaller ones are left out." if len(every) > len(rows) else "."
-    return figure, alt, caption + " Grey squares: the interval contains zero."
+    return figure, f"Coefficients, {values}", f"{caption} Grey squares: the interval contains zero."
 
 
 def _effects(results: Results) -> Drawn:
@@ -234,17 +217,16 @@ def _effects(results: Results) -> Drawn:
     axes[0].set_ylabel("probability" if several else _short(what, 34))
     if several:
         axes[0].legend(loc="best")
-    alt = f"Adjusted predictions with 95 % bands along {', '.join(curve['name'] for curve in found)}."
+    along = f"Adjusted predictions along {', '.join(curve['name'] for curve in found)}"
     how = "The average prediction over the rows with the column set to each value, all else as it is, and 95 % bands."
-    return figure, alt, how
+    return figure, along, how
 
 
 def _groups(results: Results) -> Drawn:
     effects = [(one, effect) for one in results["groups"] for effect in one["effects"]][:MOST_PANELS]
     most = max(min(one["levels"], MOST_NAMED) for one, _ in effects)
     size = (max(SIZE[0], min(3.2 * len(effects) + 1.4, 9.6)), max(1.8, 0.9 + 0.17 * most))
-    every = [_short(row["level"], 18) for one, _ in effects if one["levels"] <= MOST_NAMED for row in one["rows"]]
-    figure, axes = axes_of(size, "", columns=len(effects), names=every)
+    figure, axes = axes_of(size, "", columns=len(effects))
     for ax, (one, effect) in zip(axes, effects, strict=True):
         rows = sorted((row for row in one["rows"] if row["effect"] == effect), key=lambda row: -row["mean"])
         names = [_short(row["level"], 18) for row in rows] if len(rows) <= MOST_NAMED else []
@@ -253,9 +235,8 @@ def _groups(results: Results) -> Drawn:
         ax.set_ylabel("" if names else f"{len(rows)} levels, the lowest first")
         ax.set_title(_short(f"{effect} | {one['name']}", 34), loc="left")
     what = ", ".join(f"{effect} by {one['name']}" for one, effect in effects)
-    alt = f"Deviations of the levels with 95 % credible intervals: {what}."
     caption = "How far each level is from the common coefficient: posterior means and 95 % credible intervals."
-    return figure, alt, caption
+    return figure, f"Deviations of the levels, {what}", caption
 
 
 def _calibration(results: Results) -> Drawn:
@@ -270,13 +251,12 @@ def _calibration(results: Results) -> Drawn:
     ax.errorbar(x, y, np.maximum([y - ends[:, 0], ends[:, 1] - y], 0), fmt="o", color=BLUE, elinewidth=1, capsize=2.5)
     ax.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03))
     off = int(np.sum((ends[:, 0] > x) | (ends[:, 1] < x)))
-    values = ", ".join(f"{a:.2f}: {b:.2f}" for a, b in zip(x, y, strict=True))
     missed = f"{off} of {len(points)} intervals {'misses' if off == 1 else 'miss'} the diagonal."
-    alt = f"Calibration plot, predicted against observed: {values}. {missed}"
     what = "Groups of rows with like predicted probability" if of_classes else "Central predictive intervals"
     shared = "" if of_classes else ", which share the rows and so err together"
     pooled = ", all classes pooled" if of_classes and len(results["model"]["classes"]) > 2 else ""
-    return figure, alt, f"{what}{pooled}{shared}; bars are 95 % intervals of the observed share. {missed}"
+    bars = "bars are 95 % intervals of the observed share"
+    return figure, "Calibration", f"{what}{pooled}{shared}; {bars}. {missed}"
 
 
 def _trace(results: Results) -> Drawn:
@@ -291,9 +271,8 @@ def _trace(results: Results) -> Drawn:
         ax.tick_params(labelbottom=ax is axes[-1])
     axes[-1].set_xlabel("draw")
     names, count = ", ".join(p["label"] for p in shown), len(shown[0]["chains"])
-    alt = f"Traces of {count} chains for {names}: each chain wanders over the same range when the run is long enough."
-    chains = results["sampler"]["num_chains"]
-    return figure, alt, f"Draws in {count} of {chains} groups, in the units of the table."
+    caption = f"Draws in {count} of {results['sampler']['num_chains']} groups, in the units of the table."
+    return figure, f"Traces of {names}", caption
 
 
 def _short(text: str, most: int = 24) -> str:

@@ -12,9 +12,8 @@ from scipy import special
 from gyromc.regression.adequacy.assess import held_out_coverage
 from gyromc.regression.adequacy.laws import averaged, distribution
 from gyromc.regression.draws import Predictive
-from gyromc.regression.fit import Coefficient, Fit
+from gyromc.regression.fit import Coefficient, Fit, robust_sd
 from gyromc.regression.problem import GroupTerm, settable
-from gyromc.regression.robust import robust_sd
 from gyromc.regression.scores import calibration_of_classes, calibration_of_intervals, class_scores, number_scores
 from gyromc.regression.standardised import INTERCEPT_SCALE, Units
 from gyromc.show.numbers import counted, duration, listed, readable
@@ -36,7 +35,7 @@ def model_words(prepared: Prepared, prior_scale: float, noise_scale: float | Non
     words = family.words
     of_target = " and of the target" if family.measured else ""
     of_classes = ", for the difference of two classes" if family.vector else ""
-    change, noise = words.of.format_map(fill), None
+    change, noise = words.effect.of.format_map(fill), None
     title, sentence = group_words(groups)
     categories = any(isinstance(feature, CategoricalColumn) for feature in prepared.encoding.features)
     levels = "; that of a category is against its column's reference" if categories else ""
@@ -52,7 +51,7 @@ def model_words(prepared: Prepared, prior_scale: float, noise_scale: float | Non
         "reason": response.reason,
         "sentence": f"{words.sentence.format_map(fill)}{sentence}",
         "reading": f"A coefficient is the change of {change} for one unit more of its column, the others unchanged{levels}.",
-        "effect": words.effect.format_map(fill),
+        "effect": words.effect.label.format_map(fill),
         "noise": noise,
         "noise_scale": noise_scale,
         "prior": f"Prior: N(0, {prior_scale:g}²) for a coefficient per standard deviation of its column{of_target}{of_classes}; "
@@ -72,9 +71,8 @@ def prior_words(family: str, groups: Sequence[GroupTerm], asked: Mapping[str, Pr
         sentences.append("The logarithm of sigma: uniform.")
     if groups:
         of_target = " and of the target" if known.measured else ""
-        sentences.append(
-            f"Standard deviations of groups: exponential with mean 1 per standard deviation of their column{of_target}."
-        )
+        mean = f"mean 1 per standard deviation of their column{of_target}"
+        sentences.append(f"Standard deviations of groups: exponential with {mean}.")
         if any(len(group.columns) > 1 for group in groups) and "cor" not in asked:
             sentences.append("Correlations of groups: LKJ(2).")
     texts = [f"{name} {prior}" for name, prior in asked.items()]
@@ -83,21 +81,16 @@ def prior_words(family: str, groups: Sequence[GroupTerm], asked: Mapping[str, Pr
     return " ".join(sentences)
 
 
-MOST_ERROR = 0.15  # of a posterior standard deviation: a 95 % interval with such an error or bias still covers 94.5 %
+MOST_ERROR = 0.15  # of a posterior standard deviation: a 95 % interval with such an error still covers 94.5 %
 MANY = 1e6  # independent draws, beyond which their number says nothing more
 CHANCE = 0.001  # of a false alarm, over all coefficients
 
 
 def checkup(fit: Fit, X: np.ndarray, prior_scale: float) -> list[dict[str, Any]]:
     """Check a fit to the design matrix X; return dictionaries with `name`, `good` and `sentence`."""
-    largest = lambda size: max(((size(c) / max(c.sd, 1e-300), c) for c in fit.coefficients), key=lambda pair: pair[0])
-    error, worst = largest(lambda c: c.std_error)
+    error, worst = max(((c.std_error / max(c.sd, 1e-300), c) for c in fit.coefficients), key=lambda pair: pair[0])
     size = f"; effective sample size {readable(worst.ess, 2)}" if worst.ess < MANY else ""
     errors = f"at most {100 * error:.2g} % of a posterior standard deviation ({label(worst)}){size}."
-    bias, worst = largest(lambda c: abs(c.bias))
-    biases = (
-        f"at most {100 * bias:.1f} % of a posterior sd ({label(worst)}), as the tuning estimates it; not subtracted."
-    )
     scale = dict(zip(fit.names, X.std(axis=0) / fit.posterior.units.y_scale, strict=True))
     vague = [c.name for c in fit.coefficients if c.name in scale and c.sd * scale[c.name] > 0.5 * prior_scale]
     names = listed(list(dict.fromkeys(vague)), 5)
@@ -107,7 +100,6 @@ def checkup(fit: Fit, X: np.ndarray, prior_scale: float) -> list[dict[str, Any]]
     rows = f"{counted(len(X), 'row')} for {counted(count, 'coefficient')}."
     return [
         _check("Monte Carlo error", error < MOST_ERROR, errors if error else "none: the means are integrals.", more),
-        _check("step-size bias", bias < MOST_ERROR, biases if bias else "none.", more),
         *([] if fit.account is None else [_halves(fit)]),
         _check("weight of the prior", not vague, prior, "Compare with another `--prior-scale`."),
         _check("rows per coefficient", len(X) >= 5 * count, rows, "Intervals are wide and depend on the prior."),
@@ -153,29 +145,17 @@ def robust_findings(fit: Fit, rows: DesignRows, y: np.ndarray, cluster: str | No
         interval = [c.mean - 1.96 * s, c.mean + 1.96 * s]
         found.append({"name": c.name, "sd": s, "interval_95": interval, "ratio": s / c.sd})
     of = f" with clusters {cluster!r} ({len(np.unique(rows.clusters))} of them)" if rows.clusters is not None else ""
-    sentence = (
-        f"Sandwich standard deviations{of}: valid also where the variance of y is not the model's. Where they are much larger "
-        "than the model's (a ratio far above 1), the model's intervals are too narrow."
-    )
+    ratio = "Where they are much larger than the model's (a ratio far above 1), the model's intervals are too narrow."
+    sentence = f"Sandwich standard deviations{of}: valid also where the variance of y is not the model's. {ratio}"
     return {"coefficients": found, "cluster": cluster, "sentence": sentence}
 
 
 Rows = tuple[list[str], list[list[Any]]]
 TRACED, TRACE_CHAINS = 4, 4
 AT_ONCE = 500  # rows whose predictive mixtures are held at a time
-COEFFICIENT_COLUMNS = {
-    "name": "name",
-    "class": "output",
-    "mean": "mean",
-    "sd": "sd",
-    "low_95": "low",
-    "high_95": "high",
-    "monte_carlo_error": "std_error",
-    "step_size_bias": "bias",
-    "sd_error": "sd_error",
-    "low_error": "low_error",
-    "high_error": "high_error",
-}
+RENAMED = {"class": "output", "low_95": "low", "high_95": "high", "monte_carlo_error": "std_error"}
+NAMES = ("name", "class", "mean", "sd", "low_95", "high_95", "monte_carlo_error")
+COEFFICIENT_COLUMNS = {name: RENAMED.get(name, name) for name in NAMES}
 """The columns of coefficients.csv, and the attributes of a `Coefficient` that they show."""
 
 
@@ -207,19 +187,9 @@ def results(fit: Fit, prepared: Prepared, prior_scale: float) -> dict[str, Any]:
 
 
 def _row(c: Coefficient) -> dict[str, Any]:
-    return {
-        "label": label(c),
-        "name": c.name,
-        "class": c.output,
-        "mean": c.mean,
-        "sd": c.sd,
-        "interval_95": [c.low, c.high],
-        "std_error": c.std_error,
-        "bias": c.bias,
-        "sd_error": c.sd_error,
-        "interval_std_error": [c.low_error, c.high_error],
-        "effective_size": c.ess if math.isfinite(c.ess) else None,
-    }
+    same = {name: getattr(c, name) for name in ("name", "mean", "sd", "std_error")}
+    size = c.ess if math.isfinite(c.ess) else None
+    return {"label": label(c), "class": c.output, **same, "interval_95": [c.low, c.high], "effective_size": size}
 
 
 def coefficient_table(fit: Fit, robust: dict[str, Any] | None) -> Rows:
@@ -256,14 +226,9 @@ def held_out(fit: Fit, encoding: Encoding, rows: DesignRows, y: np.ndarray, trai
         clear = math.isfinite(error) and abs(gain) > 2 * error
         side = "better" if gain > 0 or (gain == 0 and not clear) else "worse"
         judged.append({**score.to_dict(), "verdict": side if clear else f"not clearly {side}"})
-    return {
-        "rows": int(y.size),
-        "trained_on": int(train.size),
-        "baseline": f"{baseline} in the training rows",
-        "scores": judged,
-        "calibration": calibration,
-        "coverage": covered and {"share": covered.statistic, "p": covered.p, "large": covered.large, **covered.details},
-    }
+    said = {"rows": int(y.size), "trained_on": int(train.size), "baseline": f"{baseline} in the training rows"}
+    coverage = covered and {"share": covered.statistic, "p": covered.p, "large": covered.large, **covered.details}
+    return {**said, "scores": judged, "calibration": calibration, "coverage": coverage}
 
 
 def _probabilities(mean: np.ndarray) -> np.ndarray:
@@ -323,17 +288,10 @@ def part(file: str, encoding: Encoding, table: Rows, fitted: int, new: bool) -> 
         cells = [dict(zip(columns, row, strict=True)) for row in first]
         first = [[*(c[n] for n in kept), *(c[f"{kind}[{c['predicted']}]"] for kind in kinds)] for c in cells]
         columns = [*kept, *kinds]
-    others = "" if new else " that did not include them"
-    return {
-        "title": f"Predictions for {counted(len(rows), 'new row' if new else 'held-out row')}",
-        "file": file,
-        "sentence": f"From the fit to {counted(fitted, 'row')}{others}.",
-        "what": what,
-        "noise_shown": "noise" in columns,
-        "rows": len(rows),
-        "columns": columns,
-        "first": first,
-    }
+    title = f"Predictions for {counted(len(rows), 'new row' if new else 'held-out row')}"
+    sentence = f"From the fit to {counted(fitted, 'row')}{'' if new else ' that did not include them'}."
+    about = {"title": title, "file": file, "sentence": sentence, "what": what, "noise_shown": "noise" in columns}
+    return {**about, "rows": len(rows), "columns": columns, "first": first}
 
 
 def _sampler(fit: Fit) -> dict[str, Any]:
@@ -352,10 +310,9 @@ def _trace(fit: Fit, rows: list[dict[str, Any]]) -> dict[str, Any]:
         return {"steps": [], "parameters": []}
     slopes = [i for i, c in enumerate(rows) if c["name"] != "intercept"]
     slopes.sort(key=lambda i: -abs(rows[i]["mean"]) / max(rows[i]["sd"], 1e-300))
-    parameters = [
-        {"label": rows[i]["label"], "chains": np.round(draws[:TRACE_CHAINS, :, i], 9).tolist()}
-        for i in [*(i for i, c in enumerate(rows) if c["name"] == "intercept"), *slopes][:TRACED]
-    ]
+    kept = [*(i for i, c in enumerate(rows) if c["name"] == "intercept"), *slopes][:TRACED]
+    chains = {i: np.round(draws[:TRACE_CHAINS, :, i], 9).tolist() for i in kept}
+    parameters = [{"label": rows[i]["label"], "chains": chains[i]} for i in kept]
     return {"steps": list(range(draws.shape[1])), "parameters": parameters}
 
 
@@ -374,34 +331,18 @@ def explained(prepared: Prepared, prior_scale: float) -> dict[str, Any]:
         asked = [prepared.priors[name] for name in names if name in prepared.priors]
         return f"{asked[0]}, asked for" if asked else usual
 
-    def group_prior(group: GroupTerm) -> str:
-        count = len(group.columns)
-        texts = [f"{name}: {prior('the default', name, group.name, 'sd')}" for name in group.names[:count]]
-        texts += [f"correlations: {prior('lkj(2)', f'cor({group.name})', 'cor')}"] if count > 1 else []
-        return "; ".join(texts)
-
-    columns = [
-        {
-            "name": name,
-            "source": source,
-            "coding": _coding(encoding, source),
-            "least": float(values.min()),
-            "mean": float(values.mean()),
-            "most": float(values.max()),
-            "prior": prior(f"normal(0, {deviation:.4g})", name),
-        }
-        for (name, source), values, deviation in zip(encoding.sources.items(), rows.X.T, deviations, strict=True)
-    ]
-    groups = [
-        {
-            "name": group.name,
-            "columns": list(group.columns),
-            "levels": len(group.levels),
-            "first": list(group.levels[:5]),
-            "prior": group_prior(group),
-        }
-        for group in rows.groups
-    ]
+    columns = []
+    for (name, source), values, deviation in zip(encoding.sources.items(), rows.X.T, deviations, strict=True):
+        size = {"least": float(values.min()), "mean": float(values.mean()), "most": float(values.max())}
+        coding, law = _coding(encoding, source), prior(f"normal(0, {deviation:.4g})", name)
+        columns.append({"name": name, "source": source, "coding": coding, **size, "prior": law})
+    groups = []
+    for group in rows.groups:
+        names, levels = list(group.columns), group.levels
+        laws = [f"{name}: {prior('the default', name, group.name, 'sd')}" for name in group.names[: len(names)]]
+        laws += [f"correlations: {prior('lkj(2)', f'cor({group.name})', 'cor')}"] if len(names) > 1 else []
+        about = {"name": group.name, "columns": names, "levels": len(levels), "first": list(levels[:5])}
+        groups.append({**about, "prior": "; ".join(laws)})
     observed = y[:FIRST_ROWS].tolist()
     return {
         "file": prepared.table.path,

@@ -75,10 +75,8 @@ def response_of(text: str) -> str:
     """Return the response of a formula as it is written, without the backticks of a name; nothing else is read."""
     require(len(text) <= LONGEST, f"The formula is {len(text)} characters long; at most {LONGEST} are read.")
     sides = _split(text, "~")
-    require(
-        len(sides) == 2 and all(map(str.strip, sides)),
-        f"A formula has one `~` between the response and the terms, as in `{EXAMPLE}`: got {text!r}.",
-    )
+    one = f"A formula has one `~` between the response and the terms, as in `{EXAMPLE}`: got {text!r}."
+    require(len(sides) == 2 and all(map(str.strip, sides)), one)
     return _unquoted(sides[0])
 
 
@@ -104,11 +102,8 @@ def read_formula(text: str, columns: Sequence[str]) -> Formula:
     _refuse_slips(right, response)
     rest, found = _without_groups(right)
     for part in (rest, *(inside.rpartition("|")[0].rstrip("|") for inside in found)):
-        require(
-            _most_terms(part.replace("**", "^"), len(others)) <= MOST_TERMS,
-            f"`{part.strip()}` stands for more than {MOST_TERMS:,} products of terms. Take a smaller power, or write out the "
-            "interactions that are meant.",
-        )
+        many = f"`{part.strip()}` stands for more than {MOST_TERMS:,} products of terms. Take a smaller power."
+        require(_most_terms(part.replace("**", "^"), len(others)) <= MOST_TERMS, many)
     groups = tuple(_group(inside, others, factor) for inside in found for factor in _factors(inside, others))
     terms, offsets = _terms(rest if rest.strip() else "1", others)
     every, offset = [terms, *(group.terms for group in groups)], [name for one in offsets for name in one.columns]
@@ -195,10 +190,8 @@ def _without_groups(text: str) -> tuple[str, list[str]]:
         require(set(bars) == {1}, f"`|` stands in brackets {where}, as in `{EXAMPLE}`: got {text.strip()!r}.")
         term = part.strip().removeprefix("+").strip()
         ends = [place for place, letter, depth in _letters(term) if depth == 1 and letter == ")"]
-        require(
-            term.startswith("(") and ends == [len(term) - 1],
-            f"A group term stands alone and is added with `+`, as in `{EXAMPLE}`: got {term!r}.",
-        )
+        alone = f"A group term stands alone and is added with `+`, as in `{EXAMPLE}`: got {term!r}."
+        require(term.startswith("(") and ends == [len(term) - 1], alone)
         found.append(term[1:-1])
     return kept.strip().removeprefix("+"), found
 
@@ -209,11 +202,8 @@ def _factors(inside: str, columns: Collection[str]) -> list[tuple[str, ...]]:
     for part in _split(inside.rpartition("|")[2], "/"):
         names = tuple(_unquoted(text) for text in _split(part, ":"))
         for name in names:
-            require(
-                name in columns,
-                f"The formula groups by {name!r}, which is no column that can group. Right of `|` stands a column, or several "
-                "joined by `:` or `/`; for two factors write two terms: (1 | a) + (1 | b).",
-            )
+            remedy = "Join columns by `:` or `/`; for two factors write two terms: (1 | a) + (1 | b)."
+            require(name in columns, f"The formula groups by {name!r}, which is no column that can group. {remedy}")
         found.append((*found[-1], *names) if found else names)
     return found
 
@@ -239,10 +229,8 @@ def _terms(text: str, columns: Sequence[str]) -> tuple[Terms, tuple[Expression, 
         message = str(error).strip().splitlines()[0]
         raise InvalidInput(f"The formula cannot be read at {text.strip()!r}: {message}") from None
     except (SyntaxError, TypeError, ValueError, KeyError, RecursionError, AttributeError):
-        raise InvalidInput(
-            f"The formula cannot be read at {text.strip()!r}. Write it as in `{EXAMPLE}`, with the functions "
-            f"{', '.join(FUNCTIONS)}."
-        ) from None
+        remedy = f"Write it as in `{EXAMPLE}`, with the functions {', '.join(FUNCTIONS)}."
+        raise InvalidInput(f"The formula cannot be read at {text.strip()!r}. {remedy}") from None
     types, intercept = formulaic.parser.types, False
     kept, offsets, reads, categorical, numeric = [], [], [], [], []
     for term in parsed:

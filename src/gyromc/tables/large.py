@@ -38,11 +38,11 @@ def is_large(request: Request) -> bool:
         first = file.read(4)
     if first != b"PAR1":
         size = path.stat().st_size
-        require(
-            size * TIMES < free_memory() or first[:2] == b"PK",
-            f"{path} has {size / 1e9:.2g} GB: as CSV it is read into memory, and there is not enough of it. Write it as Parquet "
-            "(`pandas.read_csv(…, chunksize=…)`, DuckDB or Polars do), which is read in pieces.",
+        memory = f"{path} has {size / 1e9:.2g} GB: as CSV it is read into memory, and there is not enough of it."
+        remedy = (
+            "Write it as Parquet (`pandas.read_csv(…, chunksize=…)`, DuckDB or Polars do), which is read in pieces."
         )
+        require(size * TIMES < free_memory() or first[:2] == b"PK", f"{memory} {remedy}")
         return False
     try:
         with pyarrow().parquet.ParquetFile(path) as file:
@@ -56,11 +56,10 @@ def is_large(request: Request) -> bool:
 def _source(request: Request) -> Parquet:
     """The rows, after refusing what cannot be done without all of them in memory."""
     for name in (field.name for field in dataclasses.fields(request)):
-        require(
-            name in TAKEN or not getattr(request, name),
-            f"{request.data} has {LARGE:,} numbers or more, so that it is read in pieces, and `--{name}` needs all rows in "
-            f"memory. Leave it out, take fewer `--columns`, or fit a sample of the rows.",
-        )
+        large = f"{request.data} has {LARGE:,} numbers or more, so that it is read in pieces"
+        remedy = "Leave it out, take fewer `--columns`, or fit a sample of the rows."
+        rows = f"{large}, and `--{name}` needs all rows in memory. {remedy}"
+        require(name in TAKEN or not getattr(request, name), rows)
     known = f"of the families only {', '.join(BY_FAMILY)} are: got {request.family!r}."
     require(request.family in (None, "auto", *BY_FAMILY), f"{request.data} is read in pieces, and {known}")
     target = request.target or ""
@@ -128,7 +127,7 @@ def _check_sample(request: Request, found, source: Parquet, folder: Path, say) -
 def large_tables(results: dict[str, Any]) -> list[Table | str]:
     """The tables that the command prints."""
     data, model = results["data"], results["model"]
-    names = ("name", "mean", "sd", "low_95", "high_95", "monte_carlo_error", "step_size_bias")
+    names = ("name", "mean", "sd", "low_95", "high_95", "monte_carlo_error")
     rows = [[c["name"], *(number(c[name], 6) for name in names[1:])] for c in results["coefficients"]]
     head = f"{data['file']}: {data['rows']:,} rows. {model['family'].capitalize()} regression of {model['target']}.\n"
     sample = results["sample"]

@@ -21,9 +21,8 @@ from gyromc.show.numbers import counted, did_you_mean, listed
 from gyromc.tables.datatable import DataTable, as_numbers, as_text, is_dates, pandas_module, read_table, split_names
 from gyromc.tables.encoding import DesignRows, Encoding, NumericColumn
 from gyromc.tables.formula import Formula, evaluate, read_formula, response_of
-from gyromc.tables.recognition import complete_rows, rare_levels, recognise
+from gyromc.tables.recognition import Wishes, complete_rows, families_of, rare_levels, recognise, recognise_response
 from gyromc.tables.request import Request
-from gyromc.tables.response import Wishes, families_of, recognise_response
 from gyromc.tables.roles import PARTS, DateColumn, Roles, learn_dates
 from gyromc.targets.families import FAMILIES
 from gyromc.targets.priors import Prior
@@ -77,17 +76,14 @@ def prepare(request: Request, data: Any = None) -> Prepared:
     encoding = recognise(table, target, wishes, train)
     rows = encoding.rows_of(table)
     if rows.trials is not None and np.any(more := y > rows.trials):
-        raise InvalidInput(
-            f"{table.path}, {table.place(more)}: {y[more][0]:g} successes of {rows.trials[more][0]:g} trials. Correct the row."
-        )
+        table.refuse(more, f"{y[more][0]:g} successes of {rows.trials[more][0]:g} trials", "Correct the row.")
     possible = families or (encoding.response.model,)
     if request.robust or request.cluster is not None:
         _require_robust(rows, possible)
     new, about_new = None, []
     if request.predict is not None:  # before anything is computed: a wrong file is known at once
-        lines = read_table(
-            request.predict, encoding.needs[:1], keep=encoding.needs, role="needed by the fit", **request.text
-        )
+        needs = encoding.needs
+        lines = read_table(request.predict, needs[:1], keep=needs, role="needed by the fit", **request.text)
         new, about_new = (lines, encoding.rows_of(lines, fitted=False)), encoding.notes(lines)
     notes = [*table.notes, *(date.note for date in dates), *left_out, *rare_levels(table, encoding, rows.X), *about_new]
     if roles.survival and request.test_fraction > 0:
@@ -119,8 +115,7 @@ def _unused(request: Request, data: Any, table: DataTable) -> dict[str, np.ndarr
         codes, levels = pandas_module().factorize(as_text(column))
         whole = bad.any() or bool(np.all(values == np.round(values)))
         numeric = not bad.any() and name not in dropped and not (whole and len(levels) == table.num_rows)
-        fewest = FEW_LEVELS if name in dropped else 2
-        if whole and fewest <= len(levels) <= min(MOST_GROUPS, table.num_rows // 2):
+        if whole and (FEW_LEVELS if name in dropped else 2) <= len(levels) <= min(MOST_GROUPS, table.num_rows // 2):
             found[name] = codes.astype(int)
         elif numeric and len(levels) > 2:
             found[name] = values.astype(float)
@@ -129,16 +124,12 @@ def _unused(request: Request, data: Any, table: DataTable) -> dict[str, np.ndarr
 
 def _target(request: Request) -> str:
     both = f": got both, {request.target!r} and {request.formula!r}" if request.target and request.formula else ""
-    require(
-        (request.target is None) != (request.formula is None),
-        f"Say what to predict: either `--target COLUMN`, from all other columns, or `--formula 'y ~ x1 + x2'`{both}.",
-    )
+    either = f"either `--target COLUMN`, from all other columns, or `--formula 'y ~ x1 + x2'`{both}."
+    require((request.target is None) != (request.formula is None), f"Say what to predict: {either}")
     if request.formula is None:
         return str(request.target)
-    require(
-        not request.columns and not request.drop,
-        "`--columns` and `--drop` go with `--target`: a formula says itself which columns it uses (`y ~ . - id`).",
-    )
+    itself = "`--columns` and `--drop` go with `--target`: a formula says itself which columns it uses (`y ~ . - id`)."
+    require(not request.columns and not request.drop, itself)
     return response_of(request.formula)
 
 
@@ -178,12 +169,10 @@ def _with_response(table: DataTable, formula: Formula) -> DataTable:
     frame, text = {}, f"the response `{formula.response.text}`"
     for name in formula.response.columns:
         frame[name], bad = as_numbers(table.columns[name])
-        wanted = f"{text} needs numbers, but {name!r} is"
-        table.refuse(bad, name, lambda value, rows, wanted=wanted: f"{wanted} {value!r}. Correct it.")
+        table.refuse(bad, f"{text} needs numbers, but {name!r} is", "Correct it.", table.columns[name])
     values = evaluate(formula.response, frame)
     wrong = ~np.isfinite(values) & ~np.any([np.isnan(column) for column in frame.values()], axis=0)
-    remedy = "Change the response, or remove those rows."
-    table.refuse(wrong, None, lambda value, rows: f"{text} is {values[wrong][0]:g} there ({rows}). {remedy}")
+    table.refuse(wrong, f"{text} is", "Change the response, or remove those rows.", values)
     columns = {**table.columns, formula.response.text: pandas_module().Series(values)}
     return dataclasses.replace(table, columns=columns)
 
@@ -203,17 +192,12 @@ def _wishes(request: Request, table: DataTable, target: str, **learned: Any) -> 
 
 
 def _require_robust(rows: DesignRows, families: tuple[str, ...]) -> None:
-    group = rows.groups[0].name if rows.groups else ""
-    require(
-        not rows.groups,
-        f"`--robust` and `--cluster` are for models without group terms. Leave (… | {group}) out and pass `--cluster {group}`; "
-        "or leave the option out: a group term is itself a model of rows that depend on each other.",
-    )
-    require(
-        "softmax" not in families,
-        "`--robust` and `--cluster` are for one linear predictor; a softmax regression has one for each class. Leave the option "
-        "out, or compare two classes at a time with `--family logistic`.",
-    )
+    group, both = rows.groups[0].name if rows.groups else "", "`--robust` and `--cluster` are for"
+    remedy = f"Leave (… | {group}) out and pass `--cluster {group}`; or leave the option out."
+    require(not rows.groups, f"{both} models without group terms. {remedy}")
+    remedy = "Leave the option out, or compare two classes at a time with `--family logistic`."
+    each = "one linear predictor; a softmax regression has one for each class"
+    require("softmax" not in families, f"{both} {each}. {remedy}")
 
 
 def asked_priors(
@@ -237,10 +221,7 @@ def asked_priors(
     for text in texts:
         name, sign, form = text.rpartition("=")
         name = name.strip()
-        require(
-            sign and name,
-            f"`--prior` takes NAME=LAW, as in 'age=normal(0, 1)' or 'sigma=exponential(1)': got {shown(text)}.",
-        )
+        require(sign and name, f"`--prior` takes NAME=LAW, as in 'age=normal(0, 1)': got {shown(text)}.")
         prior = Prior.read(form, f"`--prior {text}`: the law")
         hint = did_you_mean(name, list(named), "There are")
         require(name in named, f"`--prior` names {name!r}, which is no coefficient, parameter, term or group. {hint}")

@@ -1,34 +1,46 @@
-"""Decides from all values of a column whether it holds numbers or categories; returns an `Encoding`."""
+"""What the columns of a table are, from all their values and the user's wishes: numbers or categories, and the target's family.
+
+An ambiguous column is refused, not guessed: the error names column, line, value and remedy.
+"""
 
 import dataclasses
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from gyromc.checks import require
+from gyromc.checks import require, shown
 from gyromc.errors import InvalidInput
 from gyromc.show.numbers import counted, listed
-from gyromc.tables.datatable import (
-    MAX_COLUMNS,
-    DataTable,
-    adorned,
-    as_numbers,
-    as_text,
-    is_dates,
-    ordered,
-    require_scale,
-)
-from gyromc.tables.encoding import CategoricalColumn, Encoding, GroupFactor, NumericColumn
-from gyromc.tables.formula import FormulaDesign, read_formula
-from gyromc.tables.response import Wishes, recognise_response
+from gyromc.tables import datatable
+from gyromc.tables.datatable import DataTable, adorned, as_numbers, as_text, is_dates, ordered, require_scale
+from gyromc.tables.encoding import CategoricalColumn, Encoding, GroupFactor, NumericColumn, Response
+from gyromc.tables.formula import Formula, FormulaDesign, read_formula
+from gyromc.tables.roles import NO_ROLES, DateColumn, Roles
+from gyromc.targets.families import FAMILIES, family_named
+from gyromc.targets.likelihoods import ResponseKind
 
-MAX_LEVELS = 50
-"""A text column with more categories than this is refused unless `--categorical` names it."""
+MAX_LEVELS, MAX_CLASSES = 50, 50  # of a text column that `--categorical` does not name, and of a target
+PLAIN = "Write plain numbers (1234.5); for decimal commas pass `--decimal ,`;"
 FEW_ROWS = 3  # with fewer rows a level's coefficient is mostly the prior's
 MOST_PROBLEMS = 12
-FEW_VALUES = 10  # with so few rows, different texts in all of them need not be identifiers
+FEW_VALUES = 10  # different texts in so few rows need not be identifiers; so few whole numbers may be counts or classes
+
+
+@dataclasses.dataclass(frozen=True)
+class Wishes:
+    """What the user asks of the columns, as the options of `request.Request` say it; `reference` has levels by column."""
+
+    model: str | None = None
+    impute: bool = False
+    categorical: tuple[str, ...] = ()
+    positive: str | None = None
+    reference: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    order: tuple[str, ...] = ()
+    formula: Formula | None = None
+    roles: Roles = NO_ROLES
+    dates: tuple[DateColumn, ...] = ()
 
 
 def complete_rows(table: DataTable, target: str, impute: bool, drop: bool = False) -> tuple[DataTable, tuple[str, ...]]:
@@ -50,11 +62,8 @@ def complete_rows(table: DataTable, target: str, impute: bool, drop: bool = Fals
     if not missing.any():
         return table, ()
     others = "".join(f" Besides: {text}" for text in _missing(table, [name for name in table.names if name != target]))
-    require(
-        impute,
-        f"The target {target!r} lacks {counted(int(missing.sum()), 'value')}, the first at {table.place(missing)}. Remove those "
-        f"rows, or pass `--impute`, which leaves them out (a target is never made up).{others}",
-    )
+    lacks = f"The target {target!r} lacks {counted(int(missing.sum()), 'value')}, the first at {table.place(missing)}."
+    require(impute, f"{lacks} Remove those rows, or pass `--impute`, which leaves them out.{others}")
     note = f"{counted(int(missing.sum()), 'row')} without a target left out."
     return table.take(np.flatnonzero(~missing)), (note,)
 
@@ -89,9 +98,7 @@ def recognise(table: DataTable, target: str, wishes: Wishes | None = None, train
     encoding = Encoding(features, response, tuple(dropped.items()), roles=wishes.roles, dates=wishes.dates)
     if formula is not None:
         for one in features:
-            text = (
-                f"The formula computes with {one.name!r}, which holds categories. Use it as it is, without a function."
-            )
+            text = f"The formula computes with {one.name!r}, which holds categories. Use it without a function."
             require(isinstance(one, NumericColumn) or one.name not in formula.numeric, text)
         frame = encoding.frame(table) or {"": np.zeros(table.num_rows)}
         factors = tuple(GroupFactor.learn(table, group.factor) for group in formula.groups)
@@ -125,14 +132,12 @@ def rare_levels(table: DataTable, encoding: Encoding, X: np.ndarray) -> list[str
 
 
 def _require_names(names: Sequence[str], path: str) -> None:
-    called = (
-        f"A column of {path} is called 'intercept', the name of the constant. Rename it, or pass `--drop intercept`."
-    )
+    called = f"A column of {path} is called 'intercept', as the constant. Rename it, or pass `--drop intercept`."
     require("intercept" not in names, called)
     twice = next((name for name in names if names.count(name) > 1), None)
     require(twice is None, f"Two coefficients would be called {twice!r}. Rename a column of {path}.")
-    many = f"The columns become {len(names)} coefficients; at most {MAX_COLUMNS} are possible. `--drop` some."
-    require(len(names) <= MAX_COLUMNS, many)
+    many = f"The columns become {len(names)} coefficients; at most {datatable.MAX_COLUMNS} are possible. `--drop` some."
+    require(len(names) <= datatable.MAX_COLUMNS, many)
 
 
 def _features(
@@ -183,10 +188,8 @@ def _missing(table: DataTable, names: Sequence[str]) -> list[str]:
 def _feature(table: DataTable, name: str, wishes: Wishes, train: np.ndarray) -> NumericColumn | CategoricalColumn:
     column = table.columns[name]
     if is_dates(column):
-        raise InvalidInput(
-            f"Column {name!r} holds dates or times, such as {column.dropna().iloc[0]!s}. Pass `--dates {name}` for year, month, "
-            f"weekday and days since the first, turn them into numbers that mean something, or pass `--drop {name}`."
-        )
+        parts = f"Pass `--dates {name}` for year, month, weekday and days since the first, or `--drop {name}`."
+        raise InvalidInput(f"Column {name!r} holds dates or times, such as {column.dropna().iloc[0]!s}. {parts}")
     if name in wishes.categorical or name in wishes.reference:
         return _categorical(table, name, wishes, train, forced=True)
     values, bad = as_numbers(column)
@@ -196,15 +199,11 @@ def _feature(table: DataTable, name: str, wishes: Wishes, train: np.ndarray) -> 
     texts, count, known = as_text(column[bad]), int(bad.sum()), int(column.notna().sum())
     here, first = f"{table.path}, {table.place(bad)}: column {name!r}", repr(texts.iloc[0])
     if adorned(texts) and texts.nunique() > 2:
-        raise InvalidInput(
-            f"{here} has {first}, which looks like a number but is not written as one ({count} of {known} values). Write plain "
-            f"numbers (1234.5); for decimal commas pass `--decimal ,`; for codes `--categorical {name}`."
-        )
-    require(
-        2 * count > known,
-        f"{here} is numeric in {known - count} rows, but holds {first} here ({counted(count, 'value')} like that). Correct it; "
-        f"leave it empty and pass `--impute`; or pass `--categorical {name}` if these are codes.",
-    )
+        looks = f"{here} has {first}, which looks like a number but is not written as one ({count} of {known} values)."
+        raise InvalidInput(f"{looks} {PLAIN} for codes `--categorical {name}`.")
+    like = f"is numeric in {known - count} rows, but holds {first} here ({counted(count, 'value')} like that)"
+    remedy = f"Correct it; leave it empty and pass `--impute`; or pass `--categorical {name}` if these are codes."
+    require(2 * count > known, f"{here} {like}. {remedy}")
     return _categorical(table, name, wishes, train, forced=False)
 
 
@@ -232,17 +231,13 @@ def _imputed(count: int, by: str) -> str:
 def _categorical(table: DataTable, name: str, wishes: Wishes, train: np.ndarray, forced: bool) -> CategoricalColumn:
     column = as_text(table.columns[name])
     levels, known = ordered(column.dropna()), int(column.notna().sum())
-    require(
-        forced or len(levels) < known or known <= FEW_VALUES,
-        f"Column {name!r} has a different text in every row, such as {levels[0]!r}: it identifies rows and cannot predict. "
-        f"Pass `--drop {name}`.",
-    )
-    require(
-        forced or len(levels) <= MAX_LEVELS,
-        f"Column {name!r} has {len(levels)} different texts in {known} rows, such as {levels[0]!r} and {levels[-1]!r}; "
-        f"at most {MAX_LEVELS} are treated as categories. Pass `--drop {name}`, group the rare ones, or pass "
-        f"`--categorical {name}`.",
-    )
+    identifies = f"such as {levels[0]!r}: it identifies rows and cannot predict. Pass `--drop {name}`."
+    few = forced or len(levels) < known or known <= FEW_VALUES
+    require(few, f"Column {name!r} has a different text in every row, {identifies}")
+    many = f"{len(levels)} different texts in {known} rows, such as {levels[0]!r} and {levels[-1]!r}"
+    remedy = f"Pass `--drop {name}`, group the rare ones, or pass `--categorical {name}`."
+    most = f"Column {name!r} has {many}; at most {MAX_LEVELS} are treated as categories. {remedy}"
+    require(forced or len(levels) <= MAX_LEVELS, most)
     reference = wishes.reference.get(name, levels[0])
     its = ", ".join(map(repr, levels[:12]))
     require(reference in levels, f"`--reference {name}={reference}`: {name!r} has no such level. Its levels: {its}.")
@@ -253,3 +248,149 @@ def _categorical(table: DataTable, name: str, wishes: Wishes, train: np.ndarray,
         fill = str((seen if len(seen) else column.dropna()).mode().iloc[0])
         notes.append(_imputed(len(column) - known, f"{fill!r}, the most frequent"))
     return CategoricalColumn(name, tuple(levels), reference, fill, "; ".join(filter(None, notes)))
+
+
+def recognise_response(table: DataTable, target: str, wishes: Wishes) -> Response:
+    """Choose the model and the classes from the target's values and the user's wishes."""
+    column = table.columns[target]
+    model = None if wishes.model is None else family_named(wishes.model)
+    no_law = f"{wishes.model} is no law of the target, so that it has no posterior."
+    remedy = "Pass `--family negative-binomial` or `--family beta-binomial`; or `--family poisson` with `--robust`."
+    require(model is None or not model.startswith("quasi"), f"{no_law} {remedy}")
+    require(model in (None, *FAMILIES), f"Unknown family {shown(model)}: there are {', '.join(FAMILIES)}; or auto.")
+    dates = f"The target {target!r} holds dates, such as {column.iloc[0]!s}: no model here predicts those."
+    require(not is_dates(column), dates)
+    values, bad = as_numbers(column)
+    distinct = ordered(as_text(column))
+    one = f"The target {target!r} has only one value, {distinct[0]!r}, in {counted(table.num_rows, 'row')}"
+    require(len(distinct) > 1, f"{one}: there is nothing to learn. Check that the file holds all classes.")
+    reason = "asked for" if model is None or model == wishes.model else f"asked for as {wishes.model}"
+    if model == "binomial" and wishes.roles.trials is None and len(distinct) == 2:
+        model, reason = "logistic", "asked for as binomial; a row is one trial"
+    if model is None and wishes.roles.survival:
+        model, reason = "weibull", "chosen because times may be censored"
+    if model is None:
+        model, reason = _choose_model(target, column, values, bad, distinct)
+    wishes.roles.require(target, model)
+    require(not wishes.order or model == "ordinal", f"`--order` is for `--family ordinal`, not for {model}.")
+    family = FAMILIES[model]
+    if family.response is not ResponseKind.CLASSES:
+        require(wishes.positive is None, f"`--positive` names a class, but a {model} regression has none.")
+        _require_numbers(table, target, model, values, bad)
+        return Response(target, model, (), reason)
+    many = f"The target {target!r} has {len(distinct)} different values; at most {MAX_CLASSES} classes are possible."
+    require(len(distinct) <= MAX_CLASSES, f"{many} Pass `--family linear` for numbers.")
+    if family.cutpoints:
+        require(wishes.positive is None, "`--positive` is for two classes without an order, not for an ordinal target.")
+        return Response(target, model, _in_order(target, distinct, bad, wishes.order), reason)
+    return _class_response(target, model, distinct, wishes.positive, reason)
+
+
+def _choose_model(target: str, column, values, bad, distinct: Sequence[str]) -> tuple[str, str]:
+    if len(distinct) == 2:
+        return "logistic", f"chosen because {target!r} has two values"
+    if bad.all():
+        looks = (
+            f"The target {target!r} has texts such as {distinct[0]!r}, which look like numbers but are not written so."
+        )
+        require(not adorned(column), f"{looks} {PLAIN} for classes `--family logistic`.")
+        many = f"too many classes (at most {MAX_CLASSES}), and no numbers. Is it the right column?"
+        texts = f"The target {target!r} has {len(distinct)} different texts, such as {distinct[0]!r}"
+        require(len(distinct) <= MAX_CLASSES, f"{texts}: {many}")
+        return "softmax", f"chosen because {target!r} has {len(distinct)} classes"
+    if bad.any():
+        return "linear", "chosen because the target holds numbers"  # the odd ones are refused with their line
+    whole = np.all(values == np.round(values))
+    if whole and len(distinct) <= FEW_VALUES:
+        counts = ", counts (`--family poisson,negative-binomial` compares both)" if values.min() >= 0 else ""
+        raise InvalidInput(
+            f"The target {target!r} holds {len(distinct)} different whole numbers ({', '.join(distinct)}): choose whether they "
+            f"are classes (`--family softmax`, or in their order `--family ordinal`){counts} or measurements (`--family linear`)."
+        )
+    hint = "; if it counts events, pass `--family poisson`" if whole and values.min() >= 0 else ""
+    return "linear", f"chosen because {target!r} holds numbers{hint}"
+
+
+def _require_numbers(table: DataTable, target: str, model: str, values, bad) -> None:
+    family = FAMILIES[model]
+    remedy = "For classes, pass `--family logistic`." if bad.all() else "Correct it."
+    needs = f"the target {target!r} must be a finite number for a {model} regression, but is"
+    table.refuse(bad, needs, remedy, table.columns[target])
+    needs = f"a {family.words.title} needs {family.needs}, but the target {target!r} is"
+    table.refuse(~family.allowed(values), needs, "Pass `--family linear` for measurements.", values)
+    if family.response is ResponseKind.NUMBERS:
+        require_scale(values, f"The target {target!r}")
+
+
+def _in_order(target: str, distinct: list[str], bad, order: Sequence[str]) -> tuple[str, ...]:
+    """Return the classes in order: by size where they are numbers, else as `--order` lists them."""
+    classes = ", ".join(map(repr, distinct[:12]))
+    texts = f"The classes of {target!r} are texts ({classes}): say their order, as in `--order low,middle,high`."
+    require(order or not bad.any(), texts)
+    once = f"`--order` must list each class of {target!r} once ({classes}): got {', '.join(map(repr, order))}."
+    require(not order or sorted(order) == sorted(distinct), once)
+    return tuple(order or distinct)
+
+
+def _class_response(target: str, model: str, distinct: list[str], positive: str | None, reason: str) -> Response:
+    count = len(distinct)
+    if positive is not None:
+        its = ", ".join(map(repr, distinct))
+        require(positive in distinct, f"`--positive` {positive!r} is no class of the target {target!r}: {its} are.")
+        every = f"`--positive` is for two classes; {target!r} has {count}, and every class gets a probability."
+        require(count == 2, every)
+        distinct = [c for c in distinct if c != positive] + [positive]
+    two_only = not FAMILIES[model].vector and model != "logistic"
+    two = f"A {model} regression is for two classes; {target!r} has {count}. Pass `--family softmax`."
+    require(not two_only or count == 2, two)
+    if model == "logistic" and count > 2:
+        model, reason = "softmax", f"{reason}; more than two classes: softmax"
+    if model == "softmax" and count == 2:
+        model, reason = "logistic", f"{reason}; two classes: logistic"
+    return Response(target, model, tuple(distinct), reason)
+
+
+def families_of(table: DataTable, target: str, wishes: Wishes) -> tuple[str, ...]:
+    """Return the families to compare, the simplest first; none where the user asks for one family or says nothing."""
+    asked = wishes.model
+    if asked is None or (asked != "auto" and "," not in asked):
+        return ()
+    found = _natural(table, target, wishes) if asked == "auto" else _listed(table, target, asked, wishes)
+    return tuple(sorted(found, key=lambda name: FAMILIES[name].rank))
+
+
+def _natural(table: DataTable, target: str, wishes: Wishes) -> tuple[str, ...]:
+    if wishes.roles.trials is not None:
+        return "binomial", "beta-binomial"
+    if wishes.roles.survival:
+        return "exponential", "weibull"
+    column = table.columns[target]
+    if wishes.order:
+        return ("ordinal", "softmax") if len(ordered(as_text(column))) > 2 else ("ordinal",)
+    values, bad = as_numbers(column)
+    counts = not bad.any() and bool(np.all(values == np.round(values)) and values.min() >= 0)
+    if wishes.roles.exposure is not None:
+        return ("poisson", "negative-binomial") if counts else ("gamma",)
+    first = recognise_response(table, target, dataclasses.replace(wishes, model=None)).model
+    if first != "linear":
+        return (first,)
+    if counts:
+        return "poisson", "negative-binomial", "linear", "student-t"
+    return ("linear", "student-t", "gamma") if not bad.any() and values.min() > 0 else ("linear", "student-t")
+
+
+def _listed(table: DataTable, target: str, asked: str, wishes: Wishes) -> tuple[str, ...]:
+    names = [family_named(part) for part in asked.split(",") if part.strip()]
+    require("auto" not in names, f"`--family {asked}`: auto stands alone, or list the families to compare.")
+    unknown = [name for name in names if name not in FAMILIES]
+    require(not unknown, f"Unknown family {shown(''.join(unknown[:1]))}: there are {', '.join(FAMILIES)}; or auto.")
+    require(len(set(names)) == len(names), f"`--family {asked}` names a family twice.")
+    numeric = [name for name in names if FAMILIES[name].response is not ResponseKind.CLASSES]
+    mixed = f"`--family {asked}`: {', '.join(numeric)} predict numbers, the others classes. They cannot be compared."
+    require(len(numeric) in (0, len(names)), mixed)
+    if "logistic" in names and len(ordered(as_text(table.columns[target]))) > 2:
+        names = list(dict.fromkeys("softmax" if name == "logistic" else name for name in names))
+    for name in names:
+        order = wishes.order if name == "ordinal" else ()
+        recognise_response(table, target, dataclasses.replace(wishes, model=name, order=order))
+    return tuple(names)

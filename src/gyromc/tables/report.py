@@ -4,6 +4,7 @@ The tables and the page show what fit.json holds and nothing else; each table is
 computation are said once, in a sentence; for each coefficient they are in coefficients.csv.
 """
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -90,22 +91,15 @@ def verdicts(results: Results) -> list[str]:
     return [*lines, *(f"Try: {command}" for command in commands[:MOST_COMMANDS])]
 
 
-def bounds(interval: Sequence[float] | None, digits: int = 3) -> str:
-    """Return an interval in brackets, with numbers that people read."""
-    return plain_bounds(interval, digits, number)
+bounds = functools.partial(plain_bounds, text=number)
 
 
 def error_sentence(rows: Rows) -> str:
-    """Return how large the errors of the computation are at most, in posterior standard deviations."""
-    keys = (lambda row: row["std_error"], lambda row: row["sd_error"], lambda row: max(row["interval_std_error"]))
-    sizes = [max(error(row) / max(row["sd"], 1e-300) for row in rows) for error in keys]
-    if not any(sizes):
+    """Return how large the error of a mean is at most, in posterior standard deviations."""
+    size = max(row["std_error"] / max(row["sd"], 1e-300) for row in rows)
+    if not size:
         return "Means, standard deviations and interval ends are integrals: they have no Monte Carlo error."
-    of, sd, end = (f"{number(100 * size, 2)} %" for size in sizes)
-    return (
-        f"The Monte Carlo error is at most {of} of a posterior standard deviation for means, {sd} for standard deviations and "
-        f"{end} for interval ends."
-    )
+    return f"The Monte Carlo error of a mean is at most {number(100 * size, 2)} % of its posterior standard deviation."
 
 
 def coefficient_table(results: Results, page: bool = False) -> Table:
@@ -125,8 +119,7 @@ def _estimates(
     shown: Rows, first: str, target: str = "", page: bool = False, standardised: bool = False
 ) -> tuple[list[str], list[list[Cell]]]:
     """Columns and rows of posterior means, intervals and standard deviations, class by class; in a terminal with their errors."""
-    kinds = {} if page else {"Monte Carlo error": "std_error", "step-size bias": "bias"}
-    errors = {name: key for name, key in kinds.items() if any(row[key] for row in shown)}
+    errors = {"Monte Carlo error": "std_error"} if not page and any(row["std_error"] for row in shown) else {}
     more = ["per sd of the column"] if standardised else []
     # short on the page, where a phone shows them side by side
     names = ["95\u00a0% interval", "sd"] if page else ["95\u00a0% credible interval", "posterior sd"]
@@ -155,10 +148,8 @@ def effect_table(found: Mapping[str, Any]) -> Table:
     heads = {"ratio": found["ratio"], "change": "average change"}
     shown = [key for key in heads if any(row[key] is not None for row in found["rows"])]
     columns = ["change of the row", *(text for key in shown for text in (heads[key], "95\u00a0% interval"))]
-    rows = [
-        [row["name"], *(text for key in shown for text in _estimate(key, row[key], row[f"{key}_interval_95"]))]
-        for row in found["rows"][:MOST_EFFECTS]
-    ]
+    cells = lambda row: (text for key in shown for text in _estimate(key, row[key], row[f"{key}_interval_95"]))
+    rows = [[row["name"], *cells(row)] for row in found["rows"][:MOST_EFFECTS]]
     notes = []
     if "change" in shown:
         what = found.get("what", f"the expected {found['target']}")
@@ -180,10 +171,8 @@ def _estimate(kind: str, value: float | None, interval: Sequence[float] | None) 
 
 def _robust(robust: Results, coefficients: Rows) -> Table:
     sd = {c["name"]: number(c["sd"]) for c in coefficients}
-    rows = [
-        [c["name"], sd[c["name"]], number(c["sd"]), bounds(c["interval_95"]), number(c["ratio"], 2)]
-        for c in robust["coefficients"]
-    ]
+    cells = lambda c: [number(c["sd"]), bounds(c["interval_95"]), number(c["ratio"], 2)]
+    rows = [[c["name"], sd[c["name"]], *cells(c)] for c in robust["coefficients"]]
     columns = ["coefficient", "posterior sd", "robust sd", "robust 95\u00a0% interval", "ratio"]
     return Table(columns, rows, "Robust standard deviations", [robust["sentence"]], style="simple")
 
@@ -307,9 +296,8 @@ def explanation_tables(found: Results) -> Iterator[Table | str]:
     family = f"Family {found['family']} for {found['target']}, {found['reason']}.{classes}"
     yield f"{found['file']}: {counted(found['rows'], 'row')}. {family}\n"
     keys = ("least", "mean", "most")
-    rows = [
-        [c["name"], c["source"], c["coding"], *(plain(c[key]) for key in keys), c["prior"]] for c in found["columns"]
-    ]
+    cells = lambda c: [c["name"], c["source"], c["coding"], *(plain(c[key]) for key in keys), c["prior"]]
+    rows = list(map(cells, found["columns"]))
     notes = [f"intercept: {found['intercept']}" if found["intercept"] else "no intercept", *found["notes"]]
     notes += [found["further"]] if found["further"] else []
     notes += [f"{role}: column {name}" for role, name in found["other"].items()]

@@ -11,8 +11,7 @@ from typing import Any
 def option(help: str, *names: str, metavar: str | None = None, default: Any = None) -> Any:
     """A field of `Request`: its help, its names where they are not its own, and what stands for its value."""
     shown = {"help": help, "names": names, "metavar": metavar}
-    kind = {"default_factory": list} if isinstance(default, list) else {"default": default}
-    return field(metadata=shown, **kind)
+    return field(metadata=shown, **({"default_factory": list} if isinstance(default, list) else {"default": default}))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,9 +24,7 @@ class Request:
         default=MISSING,
     )
     target: str | None = option("The column to predict, from all others.", "--target", "-t", metavar="COLUMN")
-    formula: str | None = option(
-        "The model in R's notation, instead of --target: 'y ~ x1 * x2 + bs(age, 4) + (1 | subject)'.", "--formula", "-f"
-    )
+    formula: str | None = option("Or a model: 'y ~ x1 * x2 + bs(age, 4) + (1 | subject)'.", "--formula", "-f")
     family: str | None = option(
         "FAMILIES. Several with commas, or auto: the best of them by LOO. Left out: by the target's values.",
         *("--family", "--model"),
@@ -35,18 +32,12 @@ class Request:
     )
     predict: str | None = option("New rows to predict for: predictions.csv.", metavar="FILE")
     save: str | None = option("Save the model, for `gyromc apply` and `gyromc.load`.", metavar="FILE")
-    draws: str | None = option(
-        "Write the draws of all parameters, in the file's units: .csv or .parquet.", metavar="FILE"
-    )
+    draws: str | None = option("Write the draws of all parameters: .csv or .parquet.", metavar="FILE")
     out: str | None = option("Where results go; results/fit-NAME when left out.", metavar="DIR")
     columns: list[str] = option("Predict from these columns only.", metavar="A,B,…", default=[])
     drop: list[str] = option("Leave these columns out.", metavar="A,B,…", default=[])
-    categorical: list[str] = option(
-        "Treat these columns as categories, even if they hold numbers.", metavar="A,B,…", default=[]
-    )
-    dates: list[str] = option(
-        "Turn these dates into year, month, weekday and days since the first.", metavar="A,B,…", default=[]
-    )
+    categorical: list[str] = option("Categories, even if they hold numbers.", metavar="A,B,…", default=[])
+    dates: list[str] = option("Become year, month, weekday, days since the first.", metavar="A,B,…", default=[])
     reference: list[str] = option("The level that others are compared with.", metavar="COLUMN=LEVEL", default=[])
     positive: str | None = option("The class whose probability is wanted.", metavar="CLASS")
     order: str | None = option("The classes of an ordinal target, lowest first.", metavar="A,B,…")
@@ -55,26 +46,18 @@ class Request:
     exposure: str | None = option("What counts are proportional to; its logarithm is an offset.", metavar="COLUMN")
     trials: str | None = option("The number of trials of each count.", metavar="COLUMN")
     censored: str | None = option("1 where a time is only known to be longer, else 0.", metavar="COLUMN")
-    event: str | None = option(
-        "The same the other way: 1 where the event was seen, as in Surv(time, event).", metavar="COLUMN"
-    )
+    event: str | None = option("The same the other way, as in Surv(time, event).", metavar="COLUMN")
     prior: list[str] = option(
         "A prior, in units of the file: 'age=normal(0, 1)', 'all=student_t(3, 0, 2.5)', 'sigma=exponential(1)', 'cor=lkj(4)'.",
         metavar="NAME=PRIOR",
         default=[],
     )
     robust: bool = option("Show robust (sandwich) standard deviations next to the model's.", "--robust", default=False)
-    cluster: str | None = option(
-        "Robust standard deviations that allow rows of a cluster to depend on each other.", metavar="COLUMN"
-    )
+    cluster: str | None = option("The same, for rows of a cluster that depend on each other.", metavar="COLUMN")
     impute: bool = option("Replace missing values by medians and most frequent categories.", "--impute", default=False)
-    missing: str | None = option(
-        "drop: leave out rows that lack a value of a column in use, as R's na.omit does.", metavar="drop"
-    )
+    missing: str | None = option("drop: leave out rows that lack a value, as R's na.omit does.", metavar="drop")
     test_fraction: float = option("Share of the rows held out to judge predictions; 0: none.", default=0.25)
-    prior_scale: float = option(
-        "Prior standard deviation of a coefficient, per standard deviation of its column.", default=2.5
-    )
+    prior_scale: float = option("Prior sd of a coefficient, per sd of its column.", default=2.5)
     effort: str = option(
         "quick, standard or thorough; or the Monte Carlo error wanted, in posterior standard deviations (0.02).",
         default="standard",
@@ -83,13 +66,8 @@ class Request:
     encoding: str = option("The encoding of a CSV file's text.", default="utf-8")
     decimal: str = option("The decimal sign in a CSV file: . or ,", default=".")
     sheet: str | None = option("The sheet of an Excel file; the first when left out.", metavar="NAME")
-    explain: bool = option(
-        "Show the columns of the model, where each comes from and its prior; fit nothing.", "--explain", default=False
-    )
-
-    prior_predictive: str | None = option(
-        "Draw the data beside data drawn from the prior: .png, .svg or .pdf; fit nothing.", metavar="FILE"
-    )
+    explain: bool = option("Show the columns of the model and their priors; fit nothing.", "--explain", default=False)
+    prior_predictive: str | None = option("Draw data from the prior: .png, .svg or .pdf; fit nothing.", metavar="FILE")
 
     def __post_init__(self):
         # R's notation of times with events

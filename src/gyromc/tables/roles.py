@@ -75,7 +75,7 @@ class Roles:
         what, rule = RULES[role]
         wrong = bad | np.isnan(values) | ~rule(np.where(np.isnan(values), 1.0, values))
         text = f"`--{role} {name}` must be {what}, but is"
-        table.refuse(wrong, name, lambda value, rows: f"{text} {value!s} there. Correct it, or remove the row.")
+        table.refuse(wrong, text, "Correct it, or remove the row.", table.columns[name])
         return values
 
     def censoring(self, table: DataTable) -> np.ndarray | None:
@@ -175,13 +175,10 @@ def _format(table: DataTable, name: str, known) -> str:
     if not fits:
         best = max(read.values(), key=lambda good: good.sum())
         wrong = np.isin(np.arange(table.num_rows), known[~best].index)
-        remedy = "is no date like the others. Write dates as 2024-03-31."
-        table.refuse(wrong, name, lambda value, rows: f"{value!r} in {name!r} {remedy}")
-    require(
-        len(fits) == 1,
-        f"`--dates {name}`: {days.iloc[0]!r} could be read as {' or '.join(fits)}, and so could all others. Write dates as "
-        "2024-03-31.",
-    )
+        remedy = "It is no date like the others. Write dates as 2024-03-31."
+        table.refuse(wrong, f"`--dates {name}` reads", remedy, table.columns[name])
+    several = f"`--dates {name}`: {days.iloc[0]!r} could be read as {' or '.join(fits)}, and so could all others."
+    require(len(fits) == 1, f"{several} Write dates as 2024-03-31.")
     return fits[0]
 
 
@@ -195,7 +192,5 @@ def _parsed(table: DataTable, name: str, format: str | None):
     texts = column.astype(text_dtype()).where(column.notna(), None)
     days = pandas_module().to_datetime(_day(texts), format=format, errors="coerce")
     wrong = (days.isna() & column.notna()).to_numpy()
-    table.refuse(
-        wrong, name, lambda value, rows: f"{value!r} in {name!r} is no date of the format {format}. Correct it."
-    )
+    table.refuse(wrong, f"the date {name!r} is", f"It is no date of the format {format}. Correct it.", column)
     return days

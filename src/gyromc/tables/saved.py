@@ -62,10 +62,8 @@ class ModelComparison(Shown):
         return {"target": self.target, "rows": self.rows, "models": models}
 
     def shown(self) -> Sequence[Table | str]:
-        rows = [
-            [one.name, one.family, *one.cells[:-1], number(one.r_squared), f"{one.weight:.2f}", one.cells[-1]]
-            for one in self.models
-        ]
+        further = lambda one: [number(one.r_squared), f"{one.weight:.2f}", one.cells[-1]]
+        rows = [[one.name, one.family, *one.cells[:-1], *further(one)] for one in self.models]
         numbers = ["elpd", "difference", "effective parameters", "LOO R²", "stacking weight"]
         columns = ["model", "family", *numbers, "verdict"]
         note = (
@@ -148,9 +146,8 @@ class FittedModel(Shown):
         with needs("arviz", "`to_datatree`"):
             import arviz_base
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", UserWarning
-            )  # more groups of draws than draws in each: they are independent
+            # more groups of draws than draws in each: they are independent
+            warnings.simplefilter("ignore", UserWarning)
             return arviz_base.from_dict({"posterior": self.parameters()})
 
     def plot(self, kind: str = "coefficients") -> Any:
@@ -202,8 +199,7 @@ class FittedModel(Shown):
         draws, rng = whole(draws, "draws", least=1), np.random.default_rng(whole(seed, "seed", least=0))
         rows = self.encoding.rows_of(self.table(data, **text), fitted=False)
         law = Predictive.of(self.posterior, rows.X, self.posterior.count, **rows.beside())
-        chosen = rng.choice(law.num_draws, draws, replace=draws > law.num_draws)
-        return law.replicate(rng)[chosen].T
+        return law.replicate(rng)[rng.choice(law.num_draws, draws, replace=draws > law.num_draws)].T
 
 
 def require_draws_file(path: str | Path | None) -> None:
@@ -237,22 +233,17 @@ def compared(findings: Mapping[str, Mapping[str, Any]]) -> ModelComparison:
 def _require_same(first: str, reference: Mapping[str, Any], name: str, found: Mapping[str, Any]) -> None:
     """Raise unless two models predict the same responses of the same rows, both with densities or both with probabilities."""
     targets = [one["model"]["target"] for one in (reference, found)]
-    require(
-        targets[0] == targets[1],
-        f"{first} predicts {targets[0]!r} and {name} {targets[1]!r}: densities of different responses cannot be compared.",
-    )
+    both = f"{first} predicts {targets[0]!r} and {name} {targets[1]!r}"
+    require(targets[0] == targets[1], f"{both}: densities of different responses cannot be compared.")
     points = [one["adequacy"]["pointwise"] for one in (reference, found)]
-    require(
-        all(points[0][key] == points[1][key] for key in ("rows", "observed")),
-        f"{first} ({len(points[0]['rows'])} rows) and {name} ({len(points[1]['rows'])} rows) were not fitted to the same rows. "
-        "Fit both to rows that have all columns, as with `--missing drop` and one list of columns.",
-    )
+    both = f"{first} ({len(points[0]['rows'])} rows) and {name} ({len(points[1]['rows'])} rows)"
+    remedy = "Fit both to rows that have all columns, as with `--missing drop` and one list of columns."
+    same = all(points[0][key] == points[1][key] for key in ("rows", "observed"))
+    require(same, f"{both} were not fitted to the same rows. {remedy}")
     kinds = [FAMILIES[one["model"]["name"]].response is ResponseKind.NUMBERS for one in (reference, found)]
-    require(
-        kinds[0] == kinds[1],
-        f"{first} has a density of numbers and {name} probabilities of whole numbers: list both families in one fit, "
-        "as in `--family poisson,linear`, which compares them on one scale.",
-    )
+    both = "a density of numbers and probabilities of whole numbers"
+    remedy = "List both families in one fit, as in `--family poisson,linear`, which compares them on one scale."
+    require(kinds[0] == kinds[1], f"{first} and {name} have {both}. {remedy}")
 
 
 def stacked(elpd: np.ndarray) -> np.ndarray:

@@ -18,7 +18,7 @@ from gyromc.extras import needs
 from gyromc.machine import release_memory
 from gyromc.regression import fit as regression
 from gyromc.regression.comparing import compare
-from gyromc.regression.prior_predictive import prior_findings
+from gyromc.regression.draws import prior_findings
 from gyromc.regression.problem import of_family, read
 from gyromc.show.files import json_text, require_output, results_folder, write_atomically
 from gyromc.show.interruption import Interruption, interruptible
@@ -191,8 +191,7 @@ def chosen_family(request: Request, prepared: Prepared) -> tuple[Prepared, dict[
         candidates = found.candidates
         values["candidates"] = [{**dataclasses.asdict(one), "clearly_worse": one.clearly_worse} for one in candidates]
     response = dataclasses.replace(response, model=family, reason=reason)
-    encoding = dataclasses.replace(prepared.encoding, response=response)
-    return dataclasses.replace(prepared, encoding=encoding), values
+    return dataclasses.replace(prepared, encoding=dataclasses.replace(prepared.encoding, response=response)), values
 
 
 def _findings(request: Request, prepared: Prepared, watch: Watch) -> tuple[dict[str, Any], dict[str, Any], FittedModel]:
@@ -201,10 +200,9 @@ def _findings(request: Request, prepared: Prepared, watch: Watch) -> tuple[dict[
         watch.stage(f"comparing families: {', '.join(prepared.families)}")
     began = time.perf_counter()
     prepared, families = chosen_family(request, prepared)
-    if families is not None:
-        spent["comparing"] = time.perf_counter() - began
+    spent |= {} if families is None else {"comparing": time.perf_counter() - began}
     table, encoding, rows, y = prepared.table, prepared.encoding, prepared.rows, prepared.y
-    train, test, every = prepared.train, prepared.test, counted(prepared.table.num_rows, "row")
+    train, test = prepared.train, prepared.test
     if test.size:
         watch.stage(f"fitting {counted(train.size, 'row')}, to judge on {test.size}")
         # Rows without weight, not fewer rows: what is compiled for so many rows serves the fit to all of them.
@@ -215,11 +213,10 @@ def _findings(request: Request, prepared: Prepared, watch: Watch) -> tuple[dict[
             held_out = findings.held_out(judged, encoding, rows.take(test), y[test], y[train])
         except (InvalidInput, DivergenceError) as error:
             judged = None
-            prepared.notes.append(
-                f"predictions were not judged on held-out rows: the fit to the others failed ({error})"
-            )
+            failed = f"the fit to the others failed ({error})"
+            prepared.notes.append(f"predictions were not judged on held-out rows: {failed}")
             watch.warn(prepared.notes[-1])
-    watch.stage(f"fitting {'all ' if test.size else ''}{every}")
+    watch.stage(f"fitting {'all ' if test.size else ''}{counted(table.num_rows, 'row')}")
     fit, spent["fitting"] = _fit(request, prepared, rows, watch)
     results = findings.results(fit, prepared, request.prior_scale)
     robust = request.robust or request.cluster is not None
@@ -242,8 +239,12 @@ def _findings(request: Request, prepared: Prepared, watch: Watch) -> tuple[dict[
     results["adequacy"] = adequacy(fit, prepared, held_out, request)
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     about = {"file": located(request.data).name, "rows": table.num_rows, "formula": request.formula}
-    about |= {"target": encoding.response.name, "family": encoding.response.model}
-    about |= {"command": request.command, "date": now}
+    about |= {
+        "target": encoding.response.name,
+        "family": encoding.response.model,
+        "command": request.command,
+        "date": now,
+    }
     model = FittedModel(encoding, fit.posterior, (*fit.coefficients, *fit.auxiliary), about)
     return {**results, "held_out": held_out, "families": families, "times": spent}, tables, model
 
@@ -265,15 +266,9 @@ def _fit(request: Request, prepared: Prepared, rows: DesignRows, watch: Watch) -
 def _given(request: Request, prepared: Prepared, rows: DesignRows) -> dict[str, Any]:
     """What a regression is given beside X and y."""
     encoding = prepared.encoding
-    return {
-        "prior_scale": request.prior_scale,
-        "intercept": encoding.intercept,
-        "names": encoding.names,
-        "classes": encoding.response.classes or None,
-        "priors": of_family(prepared.priors, encoding.response.model),
-        "weights": rows.weights,
-        **rows.beside(),
-    }
+    priors, classes = of_family(prepared.priors, encoding.response.model), encoding.response.classes or None
+    known = {"prior_scale": request.prior_scale, "priors": priors, "weights": rows.weights, **rows.beside()}
+    return {**known, "intercept": encoding.intercept, "names": encoding.names, "classes": classes}
 
 
 def _prior_findings(request: Request, prepared: Prepared) -> dict[str, Any]:

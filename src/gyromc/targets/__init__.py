@@ -1,9 +1,7 @@
 """Targets: the potential U of the law μ ∝ exp(-H), H(θ, r) = U(θ) + ½|r|².
 
-Input: a model and its data. Output: U, ∇U and, for sums over data, the terms that a mini-batch needs. Known structure is
-available as `gaussian()`, `separable()` and `design`; closed forms and fused engines use it. `base` defines the interface,
-`densities` holds targets given by a formula, `regressions` those given by a design matrix, `mixed` those with further parameters
-and groups, `priors` the laws that parameters may have, `streamed` regressions over rows that are not in memory.
+A model and its data in; U, ∇U and, for sums over data, the terms that a mini-batch needs, out. Closed forms and fused engines use
+what is known of the structure: `gaussian()`, `separable()` and `design`.
 """
 
 from gyromc.targets.base import SumOverData, Target

@@ -1,7 +1,4 @@
-"""The interface of a target: the potential U of the law μ ∝ exp(-H), H(θ, r) = U(θ) + ½|r|².
-
-`Target` is what every engine and every formula needs; `SumOverData` adds what a mini-batch oracle needs.
-"""
+"""The interface of a target: the potential U of the law μ ∝ exp(-H), H(θ, r) = U(θ) + ½|r|²."""
 
 import abc
 from collections.abc import Callable
@@ -12,7 +9,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from gyromc.evaluation import CHUNK, POTENTIAL, over_rows, spend
+from gyromc.evaluation import CHUNK, over_rows
 
 Params = Any
 Theta = Float[Array | np.ndarray, " d"]
@@ -57,17 +54,14 @@ class Target(eqx.Module):
 
     def potentials(self, points: np.ndarray) -> np.ndarray:
         """U at every point, in float64; for targets over vectors."""
-        spend(POTENTIAL * len(points))
         return over_rows(_potential, points, self, chunk=self.points_at_once(1))
 
     def gradients(self, points: np.ndarray) -> np.ndarray:
         """∇U at every point, in float64; for targets over vectors."""
-        spend(len(points))
         return over_rows(_gradient, points, self, chunk=self.points_at_once(2))
 
     def hessians(self, points: np.ndarray, chunk: int = 512) -> np.ndarray:
         """∇²U at every point, in float64; for targets over vectors."""
-        spend(np.size(points))
         return over_rows(_hessian, points, self, chunk=min(chunk, self.points_at_once(np.shape(points)[-1])))
 
     def mean_hessian(self, points: np.ndarray) -> np.ndarray:

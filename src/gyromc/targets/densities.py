@@ -1,7 +1,4 @@
-"""Targets given by a formula: Gaussian, cosine-perturbed, and a user's own nonlinearity, log density or sum over data.
-
-Input: numbers or functions. Output: U and ∇U, and the structure where it is known (`gaussian()`, `separable()`).
-"""
+"""Targets given by a formula: Gaussian, cosine-perturbed, and a user's own nonlinearity, log density or sum over data."""
 
 from collections.abc import Callable
 from typing import Any
@@ -39,11 +36,9 @@ class Quadratic(Target):
     def __init__(self, precision, mean=None):
         P = read_precision(precision)
         smallest = float(P.min() if P.ndim == 1 else np.linalg.eigvalsh(P)[0])
-        require(
-            smallest > 0,
-            f"`precision` must be positive definite, or exp(-U) has no finite integral: its smallest eigenvalue is "
-            f"{smallest:.6g}. Add a prior (a multiple of the identity) or drop the directions that the data do not determine.",
-        )
+        why = f"or exp(-U) has no finite integral: its smallest eigenvalue is {smallest:.6g}"
+        what = "Add a prior (a multiple of the identity) or drop the directions that the data do not determine."
+        require(smallest > 0, f"`precision` must be positive definite, {why}. {what}")
         m = np.zeros(P.shape[0]) if mean is None else numbers(mean, "mean")
         require(m.shape == P.shape[:1], f"`mean` must have {P.shape[0]} entries: got shape {m.shape}.")
         self.precision, self.mean = P, m
@@ -63,11 +58,9 @@ class Quadratic(Target):
         return _matrix(self.precision), np.asarray(self.mean, float)
 
     def separable(self):
-        P = np.asarray(self.precision, float)
-        if P.ndim == 2:
-            if np.any(P - np.diag(np.diag(P))):
-                return None
-            P = np.diag(P)
+        P = _diagonal(self.precision)
+        if P is None:
+            return None
         return tuple(lambda t, p=p, m=m: 0.5 * p * (t - m) ** 2 for p, m in zip(P, self.mean, strict=True))
 
 
@@ -80,13 +73,16 @@ def _matrix(precision) -> np.ndarray:
     return np.diag(P) if P.ndim == 1 else P
 
 
+def _diagonal(precision) -> np.ndarray | None:
+    P = _matrix(precision)
+    return None if np.any(P - np.diag(np.diag(P))) else np.diag(P)
+
+
 def read_precision(precision) -> np.ndarray:
     """A symmetric matrix, or a vector for a diagonal one."""
     P = numbers(precision, "precision")
-    require(
-        P.size > 0 and (P.ndim == 1 or (P.ndim == 2 and P.shape[0] == P.shape[1])),
-        f"`precision` must be a square matrix or a vector (a diagonal): got shape {P.shape}.",
-    )
+    square = P.size > 0 and (P.ndim == 1 or (P.ndim == 2 and P.shape[0] == P.shape[1]))
+    require(square, f"`precision` must be a square matrix or a vector (a diagonal): got shape {P.shape}.")
     if P.ndim == 1:
         return P
     gap = np.abs(P - P.T)
@@ -168,7 +164,14 @@ class Separable(Target):
         self.weights = np.ones(d) if weights is None else numbers(weights, "weights")
         for name, value in (("mean", self.mean), ("weights", self.weights)):
             require(value.shape == (d,), f"`{name}` must have {d} entries, like `precision`: got shape {value.shape}.")
-        _check_potential(potential)
+        require(callable(potential), f"`potential` must be a function of one number: got {type(potential).__name__}.")
+        try:
+            value = eqx.filter_eval_shape(potential, jax.ShapeDtypeStruct((), jnp.float32))
+        except Exception as error:
+            why = f"`potential` cannot be evaluated on one number inside JAX: {cause(error)}"
+            raise InvalidInput(f"{why} Write it with `jax.numpy`.") from error
+        scalar = getattr(value, "shape", None) == () and jnp.issubdtype(value.dtype, jnp.floating)
+        require(scalar, f"`potential` must map one number to one number: it returns {value}.")
         self.phi = owned(potential)
 
     @property
@@ -177,18 +180,17 @@ class Separable(Target):
 
     def potential(self, params):
         x = params - self.mean
-        return 0.5 * jnp.vdot(x, _stretch(self.precision, x)) + jnp.vdot(
-            self.weights, jax.vmap(private(self.phi))(params)
-        )
+        scalar = jnp.vdot(self.weights, jax.vmap(private(self.phi))(params))
+        return 0.5 * jnp.vdot(x, _stretch(self.precision, x)) + scalar
 
     def gradient(self, params):
         slopes = jax.vmap(jax.grad(private(self.phi)))(params)
         return _stretch(self.precision, params - self.mean) + self.weights * slopes
 
     def gaussian(self):
-        if np.any(self.weights) or np.any(np.linalg.eigvalsh(self.matrix) <= 0):
-            return None
-        return self.matrix, np.asarray(self.mean, float)
+        P = _matrix(self.precision)
+        convex = not np.any(self.weights) and np.all(np.linalg.eigvalsh(P) > 0)
+        return (P, np.asarray(self.mean, float)) if convex else None
 
     @property
     def matrix(self) -> np.ndarray:
@@ -196,10 +198,10 @@ class Separable(Target):
         return _matrix(self.precision)
 
     def separable(self):
-        P = self.matrix
-        if np.any(P - np.diag(np.diag(P))):
+        P = _diagonal(self.precision)
+        if P is None:
             return None
-        rows = zip(np.diag(P), np.asarray(self.mean, float), np.asarray(self.weights, float), strict=True)
+        rows = zip(P, np.asarray(self.mean, float), np.asarray(self.weights, float), strict=True)
         return tuple(lambda t, p=p, m=m, c=c: 0.5 * p * (t - m) ** 2 + c * self._values(t) for p, m, c in rows)
 
     def _values(self, t) -> np.ndarray:
@@ -207,20 +209,6 @@ class Separable(Target):
         with jax.enable_x64(True):
             flat = jax.vmap(private(self.phi))(jnp.asarray(np.ravel(t), float))
         return np.asarray(flat, float).reshape(np.shape(t))
-
-
-def _check_potential(potential) -> None:
-    require(callable(potential), f"`potential` must be a function of one number: got {type(potential).__name__}.")
-    try:
-        value = eqx.filter_eval_shape(potential, jax.ShapeDtypeStruct((), jnp.float32))
-    except Exception as error:
-        raise InvalidInput(
-            f"`potential` cannot be evaluated on one number inside JAX: {cause(error)} Write it with `jax.numpy`."
-        ) from error
-    require(
-        getattr(value, "shape", None) == () and jnp.issubdtype(value.dtype, jnp.floating),
-        f"`potential` must map one number to one number: it returns {value}.",
-    )
 
 
 class FiniteSum(SumOverData):
@@ -249,26 +237,21 @@ class FiniteSum(SumOverData):
     def __init__(self, log_likelihood: Callable, log_prior: Callable, data: Any):
         for name, function in (("log_likelihood", log_likelihood), ("log_prior", log_prior)):
             require(callable(function), f"`{name}` must be a function: got {type(function).__name__}.")
-        found = leaves(data, "data")
+        found, lengths = leaves(data, "data"), {}
         require(found, "`data` must hold at least one array: got an empty pytree.")
-        lengths = {}
         for path, leaf in found:
             where = f"data{jax.tree_util.keystr(path)}"
-            require(
-                isinstance(leaf, int | float) or getattr(getattr(leaf, "dtype", np.dtype(object)), "kind", "") != "O",
-                f"`data` must hold arrays: {where} is {shown(leaf)}.",
+            array = (
+                isinstance(leaf, int | float) or getattr(getattr(leaf, "dtype", np.dtype(object)), "kind", "") != "O"
             )
-            require(
-                np.ndim(leaf) >= 1,
-                f"Every array in `data` needs a first axis over observations: {where} is a single number.",
-            )
+            require(array, f"`data` must hold arrays: {where} is {shown(leaf)}.")
+            first = "Every array in `data` needs a first axis over observations"
+            require(np.ndim(leaf) >= 1, f"{first}: {where} is a single number.")
             require_real(leaf, where)
             require_finite(np.asarray(leaf), where)
             lengths[where] = len(np.asarray(leaf))
-        require(
-            len(set(lengths.values())) == 1 and min(lengths.values()) > 0,
-            f"All arrays in `data` must have the same, positive length along the first axis: got {lengths}.",
-        )
+        same = len(set(lengths.values())) == 1 and min(lengths.values()) > 0
+        require(same, f"All arrays in `data` must have the same, positive length along the first axis: got {lengths}.")
         self.log_likelihood, self.log_prior = owned(log_likelihood), owned(log_prior)
         self.data = jax.tree.map(lambda x: x if isinstance(x, jax.Array) else np.asarray(x), data)
 
@@ -278,11 +261,8 @@ class FiniteSum(SumOverData):
 
     def _batch_potential(self, params, data):
         terms = jax.vmap(private(self.log_likelihood), in_axes=(None, 0))(params, data)
-        require(
-            terms.ndim == 1,
-            f"`log_likelihood` must return one number per datum: it returned shape {terms.shape[1:]}. "
-            "Sum over the response's components.",
-        )
+        what = f"it returned shape {terms.shape[1:]}. Sum over the response's components."
+        require(terms.ndim == 1, f"`log_likelihood` must return one number per datum: {what}")
         return -jnp.sum(terms)
 
     def potential(self, params):
@@ -327,12 +307,8 @@ class LogDensity(Target):
 
 def _scalar(value, name: str) -> Scalar:
     value = jnp.asarray(value)
-    require(
-        value.ndim == 0,
-        f"`{name}` must return a single number: it returned shape {value.shape}. Sum over its components.",
-    )
-    require(
-        jnp.issubdtype(value.dtype, jnp.floating),
-        f"`{name}` must return a real floating-point number: it returned {value.dtype}.",
-    )
+    shape = f"it returned shape {value.shape}. Sum over its components."
+    require(value.ndim == 0, f"`{name}` must return a single number: {shape}")
+    real = jnp.issubdtype(value.dtype, jnp.floating)
+    require(real, f"`{name}` must return a real floating-point number: it returned {value.dtype}.")
     return value

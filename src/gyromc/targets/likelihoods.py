@@ -1,9 +1,8 @@
 """What a likelihood of a regression is: -log p(y | t) of linear predictors t, its derivatives, the law of y, and facts about it.
 
-Input: linear predictors t, … × rows (… × rows × q where a row has a vector of them), responses y, and what else the law of y
-depends on (`given`: a noise scale, a shape, …), as arrays that broadcast with … × rows. Output: arrays of the same kind: one
-formula serves NumPy arrays (mode finding, predictions: nothing to compile) and JAX arrays (a sampler's gradients); `sample` and
-`cdf` are for NumPy arrays. The likelihoods themselves are in `families`.
+Linear predictors t, … × rows (… × rows × q where a row has a vector of them), responses y, and what else the law of y depends on
+(`given`: a noise scale, …), which broadcasts with … × rows, in; arrays of the same kind out. One formula serves NumPy arrays
+(nothing to compile) and JAX arrays (gradients); `sample` and `cdf` are for NumPy. The likelihoods themselves are in `families`.
 """
 
 import abc
@@ -18,19 +17,6 @@ import numpy as np
 import scipy
 
 from gyromc.errors import InvalidInput
-
-__all__ = [
-    "Canonical",
-    "Domain",
-    "Further",
-    "Likelihood",
-    "LinkFunction",
-    "LogLink",
-    "ResponseKind",
-    "Wording",
-    "contrasts",
-    "library",
-]
 
 Values = Any  # a NumPy or a JAX array
 LEAST_DISPERSION = 1e-3  # 1/√k: below, a family is as good as the one without dispersion
@@ -47,12 +33,19 @@ def _either(of_numpy: Callable, of_jax: Callable) -> Callable:
     return lambda t: of_numpy(t) if library(t) is np else of_jax(t)
 
 
-# 1/(1 + e⁻ᵗ), log Γ, log Φ.
-sigmoid = _either(scipy.special.expit, jax.nn.sigmoid)
+# log Γ, log Φ.
 log_gamma = _either(scipy.special.gammaln, jax.scipy.special.gammaln)
 log_ndtr = _either(scipy.special.log_ndtr, jax.scipy.special.log_ndtr)
 # Φ makes a uniform variable on (0, 1) of a standard normal one.
 uniform = _either(scipy.special.ndtr, jax.scipy.special.ndtr)
+
+
+def sigmoid(t):
+    """1/(1 + e⁻ᵗ); NumPy's exponential is several times quicker than SciPy's `expit`."""
+    if library(t) is jnp:
+        return jax.nn.sigmoid(t)
+    with np.errstate(over="ignore"):
+        return 1 / (1 + np.exp(-t))
 
 
 def softplus(t):
@@ -85,14 +78,6 @@ def rising(s, y):
     return numpy.where(large, series, log_gamma(small + y) - log_gamma(small) - y * numpy.log(small))
 
 
-def quick_sigmoid(t: np.ndarray) -> np.ndarray:
-    """1/(1 + e⁻ᵗ), in place: NumPy's exponential of single precision is quicker than SciPy's `expit`."""
-    np.negative(t, out=t)
-    np.exp(t, out=t)
-    t += 1
-    return np.reciprocal(t, out=t)
-
-
 class ResponseKind(enum.Enum):
     """What a response is."""
 
@@ -102,8 +87,7 @@ class ResponseKind(enum.Enum):
 
 
 class LinkFunction(enum.Enum):
-    """What the linear predictor is: the mean itself, its logarithm, the logarithm of odds, the normal quantile of a
-    probability, or log(-log(1 - p))."""
+    """What the linear predictor is: the mean, its logarithm, log-odds, a normal quantile, or log(-log(1 - p))."""
 
     IDENTITY = "identity"
     LOG = "log"
@@ -126,9 +110,9 @@ class Domain(enum.Enum):
 class Further:
     """A further parameter of a likelihood, and the prior that it has unless the user asks for another.
 
-    - `name`; `natural`: makes it of a number that is standard normal a priori, and so gives it that prior.
-    - `log_density`: of that prior, up to a constant; `words`: the prior in a sentence.
-    - `domain`, `least`: what it is, and its lowest value where it is positive.
+    - `natural`: makes it of a number that is standard normal a priori, and so gives it that prior.
+    - `log_density`: of that prior, up to a constant; `words`: the prior in a sentence; `least`: its lowest value where it is
+      positive.
     """
 
     name: str
@@ -140,7 +124,7 @@ class Further:
 
 
 def dispersion(name: str) -> Further:
-    """k with 1/√k exponential: the prior of shapes and concentrations."""
+    """k with 1/√k exponential: the largest density is where the family has no dispersion (a penalised-complexity prior)."""
     return Further(
         name,
         lambda u: library(u).maximum(exponential(u), LEAST_DISPERSION) ** -2.0,
@@ -150,20 +134,30 @@ def dispersion(name: str) -> Further:
 
 
 @dataclasses.dataclass(frozen=True)
-class Wording:
-    """A family in words; `{name}` is the target, `{positive}` its positive class.
+class Effect:
+    """What a coefficient changes (`of`), the label of such a change, and what people call its exponential, if they quote it."""
 
-    - `title`: "Poisson regression"; `sentence`: the model in one sentence; `law`: "a Poisson law".
-    - `of`: what a coefficient changes; `effect`: the label of such a change.
-    - `ratio`: what exp of a coefficient is; None where it is nothing that people quote.
+    of: str
+    label: str
+    ratio: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Wording:
+    """A family in words ("Poisson regression", "a Poisson law"); `{name}` is the target, `{positive}` its positive class.
+
+    `says`: what the target is, or a full sentence on the model.
     """
 
     title: str
-    sentence: str
-    of: str
-    effect: str
+    says: str
+    effect: Effect
     law: str = "the model"
-    ratio: str | None = None
+
+    @property
+    def sentence(self) -> str:
+        full = self.says.endswith(".")
+        return self.says if full else f"{self.says}; a weighted sum of the columns is {self.effect.of}."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,14 +166,12 @@ class Likelihood(abc.ABC):
 
     **Facts**, of the class:
 
-    - `name`: of the family; `aliases`: names that R's packages have for it; `words`: a `Wording`.
-    - `response`, `link`: what y and t are; `needs`: what y must hold, in words, and `allowed(y)`: which of it does;
-      `remedy`: what to do where it does not.
+    - `aliases`: names that R's packages have for it.
+    - `needs`: what y must hold, in words, and `allowed(y)`: which of it does; `remedy`: what to do where it does not.
     - `measured`: whether y has units, so that it is standardised; `vector`: whether t is a vector, also one of length 1.
     - `cutpoints`: whether the further parameters are cutpoints, which stand for the intercept.
     - `known`: names of what is given for every row; `further`: the further parameters, which are `given` after these.
-    - `wider`: the family to take where y varies more than this one allows, or None.
-    - `rank`: place among all families, the simplest first.
+    - `wider`: the family to take where y varies more than this one allows; `rank`: the simplest family has the lowest.
     """
 
     name: ClassVar[str] = ""
@@ -199,7 +191,7 @@ class Likelihood(abc.ABC):
 
     @classmethod
     def made(cls, num_classes: int) -> "Likelihood":
-        """The likelihood of a response with so many classes; their number does not matter but for several classes."""
+        """The likelihood of a response with so many classes."""
         return cls()
 
     @classmethod
@@ -228,11 +220,10 @@ class Likelihood(abc.ABC):
 
     @property
     def auxiliary(self) -> tuple[str, ...]:
-        """The names of the further parameters."""
         return tuple(one.name for one in self.further)
 
     def natural(self, u: Values) -> tuple[Values, ...]:
-        """The further parameters from numbers that are standard normal a priori, … × parameters; each of shape …."""
+        """The further parameters, each of shape …, from numbers that are standard normal a priori, … × parameters."""
         return tuple(one.natural(u[..., k]) for k, one in enumerate(self.further))
 
     def prior_change(self, given: tuple[Values, ...], priors: Mapping[str, Any]) -> Values:
@@ -263,10 +254,6 @@ class Likelihood(abc.ABC):
     def mean(self, t: Values, *given: Values) -> Values:
         """E[y | t]: … × rows, or … × rows × C probabilities of the classes."""
 
-    def quick_mean(self, t: np.ndarray, *given: Values) -> np.ndarray:
-        """`mean` of NumPy arrays, quickly: `t` may be overwritten. Probabilities of ordered classes come as C × … × rows."""
-        return self.mean(t, *given)
-
     @abc.abstractmethod
     def variance(self, mean: Values, *given: Values) -> Values:
         """The variance of y given its mean; of each class's indicator, for classes."""
@@ -288,7 +275,7 @@ class Likelihood(abc.ABC):
         return -self.loss(t, y, *given) - self.constant(y, *given)
 
     def constant(self, y: np.ndarray, *given: Values) -> np.ndarray:
-        """-log p(y | t) minus `loss`."""
+        """-log p(y | t) less `loss`."""
         return np.zeros(len(y))
 
     def start(self, y: np.ndarray) -> np.ndarray:

@@ -1,12 +1,10 @@
 """Regressions with further parameters and groups: U(θ) = Σ_i w_i loss(t_i, y_i, …) + |θ|²/2 in scaled coordinates.
 
-Input: a design matrix, responses, a `Likelihood`, known parts of the linear predictors (offset), weights of rows and `Group`s,
-whose levels have deviations of their own (random intercepts and slopes). Output: U, and the sums over rows that a mini-batch
-needs. θ holds, in this order, the coefficients of the columns, N(0, prior_scale²) a priori; the likelihood's further parameters;
-and for each group its standard deviations, its correlations and the deviations of its levels. All but the coefficients are
-numbers that are standard normal a priori (non-centred), correlations nearly. Where a parameter is given another `Prior`, U gets
-the logarithm of the ratio of both densities. Nothing is compiled for drawing: `parts` takes NumPy and JAX arrays. A group with a
-level for every single row can be integrated out, by quadrature row by row, and drawn afterwards.
+θ holds, in this order, the coefficients of the columns, N(0, prior_scale²) a priori; the likelihood's further parameters; and
+for each group its standard deviations, its correlations and the deviations of its levels. All but the coefficients are standard
+normal a priori (non-centred), correlations nearly. Where a parameter is given another `Prior`, U gets the logarithm of the
+ratio of both densities. Nothing is compiled for drawing: `parts` takes NumPy and JAX arrays. A group with a level for every
+single row can be integrated out, by quadrature row by row, and drawn afterwards.
 """
 
 import dataclasses
@@ -26,8 +24,6 @@ from gyromc.checks import numbers, positive, require, shown
 from gyromc.targets.base import SumOverData
 from gyromc.targets.likelihoods import Domain, Likelihood, exponential, library
 from gyromc.targets.priors import Prior
-
-__all__ = ["Group", "MixedRegression"]
 
 LKJ = Prior("lkj", (2.0,))
 INFORMED = 5.0  # information of a level's rows over that of the law of the levels, from which on a group is centred
@@ -86,22 +82,17 @@ class Group(eqx.Module):
     ):
         self.Z, self.index, self.scale = numbers(Z, "Z"), np.asarray(index, np.int32), numbers(scale, "scale")
         self.num_levels, self.centred, self.integrated = num_levels, centred, integrated
-        fits = self.Z.ndim == 2 and self.index.shape == self.Z.shape[:1] and self.scale.shape == self.Z.shape[1:]
-        require(
-            fits, f"`Z` must be rows × columns with a level for each row: got {self.Z.shape} and {self.index.shape}."
-        )
+        shapes = self.Z.shape, self.index.shape
+        fits = len(shapes[0]) == 2 and shapes[1] == shapes[0][:1] and self.scale.shape == shapes[0][1:]
+        require(fits, f"`Z` must be rows × columns with a level for each row: got {shapes[0]} and {shapes[1]}.")
         inside = self.index.size == 0 or (self.index.min() >= 0 and self.index.max() < num_levels)
         require(inside, f"`index` must hold levels 0 … {num_levels - 1}: got up to {int(self.index.max(initial=0))}.")
-        require(
-            isinstance(priors, list | tuple),
-            f"`priors` must be a list with a prior for each column: got {shown(priors)}.",
-        )
+        listed = isinstance(priors, list | tuple)
+        require(listed, f"`priors` must be a list with a prior for each column: got {shown(priors)}.")
         of = "The prior of a group's standard deviation"
         self.priors = tuple(p if p is None else Prior.read(p, of).require(Domain.POSITIVE, of) for p in priors)
-        require(
-            len(self.priors) in (0, self.Z.shape[1]),
-            f"`priors` must have one entry for each of {self.Z.shape[1]} columns of `Z`: got {len(self.priors)}.",
-        )
+        each = f"`priors` must have one entry for each of {self.Z.shape[1]} columns of `Z`"
+        require(len(self.priors) in (0, self.Z.shape[1]), f"{each}: got {len(self.priors)}.")
         of = "The prior of a group's correlations"
         self.correlations = Prior.read(correlations, of).require(Domain.CORRELATIONS, of)
 
@@ -123,10 +114,7 @@ class Group(eqx.Module):
 
     @property
     def _partial(self) -> list[tuple[int, int, float, float]]:
-        """The partial correlations of columns i and j given those before j, with the law of z = artanh r, p(z) ∝ cosh(z)^{-2a}.
-
-        Its standard deviation makes z of a number that is nearly standard normal.
-        """
+        """Partial correlations of columns i and j given those before j: sd and a of z = artanh r, p(z) ∝ cosh(z)^{-2a}."""
         k, eta = self.Z.shape[1], self.correlations["concentration"]
         law = [eta + (k - 2 - j) / 2 for j in range(k - 1)]
         sd = [math.sqrt(scipy.special.polygamma(1, a) / 2) for a in law]
@@ -231,6 +219,22 @@ def integrated_loss(loss, sd):
     return -jax.scipy.special.logsumexp(jnp.stack(terms), axis=0) - jnp.log(width / math.sqrt(math.pi))
 
 
+def _effects(group: Group, others: tuple[Group, ...], slope: np.ndarray, curvature: np.ndarray):
+    """The effect of each level of a group, and its variance by chance: that of the rows, or of other groups' levels in it."""
+    index, levels = group.index, group.num_levels
+    information = np.maximum(np.bincount(index, curvature, levels), 1e-6)
+    effects, chance = -np.bincount(index, slope, levels) / information, 1 / information
+    for other in others:
+        cells, inside = np.unique(index * other.num_levels + other.index, return_inverse=True)
+        level, weight = cells // other.num_levels, np.bincount(inside, curvature)
+        away = -np.bincount(inside, slope) / weight - effects[level]
+        squares = np.bincount(level, weight**2, levels) / information**2
+        left = float(np.sum(information * (1 - squares)))
+        if left > 0:
+            chance = np.maximum(chance, float(weight @ away**2) / left * squares)
+    return effects, chance
+
+
 class MixedRegression(SumOverData):
     """A regression with any `Likelihood`, its further parameters, an offset, weights and groups.
 
@@ -284,24 +288,21 @@ class MixedRegression(SumOverData):
         self.weights = np.ones(rows) if weights is None else numbers(weights, "weights")
         self.known, self.groups, self.likelihood = tuple(numbers(k, "known") for k in known), tuple(groups), likelihood
         for name, value in (("y", self.y), ("offset", self.offset), ("weights", self.weights)):
-            require(
-                value.shape == rows,
-                f"`{name}` must have one entry per row of `X` ({rows[0]}): got shape {value.shape}.",
-            )
+            each = f"`{name}` must have one entry per row of `X` ({rows[0]})"
+            require(value.shape == rows, f"{each}: got shape {value.shape}.")
         for group in self.groups:
             require(group.Z.shape[:1] == rows, f"A group has {len(group.Z)} rows, but `X` has {rows[0]}.")
         require(not (likelihood.vector and self.groups), "Groups are for models with one linear predictor per row.")
         self.prior_precision = np.asarray(positive(prior_scale, "prior_scale") ** -2)
-        require(
-            isinstance(priors or {}, Mapping), f"`priors` must be a table from names to priors: got {shown(priors)}."
-        )
-        known_priors = {one.name: one.domain for one in likelihood.further}
-        known_priors |= {str(j): Domain.REAL for j in range(self.num_coefficients)}
+        table = isinstance(priors or {}, Mapping)
+        require(table, f"`priors` must be a table from names to priors: got {shown(priors)}.")
+        domains = {one.name: one.domain for one in likelihood.further}
+        domains |= {str(j): Domain.REAL for j in range(self.num_coefficients)}
         named = {str(name): Prior.read(prior, f"The prior of {name}") for name, prior in (priors or {}).items()}
         for name, prior in named.items():
-            there = ", ".join(known_priors)
-            require(name in known_priors, f"`priors` names {name}, which is no parameter: there are {there}.")
-            prior.require(known_priors[name], f"`priors`: {name}")
+            there = ", ".join(domains)
+            require(name in domains, f"`priors` names {name}, which is no parameter: there are {there}.")
+            prior.require(domains[name], f"`priors`: {name}")
         self.priors = tuple(named.items())
 
     @property
@@ -310,7 +311,6 @@ class MixedRegression(SumOverData):
 
     @property
     def design(self) -> tuple[np.ndarray, np.ndarray]:
-        """(X, y)."""
         return self.X, self.y
 
     @property
@@ -320,12 +320,8 @@ class MixedRegression(SumOverData):
 
     @functools.cached_property
     def _ends(self) -> np.ndarray:
-        sizes = [
-            self.num_coefficients,
-            len(self.likelihood.auxiliary),
-            *(n for group in self.groups for n in group.sizes),
-        ]
-        return np.cumsum(sizes)
+        of_groups = [n for group in self.groups for n in group.sizes]
+        return np.cumsum([self.num_coefficients, len(self.likelihood.auxiliary), *of_groups])
 
     @property
     def dim(self) -> int:
@@ -344,19 +340,17 @@ class MixedRegression(SumOverData):
 
         Those that were integrated out are drawn given all others with `rng`, for NumPy arrays; without it they are zero.
         """
-        parts, xp = self.parts(theta)[2:], library(theta)
-        found = [
-            xp.zeros((*theta.shape[:-1], group.num_levels, 1))
-            if group.integrated
-            else group.deviations(*parts[3 * i : 3 * i + 3])
-            for i, group in enumerate(self.groups)
-        ]
+        parts, found = self.parts(theta)[2:], []
         for i, group in enumerate(self.groups):
-            if group.integrated and rng is not None:
+            if not group.integrated:
+                found.append(group.deviations(*parts[3 * i : 3 * i + 3]))
+            elif rng is None:
+                found.append(library(theta).zeros((*theta.shape[:-1], group.num_levels, 1)))
+            else:
                 flat = theta.reshape(-1, self.dim)
                 at_once = max(1, MOST_AT_ONCE // (GRID * self.num_data))
                 drawn = [self._integrated(flat[n : n + at_once], i, rng) for n in range(0, len(flat), at_once)]
-                found[i] = np.concatenate(drawn).reshape(found[i].shape)
+                found.append(np.concatenate(drawn).reshape(*theta.shape[:-1], group.num_levels, 1))
         return found
 
     def _integrated(self, theta: np.ndarray, i: int, rng: np.random.Generator) -> np.ndarray:
@@ -365,12 +359,10 @@ class MixedRegression(SumOverData):
         t = parts[0] @ self.X.T + self.offset
         for other, b in zip(self.groups, self.deviations(theta), strict=True):
             t = t + np.sum(other.Z * b[:, other.index], axis=-1)
-        given = [value[:, None] for value in self.given(theta)]
-        loss = lambda more: self.weights * self.likelihood.loss(t + more, self.y, *self.known, *given)
-        sd = group.sds(parts[2 + 3 * i]) * group.Z[:, 0]
-        drawn = np.empty((len(theta), group.num_levels))
-        # By row, in units of the column.
-        drawn[:, group.index] = _drawn(loss, sd, rng) / group.Z[:, 0]
+        given = *self.known, *(value[:, None] for value in self.given(theta))
+        loss = lambda more: self.weights * self.likelihood.loss(t + more, self.y, *given)
+        drawn, sd = np.empty((len(theta), group.num_levels)), group.sds(parts[2 + 3 * i]) * group.Z[:, 0]
+        drawn[:, group.index] = _drawn(loss, sd, rng) / group.Z[:, 0]  # by row, in units of the column
         return drawn
 
     def roots(self, theta) -> list[Any]:
@@ -381,16 +373,15 @@ class MixedRegression(SumOverData):
     def _losses(self, theta, rows):
         """loss_i for the data given: X, y, offset, weights, known, Z and index of the groups."""
         X, y, offset, weights, known, groups = rows
-        beta = self.parts(theta)[0]
+        beta, _, *parts = self.parts(theta)
         t = X @ beta.reshape(self.likelihood.outputs, -1).T if self.likelihood.vector else X @ beta + offset
-        parts, sd = self.parts(theta)[2:], None
-        for i, ((Z, index), group) in enumerate(zip(groups, self.groups, strict=True)):
-            if group.integrated:
-                sd = group.sds(parts[3 * i])[0] * Z[:, 0]
-            else:
-                t = t + jnp.sum(Z * group.deviations(*parts[3 * i : 3 * i + 3])[index], axis=-1)
+        for (Z, index), b in zip(groups, self.deviations(theta), strict=True):
+            t = t + jnp.sum(Z * b[index], axis=-1)
         loss = lambda more: weights * self.likelihood.loss(t + more, y, *known, *self.given(theta))
-        return loss(0.0) if sd is None else integrated_loss(loss, sd)
+        for i, group in enumerate(self.groups):
+            if group.integrated:
+                return integrated_loss(loss, group.sds(parts[3 * i])[0] * groups[i][0][:, 0])
+        return loss(0.0)
 
     def _rows(self, index=None):
         whole = (self.X, self.y, self.offset, self.weights, self.known, tuple((g.Z, g.index) for g in self.groups))
@@ -406,30 +397,22 @@ class MixedRegression(SumOverData):
         found = 0.5 * self.prior_precision * jnp.vdot(beta, beta) + self.law_energy(auxiliary, rest)
         for j, prior in self.coefficient_priors.items():
             found = found - 0.5 * self.prior_precision * beta[j] ** 2 - prior.log_density(beta[j])
-        for i, group in enumerate(self.groups):
-            found = found + group.energy(*rest[3 * i : 3 * i + 3])
-        return found
+        return found + sum(group.energy(*rest[3 * i : 3 * i + 3]) for i, group in enumerate(self.groups))
 
     def law_energy(self, auxiliary, groups):
-        """-log p of the further parameters and of the groups' standard deviations and correlations, up to a constant: ….
-
-        `groups`: three arrays for each, of which the third is not used.
-        """
+        """-log p of the further parameters and of the groups' standard deviations and correlations, three arrays each: …."""
         found = 0.5 * library(auxiliary).sum(auxiliary**2, axis=-1)
-        asked = {name: prior for name, prior in self.priors if not name.isdigit()}
-        if asked:
+        if asked := {name: prior for name, prior in self.priors if not name.isdigit()}:
             found = found + self.likelihood.prior_change(self.likelihood.natural(auxiliary), asked)
-        for i, group in enumerate(self.groups):
-            found = found + group.law_energy(*groups[3 * i : 3 * i + 2])
-        return found
+        return found + sum(group.law_energy(*groups[3 * i : 3 * i + 2]) for i, group in enumerate(self.groups))
 
     def in_good_coordinates(self) -> "MixedRegression":
         """The same model with deviations of single rows integrated out, and well determined groups centred.
 
-        A constant linear predictor that fits y gives every level an effect, the slope of the loss over its curvature, both summed
-        over the level's rows. What the effects vary more than by chance is the variance between levels; where it is above
-        `INFORMED` times that by chance, deviations that vary with their standard deviation would make a narrow curved ridge. The
-        groups with the fewest levels come first, and their effects are kept: levels inside them vary by what is left.
+        A constant linear predictor that fits y gives every level an effect, the slope of the loss over its curvature. What the
+        effects vary more than by chance is the variance between levels; where it is above `INFORMED` times that by chance,
+        deviations that vary with their standard deviation would make a narrow curved ridge. Groups with few levels come first,
+        and their effects are kept.
         """
         given = self.likelihood.natural(np.zeros(len(self.likelihood.auxiliary)))
         t = np.full(self.num_data, float(np.ravel(self.likelihood.start(self.y))[0]))
@@ -437,36 +420,20 @@ class MixedRegression(SumOverData):
         centred = [False] * len(self.groups)
         for i in sorted(range(len(self.groups)), key=lambda i: self.groups[i].num_levels):
             low, middle, high = (loss(t + h) for h in (-STEP, 0.0, STEP))
-            curvature = np.maximum((high - 2 * middle + low) / STEP**2, 1e-6)
-            effects, chance = self._effects(i, (high - low) / (2 * STEP), curvature)
+            slope, curvature = (high - low) / (2 * STEP), np.maximum((high - 2 * middle + low) / STEP**2, 1e-6)
+            effects, chance = _effects(self.groups[i], self.groups[:i] + self.groups[i + 1 :], slope, curvature)
             between = max(0.0, float(np.var(effects) - np.mean(chance)))
             centred[i] = bool(between > INFORMED * np.median(chance))
             t = t + (effects * between / (between + chance))[self.groups[i].index]
         return self.centred(centred)
 
-    def _effects(self, i: int, slope: np.ndarray, curvature: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The effect of each level of a group, and its variance by chance: that of the rows, or of other groups' levels in it."""
-        index, levels = self.groups[i].index, self.groups[i].num_levels
-        information = np.maximum(np.bincount(index, curvature, levels), 1e-6)
-        effects = -np.bincount(index, slope, levels) / information
-        chance = 1 / information
-        for other in self.groups[:i] + self.groups[i + 1 :]:
-            cells, inside = np.unique(index * other.num_levels + other.index, return_inverse=True)
-            level, weight = cells // other.num_levels, np.bincount(inside, curvature)
-            away = -np.bincount(inside, slope) / weight - effects[level]
-            squares = np.bincount(level, weight**2, levels) / information**2
-            left = float(np.sum(information * (1 - squares)))
-            if left > 0:
-                chance = np.maximum(chance, float(weight @ away**2) / left * squares)
-        return effects, chance
-
     def centred(self, which: Sequence[bool]) -> "MixedRegression":
-        """The same model with these groups centred, and the others not."""
+        """The same model with these groups centred, the others not, and the first group of single rows integrated out."""
         alone = [group.by_row and not self.likelihood.vector for group in self.groups]
         integrated = [own and not any(alone[:i]) for i, own in enumerate(alone)]
-        groups = zip(self.groups, which, integrated, strict=True)
-        found = tuple(dataclasses.replace(group, centred=centred, integrated=out) for group, centred, out in groups)
-        return eqx.tree_at(lambda target: target.groups, self, found)
+        each = zip(self.groups, which, integrated, strict=True)
+        groups = tuple(dataclasses.replace(group, centred=centred, integrated=out) for group, centred, out in each)
+        return eqx.tree_at(lambda target: target.groups, self, groups)
 
     def potential(self, params):
         return jnp.sum(self._losses(params, self._rows())) + self._prior(params)
@@ -478,8 +445,8 @@ class MixedRegression(SumOverData):
         return jax.grad(self._prior)(params)
 
     def log_likelihoods(self, params):
-        unweighted = eqx.tree_at(lambda target: target.weights, self, jnp.ones_like(jnp.asarray(self.weights)))
-        constant = self.likelihood.constant(np.asarray(self.y), *(np.asarray(k) for k in self.known))
+        unweighted = eqx.tree_at(lambda target: target.weights, self, np.ones_like(self.weights))
+        constant = self.likelihood.constant(np.asarray(self.y), *map(np.asarray, self.known))
         return {"y": -unweighted._losses(params, unweighted._rows()) - constant}
 
     def points_at_once(self, products):

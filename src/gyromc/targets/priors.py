@@ -1,7 +1,7 @@
 """Laws that parameters may have a priori, one record each: `LAWS`, and a `Prior`, a law with its numbers.
 
-Input: a text such as "student_t(3, 0, 2.5)". Output: the log density that targets add up, draws for the prior predictive law, and
-the text again for reports and files. A positive parameter takes `normal`, `student_t` and `cauchy` cut off at its lowest value.
+A text such as "student_t(3, 0, 2.5)" in; the log density that targets add up, draws, and the text again out. A positive parameter
+takes `normal`, `student_t` and `cauchy` cut off at its lowest value.
 """
 
 import dataclasses
@@ -17,17 +17,15 @@ from gyromc.errors import InvalidInput
 from gyromc.show.numbers import is_number
 from gyromc.targets.likelihoods import Domain, library, log_sigmoid
 
-__all__ = ["LAWS", "Law", "Prior"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Law:
     """A family of laws.
 
-    - `arguments`: their names; all but locations are positive. Those called `location`, `scale`, `rate` and `log_location` change
-      with the units of the parameter.
+    - `arguments`: their names; all but locations are positive. Those called `location`, `scale`, `rate` and `log_location`
+      change with the units of the parameter.
     - `log_density`: of a value and the arguments, up to a constant in the value; NumPy's or JAX's.
-    - `domains`: the parameters it suits; `frozen`: the distribution of `scipy.stats` with these arguments, where there is one.
+    - `frozen`: the distribution of `scipy.stats` with these arguments, where there is one.
     """
 
     arguments: tuple[str, ...]
@@ -50,40 +48,24 @@ def _dirichlet(cuts, concentration):
     return numpy.sum(slopes, axis=-1) + (concentration - 1) * numpy.sum(numpy.log(least), axis=-1)
 
 
-ANYWHERE = (Domain.REAL, Domain.POSITIVE, Domain.CUTPOINTS)
+ANYWHERE, POSITIVE = (Domain.REAL, Domain.POSITIVE, Domain.CUTPOINTS), (Domain.POSITIVE,)
+_normal = lambda x, m, s: -0.5 * ((x - m) / s) ** 2
+_cauchy = lambda x, m, s: _student_t(x, 1.0, m, s)
+_log = lambda x: library(x).log(x)
+_gamma = lambda x, a, r: (a - 1) * _log(x) - r * x
+_lognormal = lambda x, m, s: _normal(_log(x), m, s) - _log(x)
+_beta = lambda x, a, b: (a - 1) * _log(x) + (b - 1) * library(x).log1p(-x)
 LAWS = {
-    "normal": Law(
-        ("location", "scale"), lambda x, m, s: -0.5 * ((x - m) / s) ** 2, ANYWHERE, lambda stats, m, s: stats.norm(m, s)
-    ),
+    "normal": Law(("location", "scale"), _normal, ANYWHERE, lambda stats, m, s: stats.norm(m, s)),
     "student_t": Law(("nu", "location", "scale"), _student_t, ANYWHERE, lambda stats, n, m, s: stats.t(n, m, s)),
-    "cauchy": Law(
-        ("location", "scale"),
-        lambda x, m, s: _student_t(x, 1.0, m, s),
-        ANYWHERE,
-        lambda stats, m, s: stats.cauchy(m, s),
-    ),
-    "half_normal": Law(
-        ("scale",), lambda x, s: -0.5 * (x / s) ** 2, (Domain.POSITIVE,), lambda stats, s: stats.halfnorm(0, s)
-    ),
-    "exponential": Law(("rate",), lambda x, r: -r * x, (Domain.POSITIVE,), lambda stats, r: stats.expon(0, 1 / r)),
-    "gamma": Law(
-        ("shape", "rate"),
-        lambda x, a, r: (a - 1) * library(x).log(x) - r * x,
-        (Domain.POSITIVE,),
-        lambda stats, a, r: stats.gamma(a, 0, 1 / r),
-    ),
+    "cauchy": Law(("location", "scale"), _cauchy, ANYWHERE, lambda stats, m, s: stats.cauchy(m, s)),
+    "half_normal": Law(("scale",), lambda x, s: _normal(x, 0, s), POSITIVE, lambda stats, s: stats.halfnorm(0, s)),
+    "exponential": Law(("rate",), lambda x, r: -r * x, POSITIVE, lambda stats, r: stats.expon(0, 1 / r)),
+    "gamma": Law(("shape", "rate"), _gamma, POSITIVE, lambda stats, a, r: stats.gamma(a, 0, 1 / r)),
     "lognormal": Law(
-        ("log_location", "log_scale"),
-        lambda x, m, s: -0.5 * ((library(x).log(x) - m) / s) ** 2 - library(x).log(x),
-        (Domain.POSITIVE,),
-        lambda stats, m, s: stats.lognorm(s, 0, math.exp(m)),
+        ("log_location", "log_scale"), _lognormal, POSITIVE, lambda stats, m, s: stats.lognorm(s, 0, math.exp(m))
     ),
-    "beta": Law(
-        ("a", "b"),
-        lambda x, a, b: (a - 1) * library(x).log(x) + (b - 1) * library(x).log1p(-x),
-        (Domain.SHARE,),
-        lambda stats, a, b: stats.beta(a, b),
-    ),
+    "beta": Law(("a", "b"), _beta, (Domain.SHARE,), lambda stats, a, b: stats.beta(a, b)),
     "dirichlet": Law(("concentration",), _dirichlet, (Domain.CUTPOINTS,)),
     # Of the partial correlations: `Group` has its density.
     "lkj": Law(("concentration",), lambda x, eta: 0 * x, (Domain.CORRELATIONS,)),
@@ -132,11 +114,9 @@ class Prior:
 
     def require(self, domain: Domain, of: str) -> "Prior":
         """Itself, where the law suits a parameter of this domain."""
-        fit = ", ".join(name for name, law in LAWS.items() if domain in law.domains)
-        require(
-            domain in LAWS[self.law].domains,
-            f"{of} is {domain.value}, whose prior is {fit}: got {self}. Write it as {EXAMPLES[domain]}.",
-        )
+        laws = ", ".join(name for name, law in LAWS.items() if domain in law.domains)
+        what = f"{of} is {domain.value}, whose prior is {laws}"
+        require(domain in LAWS[self.law].domains, f"{what}: got {self}. Write it as {EXAMPLES[domain]}.")
         return self
 
     def __str__(self) -> str:

@@ -1,7 +1,7 @@
 """Regressions: models that use the data only through linear predictors, U(θ) = Σ_i loss(x_iᵀθ, y_i) + |θ|²/(2σ₀²).
 
-Input: a design matrix and responses. Output: U, ∇U, ∇²U and the sums over rows that a mini-batch needs. The formulas for y given
-its linear predictors are in `likelihoods`. Data are float64 NumPy arrays; an engine casts them to its own precision.
+The formulas for y given its linear predictors are in `likelihoods`. Data are float64 NumPy arrays; an engine casts them to its
+own precision.
 """
 
 import abc
@@ -19,7 +19,6 @@ from jaxtyping import Float
 
 from gyromc.checks import numbers, positive, require, whole
 from gyromc.errors import InvalidInput
-from gyromc.evaluation import POTENTIAL, spend
 from gyromc.machine import require_memory
 from gyromc.targets.base import Scalar, SumOverData
 from gyromc.targets.families import Bernoulli, Categorical, Normal, Poisson
@@ -30,8 +29,6 @@ IN_CACHE = 2**16  # linear predictors of a block of rows at some points, so that
 
 class Regression(SumOverData):
     """The base of all regressions: rows x_i with responses y_i, and the prior θ ~ N(0, σ₀² I).
-
-    A subclass defines `loss(t, y)` of the linear predictors t and its derivative `slope(t, y)` in t.
 
     **Arguments:**
 
@@ -46,14 +43,9 @@ class Regression(SumOverData):
 
     def __init__(self, X, y, prior_scale: float = 1.0):
         self.X, self.y = numbers(X, "X"), numbers(y, "y")
-        require(
-            self.X.ndim == 2 and self.X.size > 0,
-            f"`X` must be a matrix with one row per observation: got shape {self.X.shape}.",
-        )
-        require(
-            self.y.shape == self.X.shape[:1],
-            f"`y` must have one entry per row of `X`: X has {self.X.shape[0]} rows, y has shape {self.y.shape}.",
-        )
+        rows, of_y = self.X.shape, self.y.shape
+        require(len(rows) == 2 and self.X.size, f"`X` must be a matrix with one row per observation: got shape {rows}.")
+        require(of_y == rows[:1], f"`y` must have one entry per row of `X`: X has {rows[0]} rows, y has shape {of_y}.")
         self.prior_precision = np.asarray(positive(prior_scale, "prior_scale") ** -2)
 
     @abc.abstractmethod
@@ -78,7 +70,6 @@ class Regression(SumOverData):
 
     @property
     def design(self) -> tuple[np.ndarray, np.ndarray]:
-        """(X, y)."""
         return self.X, self.y
 
     def potential(self, params):
@@ -127,7 +118,7 @@ class KnownLikelihood(SumOverData):
         return np.swapaxes(theta.reshape(*theta.shape[:-1], self.likelihood.outputs, -1) @ X.T, -1, -2)
 
     def _parts(self, points: np.ndarray, rows: int) -> list[np.ndarray]:
-        """The points in parts whose linear predictors stay in the cache; fewer than eight would read X again and again."""
+        # Their linear predictors stay in the cache; fewer than eight points would read X again and again.
         count = max(8, IN_CACHE // (rows * self.likelihood.outputs))
         return [points[i : i + count] for i in range(0, len(points), count)]
 
@@ -136,25 +127,22 @@ class KnownLikelihood(SumOverData):
         block = lambda X, y: np.concatenate([function(part, X, y) for part in self._parts(points, len(X))])
         return self.over_data(block, len(points))
 
-    def _along_rows(self, slopes: np.ndarray, X: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-        """Σ_i of derivatives in the linear predictors times the row: derivatives in θ."""
-        return ((np.swapaxes(slopes, -1, -2) if self.likelihood.vector else slopes) @ X).reshape(shape)
-
     def loss_sums(self, points: np.ndarray) -> np.ndarray:
         """Σ_i ℓ_i at each point."""
-        spend(POTENTIAL * len(points))
         losses = lambda part, X, y: self.likelihood.loss(self.predictors(part, X), y).sum(axis=-1)
         return self._sums(losses, points)
 
     def slope_sums(self, points: np.ndarray) -> np.ndarray:
         """Σ_i ∇ℓ_i at each point."""
-        spend(len(points))
-        slopes = lambda part, X, y: self.likelihood.slope(self.predictors(part, X), y)
-        return self._sums(lambda part, X, y: self._along_rows(slopes(part, X, y), X, part.shape), points)
+
+        def slopes(part: np.ndarray, X: np.ndarray, y: np.ndarray) -> np.ndarray:
+            found = self.likelihood.slope(self.predictors(part, X), y)
+            return ((np.swapaxes(found, -1, -2) if self.likelihood.vector else found) @ X).reshape(part.shape)
+
+        return self._sums(slopes, points)
 
     def mean_data_hessian(self, points: np.ndarray) -> np.ndarray:
         """The mean over points of Σ_i ∇²ℓ_i."""
-        spend(len(points) + points.shape[-1])
 
         def block(X: np.ndarray, y: np.ndarray) -> np.ndarray:
             of = lambda part: self.likelihood.curvature(self.predictors(part, X)).sum(axis=0) / len(points)
@@ -238,6 +226,15 @@ class WithLikelihood(Regression, KnownLikelihood):
         return eqx.tree_at(fields, self, (self.X[rows], self.y[rows], prior))
 
 
+def taylor_remainder(slope: Callable, X, y, theta, center, order: int):
+    """Σ_i of slopes times rows at θ, less their Taylor polynomial around a center."""
+    of, t = (lambda t: slope(t, y)), X @ center
+    if order == 1:
+        return (of(X @ theta) - of(t)) @ X
+    there, along = jax.jvp(of, (t,), (X @ (theta - center),))
+    return (of(X @ theta) - there - along) @ X  # T8
+
+
 class GeneralizedLinear(Regression):
     """U(θ) = Σ_i loss(x_iᵀθ, y_i) + |θ|²/(2σ₀²): a model that uses the data only through the scalars x_iᵀθ.
 
@@ -252,11 +249,7 @@ class GeneralizedLinear(Regression):
 
     def remainder(self, theta, center, index, order):
         X, y = jnp.asarray(self.X)[index], jnp.asarray(self.y)[index]
-        slope, t = (lambda t: self.slope(t, y)), X @ center
-        if order == 1:
-            return (slope(X @ theta) - slope(t)) @ X
-        there, along = jax.jvp(slope, (t,), (X @ (theta - center),))
-        return (slope(X @ theta) - there - along) @ X
+        return taylor_remainder(self.slope, X, y, theta, center, order)
 
 
 class LinearRegression(WithLikelihood, GeneralizedLinear):
@@ -280,10 +273,9 @@ class LinearRegression(WithLikelihood, GeneralizedLinear):
             with warnings.catch_warnings(action="error", category=scipy.linalg.LinAlgWarning):
                 return K, scipy.linalg.solve(K, X.T @ y, assume_a="pos")
         except (scipy.linalg.LinAlgError, scipy.linalg.LinAlgWarning) as error:
-            raise InvalidInput(
-                "The columns of X depend on each other, and the prior is too wide to determine their coefficients in double "
-                f"precision ({error}). Leave out a column, or take a smaller `prior_scale`."
-            ) from error
+            what = f"determine their coefficients in double precision ({error})"
+            why = f"The columns of X depend on each other, and the prior is too wide to {what}."
+            raise InvalidInput(f"{why} Leave out a column, or take a smaller `prior_scale`.") from error
 
 
 class LogisticRegression(WithLikelihood, GeneralizedLinear):
@@ -316,10 +308,9 @@ class PoissonRegression(WithLikelihood, GeneralizedLinear):
 class SoftmaxRegression(WithLikelihood):
     """Bayesian regression on C classes: P(y = c | x) ∝ e^{w_cᵀx}, the prior of w_c N(0, σ₀² I), their common part removed.
 
-    Adding one vector to all w_c changes no probability, so the common part is not a parameter: with B an orthonormal basis of the
-    vectors in R^C that sum to zero, the weights are W = BΘ (C × d) and Θ, (C-1) × d, has the prior N(0, σ₀² I). The
-    probabilities have the same law as under independent priors on all w_c, no class is singled out, and for C = 2 the model is
-    logistic regression with prior scale √2 σ₀. θ is Θ by rows.
+    Adding one vector to all w_c changes no probability. So with B an orthonormal basis of the vectors in R^C that sum to zero,
+    the weights are W = BΘ (C × d), and Θ, (C-1) × d, has the prior N(0, σ₀² I); θ is Θ by rows. No class is singled out, and
+    for C = 2 the model is logistic regression with prior scale √2 σ₀.
 
     **Arguments:**
 
@@ -352,7 +343,6 @@ class SoftmaxRegression(WithLikelihood):
 
     @property
     def basis(self) -> np.ndarray:
-        """The matrix B above: C × (C-1)."""
         return self.likelihood.basis
 
     def weights(self, params):
@@ -361,8 +351,6 @@ class SoftmaxRegression(WithLikelihood):
 
 
 _categorical = functools.cache(Categorical)  # keeps the basis once computed
-
-
 BY_FAMILY: dict[str, Any] = {
     kind.likelihood.name: kind for kind in (LinearRegression, LogisticRegression, PoissonRegression)
 }

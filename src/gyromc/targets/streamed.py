@@ -1,8 +1,7 @@
 """Regressions over rows that are not in memory: U(θ) = Σ_i loss(x_iᵀθ, y_i) + |θ|²/(2σ₀²), the rows read from a `RowSource`.
 
-Input: a source and a family. Output: U, ∇U and ∇²U by passes over all rows, in float64 whatever the rows are stored in, and the
-sums over drawn rows that a mini-batch needs. A pass at one θ computes all three, so that a Newton step, the anchor of a control
-variate and the curvature there take one pass together.
+Sums over all rows are in float64 whatever the rows are stored in. A pass at one θ computes U, ∇U and ∇²U, so that a Newton step,
+the anchor of a control variate and the curvature there take one pass together.
 """
 
 import dataclasses
@@ -18,16 +17,12 @@ from jaxtyping import Float
 from gyromc.checks import one_of, positive, require
 from gyromc.data import RowSource, over_blocks, random_access
 from gyromc.errors import InvalidInput
-from gyromc.evaluation import POTENTIAL, spend
 from gyromc.targets.likelihoods import Canonical
-from gyromc.targets.regressions import BY_FAMILY, KnownLikelihood, WithLikelihood
-
-__all__ = ["StreamedRegression"]
+from gyromc.targets.regressions import BY_FAMILY, KnownLikelihood, WithLikelihood, taylor_remainder
 
 KEPT = 4  # points whose sums are kept
 AT_ONCE = 2**21  # linear predictors of a block at several points that are held together
-Sums = tuple[float, np.ndarray, np.ndarray]
-"""Σ_i ℓ_i, its gradient and its Hessian at one θ."""
+Sums = tuple[float, np.ndarray, np.ndarray]  # Σ_i ℓ_i, its gradient and its Hessian at one θ
 
 
 @dataclasses.dataclass(eq=False)
@@ -42,9 +37,9 @@ class _Kept:
 class StreamedRegression(KnownLikelihood):
     """A linear, logistic or Poisson regression over rows that stay where they are; everything else is as in memory.
 
-    The rows are read once when this is made, to check them. The mode is found by Newton's method: from a sample of the rows in
-    memory, then with all of them, two to four passes. Mini-batches read the rows that are drawn; where the source cannot read
-    single rows, it is first written to a temporary file (`gyromc.data.random_access`).
+    The rows are read once when this is made, to check them. The mode is found by Newton's method: from a sample of the rows,
+    then with all of them, two to four passes. Mini-batches read the rows that are drawn; where the source cannot read single
+    rows, it is first written to a temporary file (`gyromc.data.random_access`).
 
     **Arguments:**
 
@@ -56,8 +51,7 @@ class StreamedRegression(KnownLikelihood):
     import numpy as np
     import gyromc as gm
     rng = np.random.default_rng(0)
-    X = rng.standard_normal((500, 2))
-    y = (rng.random(500) < 0.5).astype(float)
+    X, y = rng.standard_normal((500, 2)), rng.integers(0, 2, 500)
     streamed = gm.targets.StreamedRegression(gm.data.Batches([(X[:300], y[:300]), (X[300:], y[300:])], 500), "logistic")
     assert np.allclose(gm.Model(streamed).mode, gm.Model(gm.targets.LogisticRegression(X, y)).mode)
     ```
@@ -69,11 +63,9 @@ class StreamedRegression(KnownLikelihood):
     prior_precision: Float[np.ndarray, ""]
 
     def __init__(self, source: RowSource, family: str, prior_scale: float = 1.0):
-        require(
-            isinstance(source, RowSource),
-            f"`source` must be a value of `gyromc.data`, such as `gyromc.data.Mapped(X, y)`: got {type(source).__name__}. "
-            "Arrays in memory go to `LogisticRegression` and its like.",
-        )
+        what = f"such as `gyromc.data.Mapped(X, y)`: got {type(source).__name__}"
+        in_memory = "Arrays in memory go to `LogisticRegression` and its like."
+        require(isinstance(source, RowSource), f"`source` must be a value of `gyromc.data`, {what}. {in_memory}")
         self.source, self.family = source, one_of(family, BY_FAMILY, "family")
         self.prior_precision = np.asarray(positive(prior_scale, "prior_scale") ** -2)
         self.kept = _Kept()
@@ -93,7 +85,7 @@ class StreamedRegression(KnownLikelihood):
         return made
 
     def known_sums(self) -> tuple[float, np.ndarray, np.ndarray] | None:
-        """Of a linear regression, whose posterior they give: loss, gradient and Hessian at zero, if they were computed."""
+        """Of a linear regression, whose posterior they give: the sums at zero, if they were computed."""
         return self.kept.points.get(np.zeros(self.dim).tobytes()) if self.family == "linear" else None
 
     def remember_sums(self, loss: float, gradient: np.ndarray, hessian: np.ndarray) -> None:
@@ -137,7 +129,6 @@ class StreamedRegression(KnownLikelihood):
         points, model, d = self.kept.points, self.likelihood, self.dim
         if theta.tobytes() in points:
             return points[theta.tobytes()]
-        spend(1 + POTENTIAL + d)
 
         def block(X: np.ndarray, y: np.ndarray) -> Sums:
             X, y = np.asarray(X, float), np.asarray(y, float)
@@ -220,12 +211,7 @@ class StreamedRegression(KnownLikelihood):
         return self.likelihood.slope(X @ params, y) @ X
 
     def remainder(self, theta, center, index, order):
-        X, y = self.rows(index, theta.dtype)
-        t = X @ center
-        first = self.likelihood.slope(X @ theta, y) - self.likelihood.slope(t, y)
-        if order == 1:
-            return first @ X
-        return (first - self.likelihood.curvature(t) * (X @ (theta - center))) @ X  # T8
+        return taylor_remainder(self.likelihood.slope, *self.rows(index, theta.dtype), theta, center, order)
 
 
 def _check_rows(source: RowSource, family: Callable[..., WithLikelihood]) -> None:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -10,22 +9,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gyromc import engines
 from gyromc.approx.gaussian import GaussianApproximation
 from gyromc.dynamics import Dynamics, hfhr, rotations
-from gyromc.errors import DivergenceError, InvalidInput
+from gyromc.errors import InvalidInput
 from gyromc.flat import identity
 from gyromc.machine import require_memory
-from gyromc.operators import Scaled, as_operator
+from gyromc.operators import as_operator
 from gyromc.oracles import ControlVariate, Exact, Oracle
 from gyromc.plan import Plan
-from gyromc.results import flat_draws
 from gyromc.schemes import balanced
-from gyromc.schemes.moments import GradientMoments, mean_covariance, why_no_moments
+from gyromc.schemes.moments import GradientMoments, mean_covariance
 from gyromc.show.progress import progress as show_progress
-from gyromc.solve.chains import ChainSettings
-from gyromc.solve.expect import Limits, Solver, answer
-from gyromc.solve.metric import DenseMetric
+from gyromc.solve.chains import ChainSettings, DenseMetric
+from gyromc.solve.expect import Solver, answer
 from gyromc.solve.minibatch import MinibatchChains
 from gyromc.solve.question import Question
 from gyromc.targets import SumOverData
@@ -86,11 +82,9 @@ SETTINGS = TuneSettings()
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Reference:
-    """What the solver found of a posterior; observables in the order of the plan.
+    """What the solver found of a posterior; observables in the order of the plan, draws with equal weights.
 
     - `plan`: the plan to vary: with the oracle, the Gaussian fit and the gradients' moments known to its model.
-    - `mean`, `error`, `sd`: of every observable.
-    - `draws`: rows of θ with equal weights.
     - `covariance`: C, a matrix, or a vector with more parameters than matrices allow; `second`: S = E[ĝĝᵀ] likewise.
     - `exact`: whether the target is Gaussian and gradients are exact, so that no sampler here has a bias.
     """
@@ -146,10 +140,10 @@ def refer(base: Plan, oracle: Oracle | None, gradients: float) -> Reference:
         "`tune` measures errors against such chains. Write the plan by hand: `gyromc.dynamics.hfhr` with a diagonal "
         "`preconditioner` and the scheme `hfhr_splitting`.",
     )
-    limits = Limits.read(SETTINGS.reference_seconds, gradients, time.perf_counter())
+    limits: Any = {"most_seconds": SETTINGS.reference_seconds, "most_gradients": gradients}
     with show_progress(None, False) as shown:
-        question, error, never = Question.read(base), SETTINGS.reference_error, lambda: False
-        solver = Solver(question, error, limits, never, shown, base.seed, settings, may_learn=False)
+        question, error = Question.read(base), SETTINGS.reference_error
+        solver = Solver(question, error, shown, base.seed, settings=settings, may_learn=False, **limits)
         solver.solve()
     solver.error = math.inf  # a larger error of the reference counts in the bias of a trial and needs no warning
     found = answer(solver, 0.95)
@@ -170,8 +164,6 @@ def refer(base: Plan, oracle: Oracle | None, gradients: float) -> Reference:
         oracle = ControlVariate(used.size, center=np.asarray(used.center, float), order=2)
     plan, known = base.replace(oracle=oracle or Exact()), base.flat_target.gaussian() if dense else None
     if dense:
-        if why := why_no_moments(plan.oracle):
-            raise InvalidInput(f"`tune` needs the covariance of gradient noise, and {why}. Use a fixed anchor.")
         center = draws.mean(axis=0) - C @ slopes.mean(axis=0)  # exact on a Gaussian
         if known is not None:
             S, center = known
@@ -196,11 +188,10 @@ def cost_of_a_gradient(plan: Plan) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """A scheme in the coordinates of C, with a rate of rotation or a friction.
+    """A scheme in the coordinates of C; `friction` is γ of HFHR, 0 for dynamics without momenta.
 
-    - `first`: the largest step size worth a trial on a Gaussian; half of it is tried next.
-    - `turn`: Q = R J Rᵀ with C = RRᵀ and J rotating pairs of whitened coordinates at this rate.
-    - `friction`: γ of HFHR, 0 for dynamics without momenta.
+    `first` is the largest step size worth a trial on a Gaussian. With `turn` Q = R J Rᵀ, C = RRᵀ and J rotating pairs of whitened
+    coordinates at this rate.
     """
 
     scheme: str
@@ -230,24 +221,21 @@ class Family:
 
     def plan(self, known: Reference, eta: float) -> Plan | None:
         """The plan at this step size; None where the scheme cannot make such a step."""
+        C, size = known.covariance, float(f"{eta:.3g}")
         scheme: Any = balanced(known.second) if self.scheme == "balanced" else self.scheme
-        dynamics, size = self.dynamics(known.covariance), float(f"{eta:.3g}")
+        if self.friction:
+            dynamics = hfhr(len(C), SETTINGS.alpha, self.friction, preconditioner=C)
+        else:
+            R = np.linalg.cholesky(C) if self.turn else C
+            Q = as_operator(R @ rotations(len(C), self.turn).dense() @ R.T if self.turn else 0.0, "Q", size=len(C))
+            name = "preconditioned SGNLMC" if self.turn else "preconditioned SGLD"
+            dynamics = Dynamics(as_operator(C, "D"), Q, name, augmented=False)
         try:
             plan = known.plan.replace(dynamics=dynamics, scheme=scheme, step_size=size, martingale=known.dense)
             _ = plan.step_matrices if known.dense else plan.prepared_scheme
         except InvalidInput:
             return None
         return plan
-
-    def dynamics(self, C: np.ndarray) -> Dynamics:
-        """D = C, with the rotation or the friction."""
-        if self.friction:
-            return hfhr(len(C), SETTINGS.alpha, self.friction, preconditioner=C)
-        if not self.turn:
-            return Dynamics(as_operator(C, "D"), Scaled(0.0, len(C)), "preconditioned SGLD", augmented=False)
-        R = np.linalg.cholesky(C)
-        Q = as_operator(R @ rotations(len(C), self.turn).dense() @ R.T, "Q")
-        return Dynamics(as_operator(C, "D"), Q, "preconditioned SGNLMC", augmented=False)
 
 
 FAMILIES = (
@@ -294,32 +282,3 @@ class Trial:
         tau = np.maximum(typical, s * math.sqrt(2 / count))
         share = np.where(s > 0, tau / np.where(s > 0, tau + s, 1.0), 0.0)
         return np.where(far, b - s, share**2 * b), np.where(far, s, share * s)
-
-
-def try_plan(
-    plan: Plan, known: Reference, chains: int, steps: int, burn_in: int, seed: int, exact: bool
-) -> Trial | None:
-    """Run a plan from posterior draws and compare its means with the reference; None where a chain diverged, or was thrown out.
-
-    Where a target is steep, as in the neck of a funnel, a step that suits the bulk throws chains where the posterior has no mass.
-    That is rare and comes back in its own time, and averages of few chains do not show it.
-    """
-    lengths = {"num_chains": chains, "num_steps": steps, "burn_in": burn_in}
-    own = plan.replace(**lengths, start=known.start(chains, seed), seed=seed).knowing(known.plan.model)
-    try:
-        run = engines.run(own, progress=False, thin=max(1, steps // SETTINGS.looks) if known.dense else None)
-    except (DivergenceError, InvalidInput):
-        return None
-    reach = SETTINGS.thrown * known.farthest(known.draws)
-    if run.draws is not None and known.farthest(flat_draws(run.draws, ~run.diverged)) > reach:
-        return None
-    averages = np.stack([run.averages[name] for name in own.observables], axis=1)
-    scale = np.where(known.sd > 0, known.sd, np.inf)
-    mean, away = averages.mean(axis=0), averages - averages.mean(axis=0)
-    square = np.mean(away**2, axis=0)
-    tails = np.maximum(np.mean(away**4, axis=0) / np.where(square > 0, square, 1.0) ** 2 - 3, 0.0)
-    # few chains that were thrown far out decide a variance, and the next run may have more of them
-    variance = averages.var(axis=0, ddof=1) / scale**2 * (1 + np.sqrt(tails / chains))
-    error = np.sqrt(variance / chains + (known.error / scale) ** 2)
-    rate = chains * (steps + burn_in) / max(run.wall_time - run.compile_time, 1e-6)
-    return Trial(own, (mean - known.mean) / scale, error, variance, steps, rate, exact)

@@ -13,19 +13,21 @@ from typing import Any
 
 import numpy as np
 
+from gyromc import engines
 from gyromc.checks import leaves, numbers, positive, require, shown, whole
 from gyromc.dynamics import overdamped
-from gyromc.errors import GyromcWarning, InvalidInput
+from gyromc.errors import DivergenceError, GyromcWarning, InvalidInput
 from gyromc.estimation.estimate import HEAVY, heavy_tailed
 from gyromc.flat import is_array
 from gyromc.observables import linear, square
 from gyromc.oracles import Exact, Oracle
 from gyromc.plan import Plan
+from gyromc.results import flat_draws
 from gyromc.show.numbers import duration, plain
 from gyromc.show.records import Column, Records, plain_attributes
 from gyromc.show.tables import Shown, Table
 from gyromc.targets import Target
-from gyromc.tuning.trials import FAMILIES, MANY, SETTINGS, Family, Trial, cost_of_a_gradient, refer, try_plan
+from gyromc.tuning.trials import FAMILIES, MANY, SETTINGS, Family, Trial, cost_of_a_gradient, refer
 
 __all__ = ["Expected", "Tried", "Tuned", "tune"]
 
@@ -78,7 +80,7 @@ class Tuned(Shown, Records[Expected]):
     - `expected`, `bias`, `bias_error`, `std_error`, `sd`: by observable; see `Expected`.
     - `tried`: a tuple of `Tried`, what was measured; `reason`: what was chosen, in a sentence.
     - `gains`: how many times more gradients the best `"reversible"` sampler, the best `"rotating"` one (pairs of parameters, or
-      parameters with momenta) and, where a plan was given, the `"untuned plan"` would need for the same error, from their trials.
+      with momenta) and, where a plan was given, the `"untuned plan"` would need for the same error, from their trials.
     - `gradients`: what the plan costs in gradients over all the data; `spent`: what tuning cost; `seconds`: how long a run takes
       on this machine, without compiling.
     - `warnings`: what could not be known, and what would help.
@@ -257,8 +259,7 @@ class Tuning:
         for family in families[:1] if known.exact else families:
             if family.turn and known.plan.dim == 1:
                 continue
-            found = self._tried(family)
-            if not found:
+            if not (found := self._tried(family)):
                 say(f"trials of {family.name}: all diverged")
                 continue
             self.trials[family], best = found, min(found, key=self.score)
@@ -282,12 +283,35 @@ class Tuning:
                 break
         return found
 
-    def attempt(self, plan: Plan, chains: int, steps: int, burn_in: int, exact: bool | None = None) -> Trial | None:
-        """A trial with random numbers of its own, its gradients counted."""
+    def attempt(self, plan: Plan, chains: int, steps: int, burn_in: int, ours: bool = True) -> Trial | None:
+        """Run a plan from posterior draws, against the reference; None where a chain diverged or was thrown out.
+
+        Where a target is steep, as in the neck of a funnel, a step that suits the bulk throws chains where the posterior has no
+        mass. That is rare and comes back in its own time, and averages of few chains do not show it.
+        """
+        known = self.known
         self.count += 1
         self.spent += chains * (steps + burn_in) * cost_of_a_gradient(plan)
-        seed, exact = self.known.plan.seed + 1000 * self.count, self.known.exact if exact is None else exact
-        return try_plan(plan, self.known, chains, steps, burn_in, seed, exact)
+        seed = known.plan.seed + 1000 * self.count
+        lengths = {"num_chains": chains, "num_steps": steps, "burn_in": burn_in}
+        own = plan.replace(**lengths, start=known.start(chains, seed), seed=seed).knowing(known.plan.model)
+        try:
+            run = engines.run(own, progress=False, thin=max(1, steps // SETTINGS.looks) if known.dense else None)
+        except (DivergenceError, InvalidInput):
+            return None
+        reach = SETTINGS.thrown * known.farthest(known.draws)
+        if run.draws is not None and known.farthest(flat_draws(run.draws, ~run.diverged)) > reach:
+            return None
+        averages = np.stack([run.averages[name] for name in own.observables], axis=1)
+        scale = np.where(known.sd > 0, known.sd, np.inf)
+        mean, away = averages.mean(axis=0), averages - averages.mean(axis=0)
+        square = np.mean(away**2, axis=0)
+        tails = np.maximum(np.mean(away**4, axis=0) / np.where(square > 0, square, 1.0) ** 2 - 3, 0.0)
+        # few chains that were thrown far out decide a variance, and the next run may have more of them
+        variance = averages.var(axis=0, ddof=1) / scale**2 * (1 + np.sqrt(tails / chains))
+        error = np.sqrt(variance / chains + (known.error / scale) ** 2)
+        rate = chains * (steps + burn_in) / max(run.wall_time - run.compile_time, 1e-6)
+        return Trial(own, (mean - known.mean) / scale, error, variance, steps, rate, ours and known.exact)
 
     def score(self, trial: Trial, share: float = 1.0) -> float:
         """The RMSE to expect with a share of the steps: over all observables, or of the worst where an error is asked for."""
@@ -382,7 +406,7 @@ class Tuning:
         if given is not None and list(given.observables) == list(self.known.plan.observables):
             share = cost_of_a_gradient(self.known.plan) / cost_of_a_gradient(given)
             steps = min(self.steps * share, SETTINGS.screening[1]) / SETTINGS.trial_chains
-            trial = self.attempt(given, SETTINGS.trial_chains, max(int(steps), SETTINGS.fewest), 0, exact=False)
+            trial = self.attempt(given, SETTINGS.trial_chains, max(int(steps), SETTINGS.fewest), 0, ours=False)
             gains["untuned plan"] = math.inf if trial is None else ratio(self.score(trial, share))
         return gains
 

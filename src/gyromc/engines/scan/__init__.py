@@ -14,24 +14,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
-from jax.sharding import PartitionSpec as P
 
 from gyromc.dynamics import Dynamics
 from gyromc.engines.base import initial_state, keys, two_sum
-from gyromc.engines.meshes import ChainMesh
-from gyromc.engines.scan import sharding as in_parts
 from gyromc.engines.scan import threefry
-from gyromc.engines.scan.layout import (
-    Carry,
-    ChainLayout,
-    Feed,
-    cast,
-    drawn,
-    is_fed,
-    on_mesh,
-    spread_over,
-)
-from gyromc.engines.scan.sharding import ByPart, Parts, on_devices
+from gyromc.engines.scan.layout import Carry, ChainLayout, Feed, cast, drawn, is_fed, on_mesh, with_whole_rows
 from gyromc.engines.suitability import scan as why_not
 from gyromc.evaluation import Programs
 from gyromc.flat import Moved
@@ -47,8 +34,7 @@ from gyromc.targets import Target
 __all__ = ["Session", "cast", "initial_state", "open_session", "why_not"]
 
 BLOCK = 128
-MANY = 16
-"""Observables beyond which all ridges of one profile are one matrix product: each on its own takes 26 ms to compile."""
+MANY = 16  # ridges, beyond which those of one profile are one matrix product: each on its own takes 26 ms to compile
 
 
 class Stacked(eqx.Module):
@@ -78,9 +64,8 @@ class Pieces(eqx.Module):
     martingale: Martingale | None
     weighting: str = eqx.field(static=True)
     dim: int = eqx.field(static=True)
-    by_part: ByPart | None = None  # dynamics and scheme for parts of the parameters
-    parts: Parts | None = eqx.field(static=True, default=None)  # None: the parameters are whole
-    spread: ChainMesh | None = eqx.field(static=True, default=None)  # None: everything is where JAX puts it
+    size: int = eqx.field(static=True)
+    chains: int = eqx.field(static=True)
     order: Any = None  # the places of the observables among those that are computed; None: as they come
 
     def observed(self, theta):
@@ -110,73 +95,43 @@ def _stacked(observables: tuple[Observable, ...]) -> tuple[tuple[Observable | St
     return (*found, *(observables[i] for i in others)), np.argsort([*order, *others])
 
 
-def make_pieces(plan: Plan, bound: float, thin: int | None, spread: ChainMesh | None = None) -> Pieces:
+def make_pieces(plan: Plan, bound: float, thin: int | None, mesh: Mesh | None = None) -> Pieces:
     """Cast the plan's pieces to the run's precision, and copy them to the devices of a mesh."""
     dtype = jnp.dtype(plan.dtype)
     observables, order = _stacked(tuple(plan.observables.values()))
-    found = plan.prepared_oracle, plan.dynamics, observables, plan.unravel
-    scheme = plan.prepared_scheme
-    parts = Parts(plan.dim, spread.parts) if spread is not None and spread.parts > 1 else None
-    own = None if parts is None else in_parts.by_part(plan.dynamics, scheme, parts)
-    scheme, correction = cast((scheme, martingale(plan) if plan.martingale else None), dtype)
     pieces = Pieces(
-        None,  # type: ignore[arg-type]  # the target follows: its rows are never whole on one device
-        *cast(found, dtype),
-        step_size=plan.step_size if plan.scheduled else jnp.asarray(plan.step_size, dtype),
+        plan.flat_target,
+        plan.prepared_oracle,
+        plan.dynamics,
+        observables,
+        plan.unravel,
+        step_size=plan.step_size if plan.scheduled else np.asarray(plan.step_size),
         key=keys(plan.seed).steps,
-        burn_in=jnp.asarray(plan.burn_in, jnp.int32),
-        bound=jnp.asarray(bound, dtype),
-        thin=None if thin is None else jnp.asarray(thin, jnp.int32),
-        scheme=scheme,
-        martingale=correction,
+        burn_in=np.int32(plan.burn_in),
+        bound=np.asarray(bound),
+        thin=None if thin is None else np.int32(thin),
+        scheme=plan.prepared_scheme,
+        martingale=martingale(plan) if plan.martingale else None,
         weighting=plan.weighting,
         dim=plan.dim,
-        parts=parts,
-        spread=spread,
-        order=None if order is None else jnp.asarray(order),
+        size=plan.state_size,
+        chains=plan.num_chains,
+        order=order,
     )
-    return on_mesh(pieces, plan, spread, cast(own, dtype))
-
-
-def step_memory(plan: Plan, mesh: Mesh | None = None) -> tuple[int, int]:
-    """The bytes a step needs on one device: (the state and all temporary memory; three times the state: itself, a gradient and
-    noise).
-
-    The first comes from XLA's analysis of the compiled loop; nothing is run. Data are not counted. `mesh` is one of `read_mesh`.
-    Of chains in blocks, the state of all and the temporary memory of one block are counted.
-    """
-    with _full_precision():
-        counts = jnp.asarray(1, jnp.int32), jnp.asarray(0, jnp.int32)
-        layout, pieces = _laid_out(plan, mesh, 1e8, None)
-        carries, (program, arrays) = layout.to_device(initial_state(plan), 0), LOOPS.of(pieces)
-        memory = program.lower(arrays, carries[0], layout.firsts[0], *counts, None).compile().memory_analysis()
-    state = sum(carry.z.addressable_shards[0].data.nbytes for carry in carries)
-    return memory.temp_size_in_bytes + state, 3 * state
-
-
-def _laid_out(plan: Plan, mesh: Mesh | None, bound: float, thin: int | None) -> tuple[ChainLayout, Pieces]:
-    """Where the chains of a plan are, and its pieces there."""
-    layout = ChainLayout(plan, spread_over(mesh, plan))
-    return layout, make_pieces(plan, bound, thin, layout.spread)
+    return on_mesh(pieces, dtype, mesh)
 
 
 class ScanSession:
     """The chains of one plan on the devices of a mesh, one of `read_mesh`; left out: `default_mesh`."""
 
     def __init__(
-        self,
-        plan: Plan,
-        state: EngineState,
-        sane_range: float,
-        thin: int | None,
-        slots: int,
-        mesh: Mesh | None = None,
+        self, plan: Plan, state: EngineState, sane_range: float, thin: int | None, slots: int, mesh: Mesh | None = None
     ):
-        self.plan = plan
-        self.layout, pieces = _laid_out(plan, mesh, sane_range, thin)
+        self.layout = ChainLayout(plan, mesh)
+        pieces = make_pieces(plan, sane_range, thin, self.layout.mesh)
         # The oracle's randomness for one step, with the bits it is made from.
-        arguments = pieces.key, pieces.target, plan.num_chains, plan.dim, jnp.dtype(plan.dtype)
-        zeta = jax.eval_shape(lambda: pieces.oracle.draw(*arguments))
+        arguments = plan.flat_target, plan.num_chains, plan.dim, jnp.dtype(plan.dtype)
+        zeta = jax.eval_shape(lambda: pieces.oracle.draw(pieces.key, *arguments))
         size = 3 * sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(zeta))
         remedy = "Use fewer chains" + (" or smaller batches." if isinstance(plan.oracle, Batch) else ".")
         require_memory(size, f"The randomness of `{plan.oracle.name}` for one step of {plan.num_chains} chains", remedy)
@@ -234,6 +189,7 @@ def _advance(pieces: Pieces, carry: Carry, first, num_steps, first_slot, rows) -
 
     `rows`: those that were read ahead, steps × chains × …, and the place of the first step's among them.
     """
+    pieces = with_whole_rows(pieces)
 
     def step(i, c):
         if rows is None:
@@ -255,96 +211,42 @@ def _step(pieces: Pieces, carry: Carry, first, first_slot, zeta=None) -> Carry:
 
     `first`: the number of the first chain, where not all of them are here; `zeta`: the oracle's randomness, where given.
     """
-    k, y, parts, dtype = carry.step, carry.z, pieces.parts, carry.z.dtype
-    n = pieces.dynamics.size if parts is None else pieces.dynamics.size // parts.dim * parts.length
-    z = y[..., :n]
+    k, y, dtype = carry.step, carry.z[:, : pieces.size], carry.z.dtype
+    z = y[:, : pieces.dynamics.size]
     key_noise, key_oracle = jax.random.split(jax.random.fold_in(pieces.key, k))
     eta = pieces.step_size(k) if callable(pieces.step_size) else pieces.step_size
     eta = jnp.asarray(eta, dtype)
     if zeta is None:
         zeta = _drawn(pieces, key_oracle, first, z.shape[0], dtype)
-    if first is not None:
-        numbers = jax.lax.iota(jnp.uint32, z.size).reshape(z.shape)
-        xi = threefry.normal_at(key_noise, numbers, dtype, first * np.uint32(z.shape[1]))
-    elif parts is None:
+    if first is None:
         xi = threefry.normal(key_noise, z.shape, dtype)
     else:
-        xi = in_parts.normal(key_noise, z.shape[0], pieces.dynamics.size, parts, dtype)
-    anchors = _refresh(pieces, carry)
-    values, after = moved(pieces, y, zeta, xi, eta, anchors)
+        numbers = jax.lax.iota(jnp.uint32, z.size).reshape(z.shape)
+        xi = threefry.normal_at(key_noise, numbers, dtype, first * np.uint32(z.shape[1]))
+    values, after = moved(pieces, y, zeta, xi, eta)
 
-    size, finite = jnp.max(jnp.abs(z), axis=-1), jnp.all(jnp.isfinite(values), axis=1)
-    insane = ~(size <= pieces.bound) | ~(finite if parts is None else finite[:, None])
+    insane = ~(jnp.max(jnp.abs(z), axis=-1) <= pieces.bound) | ~jnp.all(jnp.isfinite(values), axis=1)
     failed_at = jnp.where((carry.failed_at < 0) & insane, k, carry.failed_at)
     counted = k >= pieces.burn_in
     weight = eta if pieces.weighting == "step_size" else jnp.ones((), dtype)
     clock = two_sum(carry.clock[0], carry.clock[1], jnp.where(counted, eta, 0))
-    kept = _keep(pieces, carry, z[..., : pieces.dim if parts is None else parts.length], counted, first_slot)
-
+    kept = _keep(pieces, carry, z[:, : pieces.dim], counted, first_slot)
     if pieces.martingale is not None:
-        whole = (after, xi) if parts is None else (parts.joined(after), parts.joined(xi))
-        values = jnp.concatenate([values, pieces.martingale.increments(*whole)], axis=1)
+        values = jnp.concatenate([values, pieces.martingale.increments(after, xi)], axis=1)
     high, low = two_sum(carry.high, carry.low, jnp.where(counted, weight * values, 0))  # E4: z_0 counts
-    return Carry(k + 1, after, high, low, clock, failed_at, kept, anchors)
+    after = jnp.pad(after, [(0, 0), (0, carry.z.shape[1] - pieces.size)])  # to equal parts for all devices
+    return Carry(k + 1, after, high, low, clock, failed_at, kept)
 
 
-def _refresh(pieces: Pieces, carry: Carry):
-    """The chains' anchors, set to their states in every m-th step."""
-    if carry.anchors is None:
-        return None
-    oracle: Any = pieces.oracle
-
-    def anew():
-        q = pieces.dim if pieces.parts is None else pieces.parts.length
-        return on_devices(_anchors, pieces, (carry.z[..., :q],), in_parts.place(pieces))
-
-    return jax.lax.cond(
-        carry.step % oracle.refresh == 0, lambda: anew().astype(carry.anchors.dtype), lambda: carry.anchors
-    )
-
-
-def moved(pieces: Pieces, y, zeta, xi, eta, anchors=None):
+def moved(pieces: Pieces, y, zeta, xi, eta):
     """The observables at the state of every chain, and the state after one step with the given randomness."""
-    parts = pieces.parts
-    q = pieces.dim if parts is None else parts.length
-    n = pieces.dynamics.size // pieces.dim * q
-    places = P("chains"), in_parts.place(pieces)
-    values, gradient = on_devices(_values_and_gradients, pieces, (y[..., :q], zeta, anchors), places)
+    q, n = pieces.dim, pieces.dynamics.size
+    gradient = lambda theta, s: pieces.oracle.gradient(pieces.target, theta, s)
+    values, g = pieces.observed(y[:, :q]), _each_chain(gradient, y[:, :q], zeta)
     if n > q:
-        gradient = jnp.concatenate([gradient, y[..., q:n]], axis=-1)  # ∇H = (∇U, r)
-    step = lambda y, g, x: pieces.scheme(pieces.dynamics, y, g, x, eta)
-    if parts is None:
-        after = _each_chain(step, y, gradient, xi)
-    else:
-        after = in_parts.stepped(pieces, step, y, gradient, xi, eta)
+        g = jnp.concatenate([g, y[:, q:n]], axis=-1)  # ∇H = (∇U, r)
+    after = _each_chain(lambda y, g, x: pieces.scheme(pieces.dynamics, y, g, x, eta), y, g, xi)
     return values.astype(y.dtype), after.astype(y.dtype)
-
-
-def _values_and_gradients(pieces: Pieces, theta, zeta, anchors):
-    """On one device: the observables of its chains and their gradients, or its part of these, chain after chain."""
-
-    def gradient(theta, s, anchor):
-        oracle: Any = pieces.oracle if anchor is None else pieces.oracle.anchored(anchor)  # type: ignore[attr-defined]
-        return oracle.gradient(pieces.target, theta, s)
-
-    parts = pieces.parts
-    if parts is None:
-        return pieces.observed(theta), _each_chain(gradient, theta, zeta, anchors)
-
-    def one(own):
-        theta, s, anchor = parts.gathered(own[0]), own[1], parts.gathered(own[2])
-        return pieces.observed(theta[None])[0], parts.own(gradient(theta, s, anchor))
-
-    return jax.lax.map(one, (theta, zeta, anchors))
-
-
-def _anchors(pieces: Pieces, theta):
-    """On one device: what the oracle keeps of an anchor at the state of its chains, or its part of that."""
-    at: Any = lambda t: pieces.oracle.anchor_at(pieces.target, t)  # type: ignore[attr-defined]
-    parts = pieces.parts
-    if parts is None:
-        return _each_chain(at, theta)
-    return jax.lax.map(lambda own: parts.own(at(parts.gathered(own))), theta)
 
 
 def _drawn(pieces: Pieces, key, first, chains: int, dtype):
@@ -353,11 +255,10 @@ def _drawn(pieces: Pieces, key, first, chains: int, dtype):
     """
     if first is not None:
         return drawn(pieces.oracle, key, pieces.target, first, chains, pieces.dim, dtype)
-    own = chains if pieces.spread is None else pieces.spread.chains
-    zeta = pieces.oracle.draw(key, pieces.target, own, pieces.dim, dtype)
-    if own == chains:
+    zeta, more = pieces.oracle.draw(key, pieces.target, pieces.chains, pieces.dim, dtype), chains - pieces.chains
+    if more == 0:
         return zeta
-    return jax.tree.map(lambda x: jnp.pad(x, [(0, chains - own)] + [(0, 0)] * (x.ndim - 1), mode="edge"), zeta)
+    return jax.tree.map(lambda x: jnp.pad(x, [(0, more)] + [(0, 0)] * (x.ndim - 1), mode="edge"), zeta)
 
 
 def _keep(pieces: Pieces, carry: Carry, theta, counted, first_slot):

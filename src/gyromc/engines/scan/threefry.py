@@ -1,9 +1,8 @@
 """Standard normals ξ on a CPU: `jax.random.normal` to the last bit, with less memory and time; and any part of what JAX draws.
 
-The input is a JAX key and a shape, or the numbers of the entries that are wanted; the output an array. On CPUs JAX lowers its
-generator (Threefry-2x32 with 20 rounds: Salmon, Moraes, Dror and Shaw, 2011) to a loop over whole arrays, which takes three times
-the memory of its result and cannot be fused with anything. Here the generator is plain arithmetic on counters, so XLA fuses it
-into the step and stores no random number. For narrow states JAX's loop is used: XLA vectorises the arithmetic along a row alone.
+On CPUs JAX lowers its generator (Threefry-2x32 with 20 rounds: Salmon, Moraes, Dror and Shaw, 2011) to a loop over whole arrays,
+which takes three times the memory of its result. Here it is plain arithmetic on counters, which XLA fuses into the step. For
+narrow states JAX's loop is used: XLA vectorises the arithmetic along a row alone.
 """
 
 import jax
@@ -11,8 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.random import threefry2x32_p
 
-NARROW = 32
-"""Numbers of a chain up to which JAX's loop is faster (measured: by a factor of 2.4 with 3 numbers, even with 64)."""
+NARROW = 32  # numbers of a chain up to which JAX's loop is faster (measured: 2.4 times with 3 numbers, even with 64)
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 PARITY = 0x1BD11BDA
 

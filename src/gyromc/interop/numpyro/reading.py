@@ -1,14 +1,10 @@
 """Reads a NumPyro model: which sites are sampled, observed or derived, their dimensions, and which plate can be mini-batched.
 
-Input: a model with its arguments. Output: a `NumPyroStructure`; and effect handlers that select rows of the subsampled plate or
-parts of the log density. Raises `InvalidInput` where the model cannot be sampled by gradients. The model is traced as JAX will
-trace it later, so errors appear here and not during the run. NumPyro itself scales every site of a plate by N/b; the handlers
-set indices and never change a scale.
+Also effect handlers that select rows of the subsampled plate or parts of the log density: NumPyro itself scales every site of a
+plate by N/b; the handlers set indices. The model is traced as JAX will do later, so errors appear here and not during a run.
 """
 
-import contextlib
 import dataclasses
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -22,7 +18,7 @@ from numpyro.distributions import biject_to, constraints
 from numpyro.infer import init_to_uniform
 from numpyro.primitives import Messenger
 
-from gyromc.checks import require
+from gyromc.checks import cause, require
 from gyromc.errors import InvalidInput
 from gyromc.interop.models import LARGEST_REPORTED, Structure
 from gyromc.precision import fresh, private
@@ -38,33 +34,20 @@ LOCATION_SCALE: dict[type, tuple[str, ...]] = {
 class NumPyroStructure(Structure):
     """The sites and the subsampled plate of a NumPyro model.
 
-    - `observed`: the observed sites.
     - `hierarchical`: location-scale sites whose scale is sampled, with the parameters of their noise.
     - `plate`, `num_data`: the subsampled plate and its rows.
-    - `centred`: see `recentred`.
+    - `centred`: how far sites are centred that are not sampled as written.
     """
 
     observed: tuple[str, ...]
     hierarchical: Mapping[str, tuple[str, ...]]
     plate: str | None
     num_data: int | None
-    centred: Mapping[str, tuple[Any, tuple[str, ...]]] = dataclasses.field(default_factory=dict)
-
-    def recentred(self, centred: Mapping[str, Any]) -> "NumPyroStructure":
-        """The structure of the model whose named sites are loc + scale^(1-c) · (parameter - c·loc), c = centred[site]."""
-        require(
-            not self.centred, "The coordinates of this model were changed already: begin with the model as written."
-        )
-        rename = {name: f"{name}_decentered" if name in centred else name for name in self.parameters}
-        return dataclasses.replace(
-            self,
-            parameters={rename[name]: shape for name, shape in self.parameters.items()},
-            centred={name: (value, self.hierarchical[name]) for name, value in centred.items()},
-        )
+    centred: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
-def arguments(args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-    """The model's arguments, converted: arrays to float64 or int32, NumPy scalars to Python numbers."""
+def _converted(args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+    """Arguments with arrays of float64 or int32, and Python numbers for NumPy scalars."""
 
     def clean(path, leaf):
         if isinstance(leaf, np.generic):
@@ -77,7 +60,11 @@ def arguments(args: tuple, kwargs: dict) -> tuple[tuple, dict]:
                 isinstance(leaf, jax.Array) or leaf.dtype.kind in "iub",
                 f"The model's argument {place(path)} must be numeric: it is an array of {leaf.dtype}.",
             )
-            return _narrow(leaf)
+            # int32 where they fit: the same type in every precision of a run
+            bounds = np.iinfo(np.int32)
+            whole = leaf.dtype.kind in "iu" and leaf.size > 0
+            narrow = whole and bounds.min <= leaf.min() and leaf.max() <= bounds.max
+            return np.asarray(leaf, np.int32) if narrow else leaf
         try:
             hash(leaf)
         except TypeError:
@@ -88,14 +75,6 @@ def arguments(args: tuple, kwargs: dict) -> tuple[tuple, dict]:
         return leaf
 
     return jax.tree_util.tree_map_with_path(clean, (args, kwargs))
-
-
-def _narrow(array):
-    """Whole numbers as int32 where they fit: the same type in every precision of a run."""
-    if array.dtype.kind not in "iu" or array.size == 0:
-        return array
-    bounds = np.iinfo(np.int32)
-    return np.asarray(array, np.int32) if bounds.min <= array.min() and array.max() <= bounds.max else array
 
 
 def on_device(arguments):
@@ -109,8 +88,9 @@ def place(path) -> str:
     return ("args" if path[0].idx == 0 else "kwargs") + jax.tree_util.keystr(path[1:])
 
 
-def read(model: Callable, args: tuple, kwargs: dict) -> NumPyroStructure:
-    """The structure of the model; raises `InvalidInput` where it cannot be sampled by gradients or its data do not fit."""
+def read(model: Callable, args: tuple, kwargs: dict) -> tuple[tuple, dict, NumPyroStructure]:
+    """The arguments, converted, and the structure of the model; raises where gradients cannot sample it or data do not fit."""
+    args, kwargs = _converted(args, kwargs)
     found: list[NumPyroStructure] = []
 
     @eqx.filter_jit
@@ -123,12 +103,19 @@ def read(model: Callable, args: tuple, kwargs: dict) -> NumPyroStructure:
     with jax.enable_x64(True):
         scales, observations = traced(jax.random.key(0), *fresh((args, kwargs)))
         others, _ = traced(jax.random.key(1), *fresh((args, kwargs)))
-    for name, observation in observations.items():
-        if observation is not None:
-            _check_observed(name, *observation)
+    for name, (value, inside, support) in ((n, found) for n, found in observations.items() if found is not None):
+        bad = np.argwhere(np.atleast_1d(~np.asarray(inside)))
+        if len(bad):
+            where = tuple(int(i) for i in bad[0])
+            first = np.atleast_1d(np.asarray(value))[where]
+            remedy = "Drop or mask missing values." if np.any(np.isnan(first)) else "Check how the data are coded."
+            raise InvalidInput(
+                f"Observed site {name!r} has {len(bad)} values outside the support of its distribution ({support}), the "
+                f"first at {where}: {first}. {remedy}"
+            )
     moving = [name for name in scales if not np.array_equal(scales[name], others[name])]
     hierarchical = {name: found[0].hierarchical[name] for name in moving}
-    return dataclasses.replace(found[0], hierarchical=hierarchical)
+    return args, kwargs, dataclasses.replace(found[0], hierarchical=hierarchical)
 
 
 def _trace(model: Callable, args: tuple, kwargs: dict, key) -> tuple[dict, dict[str, int]]:
@@ -144,42 +131,36 @@ def _trace(model: Callable, args: tuple, kwargs: dict, key) -> tuple[dict, dict[
         remedy = "Pass what you would pass to `numpyro.infer.MCMC.run`."
         if "Tracer" in type(error).__name__ or "Concret" in type(error).__name__:
             remedy = (
-                "JAX sees arrays without their values: pass sizes, such as a number of groups, as arguments of their own, and "
-                "branch on no array."
+                "Arrays have no values there: pass sizes, such as a number of groups, as arguments; branch on no array."
             )
-        name, signature = getattr(model, "__name__", type(model).__name__), ""
-        with contextlib.suppress(TypeError, ValueError):
-            signature = str(inspect.signature(model))
-        one = lambda value: f"array {np.shape(value)}" if hasattr(value, "shape") else type(value).__name__
-        given = ", ".join([*map(one, args), *(f"{key}={one(value)}" for key, value in kwargs.items())])
+        name = getattr(model, "__name__", type(model).__name__)
         raise InvalidInput(
-            f"The model `{name}{signature}` cannot be traced with the arguments given ({given or 'none'}): "
-            f"{type(error).__name__}: {(str(error) or 'no message').splitlines()[0]}. {remedy}"
+            f"The model `{name}` cannot be traced with the arguments given: {cause(error)}. {remedy}"
         ) from error
 
 
 def _structure(sites: dict, plates: dict[str, int]) -> NumPyroStructure:
-    """The structure as far as it does not depend on values."""
     latent = {name: s for name, s in sites.items() if s["type"] == "sample" and not s["is_observed"]}
     observed = [name for name, s in sites.items() if s["type"] == "sample" and s["is_observed"]]
     derived = [name for name, s in sites.items() if s["type"] == "deterministic"]
     _check_sites(sites, latent, observed)
     require(
         len(plates) <= 1,
-        f"The model subsamples {len(plates)} plates ({', '.join(map(repr, plates))}); one can be driven by mini-batches. "
-        "Leave `subsample_size` out of all but the largest.",
+        f"The model subsamples {len(plates)} plates ({', '.join(map(repr, plates))}): leave `subsample_size` out of all but one.",
     )
     plate = next(iter(plates), None)
     for name, site in latent.items():
         require(
             not in_plate(site, plate),
-            f"Latent site {name!r} lies inside the subsampled plate {plate!r}: each row has its own value, and a mini-batch "
-            "would move only the rows it holds. Leave `subsample_size` out, or integrate the local variable out yourself.",
+            f"Latent site {name!r} lies inside the subsampled plate {plate!r}: a mini-batch would move only the rows it holds. "
+            "Leave `subsample_size` out, or integrate the local variable out yourself.",
         )
     require(
         plate is None or any(in_plate(sites[name], plate) for name in observed),
         f"Plate {plate!r} is subsampled but holds no observed site: leave `subsample_size` out of it.",
     )
+    # those that `LocScaleReparam` takes
+    laws = {n: type(unwrapped(s["fn"])) for n, s in latent.items() if not isinstance(s["fn"], dist.MaskedDistribution)}
     named = {**latent, **{name: sites[name] for name in derived}}
     on_rows = [n for n in derived if in_plate(sites[n], plate) or np.size(sites[n]["value"]) > LARGEST_REPORTED]
     return NumPyroStructure(
@@ -187,12 +168,7 @@ def _structure(sites: dict, plates: dict[str, int]) -> NumPyroStructure:
         parameters={name: tuple(biject_to(s["fn"].support).inv(s["value"]).shape) for name, s in latent.items()},
         dims={name: _dims(name, site) for name, site in named.items()},
         shapes={name: np.shape(site["value"]) for name, site in named.items()},
-        # Those that `LocScaleReparam` takes.
-        hierarchical={
-            name: LOCATION_SCALE[type(unwrapped(s["fn"]))]
-            for name, s in latent.items()
-            if type(unwrapped(s["fn"])) in LOCATION_SCALE and not isinstance(s["fn"], dist.MaskedDistribution)
-        },
+        hierarchical={name: LOCATION_SCALE[law] for name, law in laws.items() if law in LOCATION_SCALE},
         observed=tuple(observed),
         deterministic=tuple(name for name in derived if name not in on_rows),
         on_rows=tuple(on_rows),
@@ -211,9 +187,8 @@ def _check_sites(sites: dict, latent: dict, observed: list) -> None:
     for name, site in latent.items():
         require(
             not site["fn"].support.is_discrete,
-            f"Latent site {name!r} is discrete ({type(unwrapped(site['fn'])).__name__}): gradients cannot move it. Sum it out "
-            "yourself, for example with `dist.MixtureSameFamily` for mixture labels, or with `jax.nn.logsumexp` and "
-            "`numpyro.factor`.",
+            f"Latent site {name!r} is discrete ({type(unwrapped(site['fn'])).__name__}): gradients cannot move it. Sum it out, "
+            "for example with `dist.MixtureSameFamily`, or with `jax.nn.logsumexp` and `numpyro.factor`.",
         )
         require(
             not isinstance(site["fn"], dist.Delta),
@@ -222,8 +197,7 @@ def _check_sites(sites: dict, latent: dict, observed: list) -> None:
     require(latent, f"The model has no latent site to sample: its sites are {', '.join(map(repr, sites)) or 'none'}.")
     require(
         observed,
-        f"The model has no observed site, so there is no posterior (latent: {', '.join(map(repr, latent))}). "
-        "Pass the data, so that some `numpyro.sample(…, obs=…)` gets a value.",
+        f"The model has no observed site (latent: {', '.join(map(repr, latent))}). Pass the data, for a `sample(…, obs=…)`.",
     )
 
 
@@ -243,19 +217,6 @@ def _observation(site) -> tuple[Any, Any, Any] | None:
         return None
     support: Any = distribution.support
     return site["value"], support(site["value"]) | ~jnp.asarray(counted), support
-
-
-def _check_observed(name: str, value, inside, support) -> None:
-    """Raise unless every observed value lies in the support of its distribution."""
-    bad = np.argwhere(np.atleast_1d(~np.asarray(inside)))
-    if len(bad):
-        where = tuple(int(i) for i in bad[0])
-        first = np.atleast_1d(np.asarray(value))[where]
-        remedy = "Drop or mask missing values." if np.any(np.isnan(first)) else "Check how the data are coded."
-        raise InvalidInput(
-            f"Observed site {name!r} has {len(bad)} values outside the support of its distribution ({support}), the "
-            f"first at {where}: {first}. {remedy}"
-        )
 
 
 def _dims(name: str, site: dict) -> tuple[str, ...]:
@@ -289,7 +250,6 @@ class DrivePlates(Messenger):
         super().__init__(fn)
 
     def process_message(self, msg):
-        """Set a plate's indices before NumPyro draws them."""
         if msg["type"] == "prng_key" and msg["value"] is None and not self.drawing:
             raise InvalidInput(
                 "The model draws random numbers of its own (`numpyro.prng_key()`), so its log density is not a function of "
@@ -300,8 +260,7 @@ class DrivePlates(Messenger):
         size, asked = msg["args"]
         require(
             self.drawing or 1 <= asked <= size,
-            f"Plate {msg['name']!r} has `subsample_size={asked}` but only {size} rows: take 1 to {size}. "
-            "The size of the mini-batches is the oracle's, not the model's.",
+            f"Plate {msg['name']!r} has `subsample_size={asked}` but only {size} rows: take 1 to {size}.",
         )
         self.plates[msg["name"]] = size
         value = jnp.arange(size) if self.index is None or msg["name"] != self.name else self.index
@@ -316,7 +275,6 @@ class OnlyPart(Messenger):
         super().__init__(fn)
 
     def process_message(self, msg):
-        """Mask a site that belongs to the other part."""
         if msg["type"] == "sample" and in_plate(msg, self.name) != self.inside:
             msg["fn"] = msg["fn"].mask(False)
 

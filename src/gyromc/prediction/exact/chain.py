@@ -1,7 +1,6 @@
 """The chain of a linear scheme on a Gaussian target is linear: y⁺ = My + B_θδ + Cξ, for Euler M = I - ηA, A = GP, G = D+Q (T1).
 
-Input: a plan. Output: a `LinearChain` with its matrices, the second moments of the oracle's noise δ and the starts, all centred
-at the target's mean. The state y is z and the scheme's memory. `why_not_linear` returns the reason where a plan is not linear.
+Input: a plan. Output: a `LinearChain`, centred at the target's mean; the state y is z and the scheme's memory.
 
 `Noise` holds E[δδᵀ | θ] = C + Γ(zzᵀ) + terms linear in z. For a mini-batch on rows x_i with curvatures w_i, δ is a mean of b
 draws of Δ_iz + e_i with Δ_i = N w_i x_ix_iᵀ - Σ_j w_j x_jx_jᵀ. It is exact for linear regression, where w_i = 1.
@@ -21,7 +20,6 @@ from gyromc.oracles import Batch, ControlVariate, Exact, Gaussian, Minibatch
 from gyromc.plan import Plan
 from gyromc.targets import GeneralizedLinear, LinearRegression, SumOverData
 
-MOST_IN_TENSOR = 24  # parameters
 ROWS_AT_ONCE = 4096
 MOST_PRODUCTS = 1e8
 
@@ -43,17 +41,9 @@ class Noise:
     def growth(self, Y: np.ndarray) -> np.ndarray:
         """Γ(Y): what second moments Y = E[zzᵀ] of θ add to E[δδᵀ]; memory O(d²)."""
         assert self.rows is not None
-        x, (N, d) = self.rows, self.rows.shape
-        if d <= MOST_IN_TENSOR and d**2 < N:  # cheaper than going over the rows
-            return np.einsum("iajb,ab->ij", self.tensor[:, :d, :, :d], Y, optimize=True)
-        weights = np.sum((x @ Y) * x, axis=1)
-        return self.factor * N * (N * (x.T * weights) @ x - self.gram @ Y @ self.gram)  # T1: f Σᵢ ΔᵢYΔᵢ/(bN)
-
-    @functools.cached_property
-    def gram(self) -> np.ndarray:
-        """Σ_i w_i x_ix_iᵀ."""
-        assert self.rows is not None
-        return self.rows.T @ self.rows
+        x, N = self.rows, len(self.rows)
+        weights, gram = np.sum((x @ Y) * x, axis=1), x.T @ x
+        return self.factor * N * (N * (x.T * weights) @ x - gram @ Y @ gram)  # T1: f Σᵢ ΔᵢYΔᵢ/(bN)
 
     @functools.cached_property
     def tensor(self) -> np.ndarray:
@@ -64,10 +54,10 @@ class Noise:
             T[:, -1, :, -1] = self.constant
             return T
         e = np.zeros_like(self.rows) if self.errors is None else self.errors
-        total = np.zeros((d * (d + 1), d * (d + 1)))
+        total, gram = np.zeros((d * (d + 1), d * (d + 1))), self.rows.T @ self.rows
         for first in range(0, len(self.rows), ROWS_AT_ONCE):
             x = self.rows[first : first + ROWS_AT_ONCE]
-            delta = len(self.rows) * x[:, :, None] * x[:, None, :] - self.gram  # T1: Δᵢ
+            delta = len(self.rows) * x[:, :, None] * x[:, None, :] - gram  # T1: Δᵢ
             flat = np.concatenate([delta, e[first : first + ROWS_AT_ONCE, :, None]], axis=2).reshape(len(x), -1)
             total += flat.T @ flat
         return self.factor * total.reshape(d, d + 1, d, d + 1)  # T1
@@ -101,12 +91,11 @@ def batch_noise(plan: Plan, mode: np.ndarray) -> Noise | None:
     """The noise of mini-batches of a generalized linear model, linearised at the mode; None where that says nothing.
 
     A control variate of order 2 at the mode has no linear noise there, and its noise far away is not small: no limit counts it.
-    That of anchors that move depends on the past.
     """
     oracle, target = plan.prepared_oracle, plan.flat_target
     if not isinstance(oracle, Batch) or not isinstance(target, GeneralizedLinear) or not affordable(plan):
         return None
-    if isinstance(oracle, ControlVariate) and (oracle.order == 2 or oracle.refresh):
+    if isinstance(oracle, ControlVariate) and oracle.order == 2:
         return None
     with jax.enable_x64(True):
         X, y = target.design
@@ -128,7 +117,6 @@ class LinearChain:
     M: np.ndarray  # m × m, the map of the mean in one step
     spread: np.ndarray  # m × d, B_θ: what the oracle's noise is multiplied by
     C: np.ndarray  # m × n, what ξ is multiplied by
-    drawn: np.ndarray  # m × m, CCᵀ
     mean: np.ndarray  # of θ
     noise: Noise
     starts: np.ndarray  # rows of y₀, centred
@@ -140,11 +128,6 @@ class LinearChain:
         return self.M.shape[0]
 
     @property
-    def d(self) -> int:
-        """The size of θ."""
-        return self.mean.shape[0]
-
-    @property
     def additive(self) -> bool:
         """Whether the oracle's noise does not depend on the state."""
         return self.noise.additive
@@ -152,7 +135,7 @@ class LinearChain:
     @functools.cached_property
     def W(self) -> np.ndarray:
         """The covariance of one step's noise when it is additive; at the target's mean otherwise."""
-        return self.drawn + self.spread @ self.noise.constant @ self.spread.T  # T1
+        return self.C @ self.C.T + self.spread @ self.noise.constant @ self.spread.T  # T1
 
     def ahead(self, w: np.ndarray, steps: int) -> tuple[np.ndarray, float]:
         """(M^k)ᵀw, and the variance of wᵀz after k steps from a fixed state, under additive noise."""
@@ -182,8 +165,6 @@ def why_not_linear(plan: Plan) -> str | None:
     if plan.scheduled:
         return "the step size is a schedule"
     on_batches = isinstance(plan.oracle, Minibatch | ControlVariate) and isinstance(plan.flat_target, LinearRegression)
-    if isinstance(plan.oracle, ControlVariate) and plan.oracle.refresh:
-        return f"the second moments of {plan.oracle.name} are not known in closed form"
     if not on_batches and not isinstance(plan.oracle, Exact | Gaussian):
         return f"the second moments of the oracle {type(plan.oracle).__name__} are not known for {type(plan.target).__name__}"
     return None
@@ -201,13 +182,11 @@ def chain_around(plan: Plan, K: np.ndarray, mean: np.ndarray, noise: Noise, star
     """The chain of a plan's linear scheme on N(mean, K⁻¹), with the oracle's noise and centred starts as given."""
     P, d = augment(K, plan.augmented), len(mean)
     if plan.scheme.is_euler:
-        D, eta = plan.dynamics.D, plan.eta
-        G = D + plan.dynamics.Q
+        G, eta = plan.dynamics.D + plan.dynamics.Q, plan.eta
         M = np.eye(len(G)) - eta * (G @ P)  # T1
-        C = np.sqrt(2 * eta) * plan.dynamics.root.dense()
-        return LinearChain(M, -eta * G[:, :d], C, 2 * eta * D, mean, noise, starts)
+        return LinearChain(M, -eta * G[:, :d], np.sqrt(2 * eta) * plan.dynamics.root.dense(), mean, noise, starts)
     step = plan.step_matrices
-    return LinearChain(step.transition(P), step.B[:, :d], step.C, step.C @ step.C.T, mean, noise, starts)
+    return LinearChain(step.transition(P), step.B[:, :d], step.C, mean, noise, starts)
 
 
 def start_rows(plan: Plan) -> np.ndarray:

@@ -1,53 +1,31 @@
 """The fluctuation constant V in closed form for H = ½zᵀPz and h linear, quadratic or ρ(uᵀz).
 
-Input: D, Q, P and the coefficients of h, or a direction and ρ. Output: V, for ρ(uᵀz) with a bound on its error. All formulas use
-solves, never inverses, in float64: for a precision matrix of condition number κ the relative error is about κ·10⁻¹⁶, which is
-the effect of rounding P itself.
-
-For ρ(uᵀz), V = 2∫₀^∞ Cov(h(z_0), h(z_t)) dt by Mehler's formula: the pair (uᵀz_0, uᵀz_t) is Gaussian with correlation r(t), and
-ρ = Σ c_n He_n gives Cov = Σ_{n≥1} c_n² r(t)ⁿ, one integral over time whatever the dimension. What the terms left out may add is
-bounded: their squares sum to what the others leave of Var ρ, and ∫|r|ⁿdt falls with n.
+All formulas use solves, never inverses: for a precision matrix of condition number κ the relative error is about κ·10⁻¹⁶.
+For ρ(uᵀz), V = 2∫₀^∞ Cov(h(z_0), h(z_t)) dt by Mehler's formula: with r(t) the correlation of uᵀz_0 and uᵀz_t, ρ = Σ c_n He_n
+gives Cov = Σ_{n≥1} c_n² r(t)ⁿ. The squares of the terms left out sum to what the others leave of Var ρ, which bounds their part.
 """
 
-import functools
 import math
 from collections.abc import Callable
 
 import numpy as np
+from numpy.polynomial import legendre
 from scipy import linalg
 
-from gyromc.checks import numbers, require
 from gyromc.errors import InvalidInput
 from gyromc.observables import Ridge
-from gyromc.prediction.answers import Number
-from gyromc.prediction.poisson.quadrature import RESOLVED, Panels, refined, uneven
+from gyromc.prediction.answers import RESOLVED, Number
 
 
 def fluctuation_constant(D, Q, P, u) -> float:
-    """V = 2 uᵀA⁻¹DA⁻ᵀu, A = (D+Q)P, for H = ½zᵀPz and h = uᵀz (E8); with Q = 0 it is V_0.
-
-    `P` is the precision of the state z; `u` is padded with zeros on r for an augmented state.
-
-    ```python
-    import numpy as np
-    from gyromc.prediction.exact.closed_forms import fluctuation_constant
-    J = np.array([[0.0, -1.0], [1.0, 0.0]])
-    assert abs(fluctuation_constant(np.eye(2), J, np.eye(2), [1.0, 0.0]) - 1.0) < 1e-15
-    ```
-    """
-    D = numbers(D, "D")
+    """V = 2 uᵀA⁻¹DA⁻ᵀu, A = (D+Q)P, for H = ½zᵀPz and h = uᵀz (E8); with Q = 0 it is V_0."""
     w = poisson_linear(D, Q, P, u)
     return float(2 * w @ D @ w)  # E8
 
 
 def poisson_linear(D, Q, P, u) -> np.ndarray:
     """A⁻ᵀu: the Poisson equation 𝒜φ = uᵀz is solved by φ(z) = -(A⁻ᵀu)ᵀz."""
-    D, Q, P, u = numbers(D, "D"), numbers(Q, "Q"), numbers(P, "P"), numbers(u, "u")
-    require(
-        D.ndim == 2 and D.shape == Q.shape == P.shape and u.shape == D.shape[:1],
-        f"`D`, `Q`, `P` must be n × n and `u` of length n: got {D.shape}, {Q.shape}, {P.shape} and {u.shape}.",
-    )
-    return np.linalg.solve(D - Q, precision_solve(P, u))  # A⁻ᵀ = (D-Q)⁻¹P⁻¹
+    return np.linalg.solve(D - Q, precision_solve(P, np.asarray(u, float)))  # A⁻ᵀ = (D-Q)⁻¹P⁻¹
 
 
 def precision_solve(P: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -66,7 +44,6 @@ def precision_solve(P: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def nonreversible_constants(J, P, u) -> tuple[float, float]:
     """(V_J, V_0) of non-reversible Langevin dynamics: 2wᵀ(I+J)⁻¹(I+J)⁻ᵀw and 2|w|², w = P⁻¹u (E9)."""
-    J, P, u = numbers(J, "J"), numbers(P, "P"), numbers(u, "u")
     w = precision_solve(P, u)
     turned = np.linalg.solve(np.eye(len(J)) - J, w)  # (I+J)⁻ᵀw, since Jᵀ = -J
     return float(2 * turned @ turned), float(2 * w @ w)  # E9
@@ -74,16 +51,13 @@ def nonreversible_constants(J, P, u) -> tuple[float, float]:
 
 def hfhr_constants(K, alpha: float, gamma: float, u) -> tuple[float, float]:
     """(V, V_0) of Hessian-free high-resolution dynamics on U = ½θᵀKθ, h = uᵀθ (E10)."""
-    w = precision_solve(numbers(K, "K"), numbers(u, "u"))
+    w = precision_solve(K, u)
     return float(2 * gamma / (1 + alpha * gamma) * w @ w), float(2 / alpha * w @ w)  # E10
 
 
 def gaul_constants(K, C, a: float, gamma: float, u) -> tuple[float, float]:
     """(V, V_0) of gradient-adjusted underdamped dynamics on U = ½θᵀKθ, h = uᵀθ (E11)."""
-    C = numbers(C, "C")
-    C = np.diag(C) if C.ndim == 1 else C
-    w = precision_solve(numbers(K, "K"), numbers(u, "u"))
-    rest = np.eye(len(C)) - C
+    w, rest = precision_solve(K, u), np.eye(len(C)) - C
     S = a * C - rest @ rest / (4 * gamma)
     V = 2 * gamma / (1 + a * gamma) * w @ np.linalg.solve(C, w)  # E11
     return float(V), float(2 * w @ np.linalg.solve(S, w))  # E11
@@ -91,23 +65,22 @@ def gaul_constants(K, C, a: float, gamma: float, u) -> tuple[float, float]:
 
 def poisson_quadratic(D, Q, P, matrix) -> np.ndarray:
     """Ψ with 𝒜(zᵀΨz) = zᵀSz - μ: the Lyapunov equation AᵀΨ + ΨA = -S, S = `matrix` symmetric."""
-    A = (numbers(D, "D") + numbers(Q, "Q")) @ numbers(P, "P")
-    Psi = linalg.solve_continuous_lyapunov(A.T, -numbers(matrix, "matrix"))
+    Psi = linalg.solve_continuous_lyapunov(((D + Q) @ P).T, -matrix)
     return (Psi + Psi.T) / 2
 
 
-def quadratic_fluctuation_constant(D, Q, P, matrix, linear=None) -> float:
+def quadratic_fluctuation_constant(D, Q, P, matrix=None, linear=None) -> float:
     """V of h(z) = zᵀSz + sᵀz on H = ½zᵀPz, S = `matrix` symmetric, s = `linear`: φ is quadratic too, so V needs two solves."""
-    D = numbers(D, "D")
+    V = 0.0 if linear is None else fluctuation_constant(D, Q, P, linear)
+    if matrix is None:
+        return V
     Psi = poisson_quadratic(D, Q, P, matrix)
-    spread = precision_solve(numbers(P, "P"), Psi)  # P⁻¹Ψ
-    V = 2 * 4 * np.sum((Psi @ D) * spread)  # E6: ∇φ = 2Ψz, μ(zzᵀ) = P⁻¹
-    return float(V) + (0.0 if linear is None else fluctuation_constant(D, Q, P, linear))
+    spread = precision_solve(P, Psi)  # P⁻¹Ψ
+    return V + float(2 * 4 * np.sum((Psi @ D) * spread))  # E6: ∇φ = 2Ψz, μ(zzᵀ) = P⁻¹
 
 
 def strictness_integral(D, Q, P, matrix=None, linear=None) -> float:
     """∫ |⟨Q∇H, ∇φ₀⟩|² dμ for h(z) = zᵀSz + sᵀz: positive exactly when V < V_0."""
-    D, Q, P = numbers(D, "D"), numbers(Q, "Q"), numbers(P, "P")
     total = 0.0
     if linear is not None:
         slope = Q @ poisson_linear(D, np.zeros_like(Q), P, linear)
@@ -121,118 +94,84 @@ def strictness_integral(D, Q, P, matrix=None, linear=None) -> float:
 
 MOST_TERMS = 1000
 REACH = 14.0  # standard deviations
-FIRST_PANELS = 96
-FINEST_TIME = 32  # Gauss-Legendre nodes on an interval of time
+NODES = 2**13 + 1  # of the trapezoidal rule, which converges very fast for smooth profiles
+IN_TIME = 32  # Gauss-Legendre nodes on an interval of time
 Profile = Callable[[np.ndarray], np.ndarray]
 
 
 def ridge_expectation(profile: Profile, mean: float, deviation: float) -> Number:
     """E ρ(mean + deviation·N(0, 1)) with its error."""
-    return _profile(profile, mean, deviation)[1]
+    return _profile(profile, mean, deviation)[-1]
 
 
 def ridge_moments(h: Ridge, K: np.ndarray, mean: np.ndarray) -> tuple[float, float]:
     """μ(h) and Var_μ(h) of ρ(aᵀθ) on N(mean, K⁻¹)."""
-    shift = float(h.direction @ mean)
     deviation = math.sqrt(float(h.direction @ precision_solve(K, h.direction)))
-    panels, center = _profile(h.rho, shift, deviation)
-    return center.value, float(np.sum(panels.weights * _normal(panels) * (panels.values[0] - center.value) ** 2))
+    _, weights, rho, center = _profile(h.rho, float(h.direction @ mean), deviation)
+    return center.value, float(weights @ (rho - center.value) ** 2)
 
 
-def _profile(profile: Profile, mean: float, deviation: float) -> tuple[Panels, Number]:
-    """Panels that resolve ρ under the standard normal law, and E ρ."""
-    panels, (first, second), (gap, _) = refined(
-        lambda x: (profile(mean + deviation * x),), _normal_integrals, uneven(-REACH, REACH, FIRST_PANELS), local=2
-    )
-    return panels, Number(float(first), float(gap + RESOLVED * math.sqrt(second)))
-
-
-def _normal(panels: Panels) -> np.ndarray:
-    return np.exp(-(panels.nodes**2) / 2) / math.sqrt(2 * math.pi)
-
-
-def _normal_integrals(panels: Panels) -> np.ndarray:
-    weights, rho = panels.weights * _normal(panels), panels.values[0]
-    return np.stack([np.sum(weights * rho**power, axis=1) for power in (1, 2)], axis=1)
+def _profile(profile: Profile, mean: float, deviation: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, Number]:
+    """Nodes, weights of the standard normal law, ρ, and E ρ with what every second node changes as its error."""
+    x = np.linspace(-REACH, REACH, NODES)
+    weights, rho = np.exp(-(x**2) / 2), np.asarray(profile(mean + deviation * x), float)
+    weights /= weights.sum()
+    center, coarse = float(weights @ rho), float(weights[::2] @ rho[::2] / weights[::2].sum())
+    return x, weights, rho, Number(center, abs(center - coarse) + RESOLVED * math.sqrt(weights @ rho**2))
 
 
 def ridge_constants(D, Q, P, u, profile: Profile, mean: float) -> tuple[Number, Number]:
-    """V and V_0 of h(z) = ρ(mean + uᵀz) for H = ½zᵀPz, with bounds on their errors; `profile` is ρ on arrays.
-
-    ```python
-    import numpy as np
-    from gyromc.prediction.exact.closed_forms import ridge_constants
-    V, V_0 = ridge_constants(np.eye(1), np.zeros((1, 1)), np.eye(1), np.ones(1), lambda t: t**2, 0.0)
-    assert abs(V.value - 2) < 1e-9 and V.error < 1e-9 and V == V_0
-    ```
-    """
+    """V and V_0 of h(z) = ρ(mean + uᵀz) for H = ½zᵀPz, with bounds on their errors; `profile` is ρ on arrays."""
     w = precision_solve(P, u)
     deviation = math.sqrt(u @ w)
-    squares, left = _hermite_squares(*_profile(profile, mean, deviation))
-    moving = _time_integral((D + Q) @ P, u / deviation, w / deviation, squares, left)
-    return moving, _time_integral(D @ P, u / deviation, w / deviation, squares, left) if np.any(Q) else moving
-
-
-def _hermite_squares(panels: Panels, center: Number) -> tuple[np.ndarray, float]:
-    """c_n² for n = 1 … of ρ, and what they leave of its variance."""
-    x, rho = panels.nodes.ravel(), (panels.values[0] - center.value).ravel()
-    weights = (panels.weights * _normal(panels)).ravel()
+    x, weights, rho, center = _profile(profile, mean, deviation)
+    rho = rho - center.value
     variance = float(weights @ rho**2)
     below, here = np.zeros_like(x), np.exp(-(x**2) / 4)  # He_n/√n! times e^{-x²/4}, which stays bounded
-    weights, squares = weights * rho * np.exp(x**2 / 4), []
+    weights, squares = weights * rho * np.exp(x**2 / 4), []  # c_n²
     for n in range(MOST_TERMS):
         below, here = here, (x * here - math.sqrt(n) * below) / math.sqrt(n + 1)
         squares.append(float(weights @ here) ** 2)
         if n % 20 == 19 and variance - sum(squares) < RESOLVED * variance:
             break
-    return np.array(squares), max(variance - sum(squares), RESOLVED * variance)
+    left = max(variance - sum(squares), RESOLVED * variance) + center.error * math.sqrt(variance)
+    constant = lambda A: _time_integral(A @ P, u / deviation, w / deviation, np.array(squares), left)
+    moving = constant(D + Q)
+    return moving, constant(D) if np.any(Q) else moving
 
 
 def _time_integral(A: np.ndarray, u: np.ndarray, w: np.ndarray, squares: np.ndarray, left: float) -> Number:
     """2∫₀^∞ Σ squares_n r(t)ⁿ dt, r(t) = uᵀe^{-At}w, and 2·left·∫|r|^{N+1}dt: what the terms beyond N add at most."""
-    lengths, correlations = _correlations(A, u, w)
-    locations, interpolation = _interpolation()
-    edges = np.append(0.0, np.cumsum(lengths))
-
-    def integrands(t: np.ndarray) -> tuple[np.ndarray, ...]:
-        piece = np.clip(np.searchsorted(edges, t, side="right") - 1, 0, len(lengths) - 1)
-        apart = (2 * (t - edges[piece]) / lengths[piece] - 1)[:, None] - locations
-        apart[apart == 0] = 1e-300
-        shares = interpolation / apart
-        r = np.sum(shares * correlations[piece], axis=1) / np.sum(shares, axis=1)
-        r = np.clip(r, -1.0, 1.0)
-        total = np.zeros_like(r)
-        for square in squares[::-1]:
-            total = (total + square) * r  # Mehler
-        return total, np.abs(r) ** (len(squares) + 1)
-
-    def integrals(panels: Panels) -> np.ndarray:
-        return np.stack([np.sum(panels.weights * f, axis=1) for f in panels.values], axis=1)
-
-    _, (value, beyond), (gap, _) = refined(integrands, integrals, edges, local=2)
-    return Number(float(2 * value), float(2 * (gap + left * beyond + RESOLVED * abs(value))))
-
-
-@functools.cache
-def _interpolation() -> tuple[np.ndarray, np.ndarray]:
-    """Gauss-Legendre nodes and their barycentric weights."""
-    nodes, weights = np.polynomial.legendre.leggauss(FINEST_TIME)
-    return nodes, (-1.0) ** np.arange(FINEST_TIME) * np.sqrt((1 - nodes**2) * weights)
+    (nodes, weights), (lengths, coefficients), found = legendre.leggauss(IN_TIME), _correlations(A, u, w), []
+    for parts in (12, 16):  # of each interval; the first is graded towards 0, where r = 1
+        graded, totals = np.append(-1.0, -1 + 2.0 ** (np.arange(parts) - parts + 2)), np.zeros(2)
+        for edges, used in ((graded, slice(1)), (np.linspace(-1, 1, parts + 1), slice(1, None))):
+            half = np.diff(edges)[:, None] / 2
+            points = (edges[:-1, None] + half + half * nodes).ravel()
+            r = np.clip(coefficients[used] @ legendre.legvander(points, IN_TIME - 1).T, -1.0, 1.0)
+            covariance = np.zeros_like(r)
+            for square in squares[::-1]:
+                covariance = (covariance + square) * r  # Mehler
+            both = covariance, np.abs(r) ** (len(squares) + 1)
+            totals += [lengths[used] / 2 @ f @ (half * weights).ravel() for f in both]
+        found.append(totals)
+    (coarse, _), (value, beyond) = found
+    return Number(float(2 * value), float(2 * (abs(value - coarse) + left * beyond + RESOLVED * abs(value))))
 
 
 def _correlations(A: np.ndarray, u: np.ndarray, w: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Intervals of time, short against the modes still alive in them, and r at Gauss-Legendre nodes of each."""
-    nodes, rates = _interpolation()[0], np.linalg.eigvals(A)
+    """Intervals of time, short against the modes still alive in them, and coefficients of r in Legendre polynomials on each."""
+    (nodes, weights), rates = legendre.leggauss(IN_TIME), np.linalg.eigvals(A)
     lengths, values, began, here = [], [], 0.0, np.asarray(w, float)  # here = e^{-At}w
     steps = np.empty(0)
     while (alive := np.abs(rates[rates.real * began < 45])).size:
-        if not lengths or 3.0 / np.max(alive) > 1.001 * lengths[-1]:
-            steps = linalg.expm(-A * (3.0 / np.max(alive) * np.append((1 + nodes) / 2, 1.0))[:, None, None])
-            lengths.append(3.0 / np.max(alive))
-        else:
-            lengths.append(lengths[-1])
+        longest = 3.0 / np.max(alive)
+        if not lengths or longest > 1.001 * lengths[-1]:
+            steps = linalg.expm(-A * (longest * np.append((1 + nodes) / 2, 1.0))[:, None, None])
+        lengths.append(longest if not lengths or longest > 1.001 * lengths[-1] else lengths[-1])
         moved = steps @ here
         values.append(moved[:-1] @ u)
         here = moved[-1]
         began += lengths[-1]
-    return np.array(lengths), np.array(values)
+    expand = weights[:, None] * legendre.legvander(nodes, IN_TIME - 1) * (np.arange(IN_TIME) + 0.5)
+    return np.array(lengths), np.array(values) @ expand

@@ -1,18 +1,14 @@
 """Exact mean and variance of one chain's average on a Gaussian target, for the plan's own η, N, start and burn-in (T1, T9).
 
 Input: a plan. Output: `Moments` for each linear observable, and for each square where the oracle's noise is additive;
-`ridge_mean`, the mean alone, for other ρ(aᵀθ). Nothing is asymptotic or sampled. Two runs of steps compose to a longer one,
-so N steps cost O(log N) by repeated squaring, which stays exact for unstable step sizes until numbers overflow. What composes is
-- for uᵀy, the chain of (y, s), s the sum: under additive noise the map of its mean and its covariance; under noise that depends
-  on the state the map Φ of its second moments, vec Y ← Φ vec Y, in O(n⁶ log N): 0.2 seconds for n = 24;
-- for (uᵀθ)², mean and variance of the sum as quadratics ŷᵀaŷ in the state that the steps begin at (`_QuadraticSteps`).
-The increments ψ of a martingale are quadratic in state and noise, so they only change what one step begins with.
+`ridge_mean`, the mean alone, for other ρ(aᵀθ). Two runs of steps compose to a longer one, in O(log N). What composes is for uᵀy
+the chain of (y, s), s the sum, or under noise that depends on the state the map Φ of its second moments; and for (uᵀθ)² mean and
+variance of the sum as quadratics in the state that the steps begin at. The increments ψ of a martingale change one step only.
 """
 
 import contextlib
 import dataclasses
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -53,11 +49,16 @@ MOST_LIFTED = 24
 def linear_averages(
     chain: LinearChain, U: np.ndarray, c: np.ndarray, num_steps: int, burn_in: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Means from each start (starts × rows of U) and variances of the averages of uᵀy - cᵀξ, for rows u of U and c.
-
-    The sums s⁺ = s + uᵀy - cᵀξ are further numbers of a linear chain, so that they need no formulas of their own.
-    """
-    longer, m = _with_sums(chain, U, c), chain.size
+    """Means from each start (starts × rows of U) and variances of the averages of uᵀy - cᵀξ, whose sums extend the chain."""
+    (count, m), more = U.shape, (0, len(U))
+    longer = dataclasses.replace(
+        chain,
+        M=np.block([[chain.M, np.zeros((m, count))], [U, np.eye(count)]]),
+        spread=np.pad(chain.spread, (more, (0, 0))),
+        C=np.concatenate([chain.C, -c]),
+        starts=np.pad(chain.starts, ((0, 0), more)),
+        _doubled=[],
+    )
     ahead = np.linalg.matrix_power(longer.M, num_steps)[m:, :m] @ np.linalg.matrix_power(chain.M, burn_in)
     means = chain.starts @ ahead.T / num_steps  # T1: S_N
     # Additive noise does not depend on where the chain is: around the mean start no digits cancel.
@@ -74,27 +75,14 @@ def _squares(rows: np.ndarray) -> np.ndarray:
     return longer.T @ longer / len(rows)
 
 
-def _with_sums(chain: LinearChain, U: np.ndarray, c: np.ndarray) -> LinearChain:
-    """The chain of (y, s): sums of uᵀy - cᵀξ over its states, which begin at 0."""
-    count, m = U.shape
-    C = np.concatenate([chain.C, -c])
-    return dataclasses.replace(
-        chain,
-        M=np.block([[chain.M, np.zeros((m, count))], [U, np.eye(count)]]),
-        spread=np.pad(chain.spread, ((0, count), (0, 0))),
-        C=C,
-        drawn=C @ C.T,
-        starts=np.pad(chain.starts, ((0, 0), (0, count))),
-        _doubled=[],
-    )
-
-
 def second_moments(chain: LinearChain, num_steps: int, start: np.ndarray | None = None) -> np.ndarray:
     """E[ŷŷᵀ] after `num_steps` steps, ŷ = (y, 1), from `start` or from the chain's own starts."""
     start = _squares(chain.starts) if start is None else start
     if chain.additive:
         F, W = np.eye(chain.size + 1), np.zeros_like(start)
-        F[:-1, :-1], W[:-1, :-1] = after_steps(chain.M, chain.W, num_steps)
+        if num_steps:
+            ahead = lambda p, q: (q[0] @ p[0], q[0] @ p[1] @ q[0].T + q[1])
+            F[:-1, :-1], W[:-1, :-1] = power(ahead, (chain.M, chain.W), num_steps)
         return F @ start @ F.T + W * start[-1, -1]
     short = Symmetric(chain.size + 1)
     Phi, Y = _phi(chain), short.vector(start)
@@ -106,14 +94,15 @@ def second_moments(chain: LinearChain, num_steps: int, start: np.ndarray | None 
 
 
 def _phi(chain: LinearChain) -> np.ndarray:
-    n, d, size = chain.size, chain.d, chain.size + 1
+    """Φ: second moments of ŷ in one step, in short form."""
+    n, d, size = chain.size, len(chain.mean), chain.size + 1
     F = np.eye(size)
     F[:n, :n] = chain.M
     phi = np.kron(F, F).reshape(size, size, size, size)  # T1: F⊗F
     entries = np.append(np.arange(d), n)  # where (θ, 1) sits in ŷ
     noise = np.einsum("ip,jq,paqb->ijab", chain.spread, chain.spread, chain.noise.tensor, optimize=True)
     phi[np.ix_(np.arange(n), np.arange(n), entries, entries)] += noise  # T1: f Σᵢ Lᵢ⊗Lᵢ/(bN)
-    phi[:n, :n, n, n] += chain.drawn
+    phi[:n, :n, n, n] += chain.C @ chain.C.T
     return Symmetric(size).map(phi.reshape(size * size, size * size))
 
 
@@ -132,18 +121,19 @@ class _QuadraticSteps(NamedTuple):
 
 
 def square_moments(
-    chain: LinearChain, u: np.ndarray, shift: float, num_steps: int, burn_in: int, less: "Less | None" = None
+    chain: LinearChain, u: np.ndarray, shift: float, steps: tuple[int, int], less: Martingale | None, number: int
 ) -> tuple[np.ndarray, float]:
-    """The mean of the average of (uᵀz + shift)² from each start, and its variance; `less`: increments to subtract."""
-    direction = np.append(lift(u, chain.size), shift)
+    """The mean of the average of (uᵀz + shift)² from each start, and its variance; `less`: whose increments to subtract."""
+    (num_steps, burn_in), direction = steps, np.append(lift(u, chain.size), shift)
     size, short = chain.size + 1, Symmetric(chain.size + 1)
-    one = _one_step(chain, short.vector(np.outer(direction, direction)))
-    whole = power(_compose_quadratic, one if less is None else _less(chain, one, less), num_steps)
+    M, W, h = np.eye(size), np.zeros((size, size)), short.vector(np.outer(direction, direction))
+    M[:-1, :-1], W[:-1, :-1] = chain.M, chain.W
+    L = short.map(np.kron(M.T, M.T) + _constants(W))
+    one = _QuadraticSteps(M, W, L, np.zeros_like(L), h, np.zeros_like(h))
+    whole = power(_compose_quadratic, one if less is None else _less(chain, one, less, number), num_steps)
     a, v = short.matrix(whole.a), short.matrix(whole.v)
-    M, W = np.eye(size), np.zeros((size, size))
-    if burn_in:
-        before = power(_compose_quadratic, one, burn_in)
-        M, W = before.M, before.W
+    before = power(_compose_quadratic, one, burn_in) if burn_in else None
+    M, W = (np.eye(size), np.zeros((size, size))) if before is None else (before.M, before.W)
     rows = np.concatenate([chain.starts, np.ones((len(chain.starts), 1))], axis=1) @ M.T
     # Given the start, the first averaged state is Gaussian with mean `rows` and covariance W.
     expected = np.sum((rows @ a) * rows, axis=1) + np.sum(a * W)
@@ -154,36 +144,17 @@ def square_moments(
     return expected / num_steps, float(variance)
 
 
-def _one_step(chain: LinearChain, h: np.ndarray) -> _QuadraticSteps:
-    size = chain.size + 1
-    M, W = np.eye(size), np.zeros((size, size))
-    M[:-1, :-1], W[:-1, :-1] = chain.M, chain.W
-    L = Symmetric(size).map(np.kron(M.T, M.T) + _constants(W))
-    return _QuadraticSteps(M, W, L, np.zeros_like(L), h, np.zeros_like(h))
-
-
-class Less(NamedTuple):
-    """The increments of one observable of a plan."""
-
-    found: Martingale
-    number: int
-
-    def forms(self, chain: LinearChain, entering: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """L and R with ψ = (Lŷ)ᵀw + wᵀRw - tr R given y, ŷ = (y, 1), for y⁺ = My + Ew, w = (ξ, …) standard normal."""
-        own, linear = self.found.owner == self.number, self.found.linear[self.number]
-        p, weight = self.found.direction[own], self.found.weight[own]
-        offset = self.found.offset[own] - p @ lift(chain.mean, chain.size)
-        drawn = np.pad(self.found.noise[own], ((0, 0), (0, entering.shape[1] - len(linear))))
-        L = 2 * (drawn.T * weight) @ np.column_stack([p @ chain.M, -offset])
-        L[: len(linear), -1] += linear
-        R = (drawn.T * weight) @ (2 * p @ entering - drawn)  # T9
-        return L, (R + R.T) / 2
-
-
-def _less(chain: LinearChain, one: _QuadraticSteps, less: Less) -> _QuadraticSteps:
-    """One step whose sum is h less ψ = (Lẑ)ᵀw + wᵀRw - tr R: E[ψ | z] = 0, so that E[S | z] stays."""
+def _less(chain: LinearChain, one: _QuadraticSteps, found: Martingale, number: int) -> _QuadraticSteps:
+    """One step whose sum is h less ψ = (Lŷ)ᵀw + wᵀRw - tr R, of mean zero, for y⁺ = My + Ew and w = (ξ, …) standard normal."""
     entering = np.concatenate([chain.C, chain.spread @ symmetric_root(chain.noise.constant)], axis=1)
-    L, R = less.forms(chain, entering)
+    own, linear = found.owner == number, found.linear[number]
+    p, weight = found.direction[own], found.weight[own]
+    drawn = np.pad(found.noise[own], ((0, 0), (0, entering.shape[1] - len(linear))))
+    offset = found.offset[own] - p @ lift(chain.mean, chain.size)
+    L = 2 * (drawn.T * weight) @ np.column_stack([p @ chain.M, -offset])
+    L[: len(linear), -1] += linear
+    R = (drawn.T * weight) @ (2 * p @ entering - drawn)  # T9
+    R = (R + R.T) / 2
     E = np.concatenate([entering, np.zeros((1, entering.shape[1]))])
     N, short = L.T @ E.T, Symmetric(len(one.M))
     K = -(np.kron(N, one.M.T) + np.kron(one.M.T, N)) - 2 * _constants(E @ R @ E.T)  # T9: Cov(-ψ, g(last) | z)
@@ -194,7 +165,11 @@ def _less(chain: LinearChain, one: _QuadraticSteps, less: Less) -> _QuadraticSte
 
 def _compose_quadratic(p: _QuadraticSteps, q: _QuadraticSteps) -> _QuadraticSteps:
     """First p, then q."""
-    B = _covariances(p, q.a)
+    # g ↦ Cov(a(last), g(last) | z) for symmetric g, the last state of p being Gaussian given z.
+    short = Symmetric(len(p.M))
+    a = short.matrix(q.a)
+    X = p.M.T @ a @ p.W
+    B = short.map(2 * (np.kron(X, p.M.T) + np.kron(p.M.T, X)) + 2 * _constants(p.W @ a @ p.W))
     return _QuadraticSteps(
         M=q.M @ p.M,
         W=q.M @ p.W @ q.M.T + q.W,
@@ -203,15 +178,6 @@ def _compose_quadratic(p: _QuadraticSteps, q: _QuadraticSteps) -> _QuadraticStep
         a=p.a + p.L @ q.a,
         v=p.v + p.L @ q.v + B @ q.a + 2 * p.K @ q.a,
     )
-
-
-def _covariances(p: _QuadraticSteps, a: np.ndarray) -> np.ndarray:
-    """g ↦ Cov(a(last), g(last) | z) for symmetric g, the last state of p being Gaussian given z."""
-    short = Symmetric(len(p.M))
-    a = short.matrix(a)
-    X = p.M.T @ a @ p.W
-    cross = 2 * (np.kron(X, p.M.T) + np.kron(p.M.T, X))
-    return short.map(cross + 2 * _constants(p.W @ a @ p.W))
 
 
 def _constants(W: np.ndarray) -> np.ndarray:
@@ -230,43 +196,37 @@ GROWTH = 1.1
 def ridge_mean(
     chain: LinearChain, h: Ridge, num_steps: int, burn_in: int = 0, drawn: bool = False
 ) -> tuple[float, float]:
-    """E of one chain's average of ρ(aᵀθ) over `num_steps` states after `burn_in` steps, and its error.
+    """E of an average of ρ(aᵀθ); its error: what every second node changes, and the standard error of starts that were drawn."""
+    u, shift = lift(h.direction, chain.size), float(h.direction @ chain.mean)
 
-    The error is what every second node changes; with starts that were drawn, their standard error too.
-    """
-    w, shift = lift(h.direction, chain.size), float(h.direction @ chain.mean)
+    def mean_at(k: int) -> tuple[float, float]:
+        """E ρ(aᵀθ_k), averaged over the starts, and its standard deviation over them."""
+        if not chain.additive:
+            Y = second_moments(chain, k)
+            first, second = float(u @ Y[:-1, -1]), float(u @ Y[:-1, :-1] @ u)
+            return ridge_expectation(h.rho, shift + first, math.sqrt(max(second - first**2, 0.0))).value, 0.0
+        w, variance = chain.ahead(u, k)
+        centers = np.sort(shift + chain.starts @ w)
+        parts = np.array_split(centers, min(len(centers), MOST_GROUPS))
+        counts, deviation = [len(part) for part in parts], math.sqrt(max(variance, 0.0))
+        means = np.array([ridge_expectation(h.rho, part.mean(), deviation).value for part in parts])
+        mean = float(np.average(means, weights=counts))
+        return mean, math.sqrt(float(np.average((means - mean) ** 2, weights=counts)))
+
+    def interpolated(steps: np.ndarray, values: np.ndarray) -> float:
+        """The mean over all steps of what is linear between the nodes."""
+        gaps = np.diff(steps)
+        return float(np.sum(gaps * values[:-1] + (gaps - 1) / 2 * np.diff(values)) + values[-1]) / num_steps
+
     nodes = [*range(min(num_steps, EVERY_STEP))]
     while nodes[-1] < num_steps - 1:
         nodes.append(min(num_steps - 1, math.ceil(nodes[-1] * GROWTH)))
     steps = np.array(nodes)
-    found = np.array([_mean_at(chain, w, shift, h.rho, burn_in + int(k)) for k in steps])
-    mean, spread = (_interpolated_sum(steps, column) / num_steps for column in found.T)
+    found = np.array([mean_at(burn_in + int(k)) for k in steps])
+    mean, spread = (interpolated(steps, column) for column in found.T)
     fewer = np.unique(np.append(np.arange(0, len(steps), 2), len(steps) - 1)) if num_steps > EVERY_STEP else ...
-    error = abs(mean - _interpolated_sum(steps[fewer], found[fewer, 0]) / num_steps) / 3  # of second order in the gaps
+    error = abs(mean - interpolated(steps[fewer], found[fewer, 0])) / 3  # of second order in the gaps
     return mean, error + (spread / math.sqrt(len(chain.starts)) if drawn else 0.0)
-
-
-def _interpolated_sum(steps: np.ndarray, values: np.ndarray) -> float:
-    """Σ_k of what is linear between the nodes."""
-    gaps = np.diff(steps)
-    return float(np.sum(gaps * values[:-1] + (gaps - 1) / 2 * np.diff(values)) + values[-1])
-
-
-def _mean_at(chain: LinearChain, w: np.ndarray, shift: float, rho: Callable, k: int) -> tuple[float, float]:
-    """E ρ(aᵀθ_k), averaged over the starts, and its standard deviation over them."""
-    if chain.additive:
-        w, variance = chain.ahead(w, k)
-        centers, deviation = np.sort(shift + chain.starts @ w), math.sqrt(max(variance, 0.0))
-        parts = np.array_split(centers, min(len(centers), MOST_GROUPS))
-        means, counts = (
-            np.array([ridge_expectation(rho, part.mean(), deviation).value for part in parts]),
-            list(map(len, parts)),
-        )
-        mean = float(np.average(means, weights=counts))
-        return mean, math.sqrt(float(np.average((means - mean) ** 2, weights=counts)))
-    Y = second_moments(chain, k)
-    first, second = float(w @ Y[:-1, -1]), float(w @ Y[:-1, :-1] @ w)
-    return ridge_expectation(rho, shift + first, math.sqrt(max(second - first**2, 0.0))).value, 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -280,19 +240,7 @@ class Moments:
 
 
 def exact_moments(plan: Plan) -> dict[str, Moments]:
-    """E and Var of one chain's average of each observable, exactly for the plan's step size, steps, start and burn-in.
-
-    Several starts are treated as one random start, uniform over them. An observable without an exact answer is omitted: see
-    `why_not_exact`.
-
-    ```python
-    import gyromc as gm
-    from gyromc.prediction.exact.moments import exact_moments
-    plan = gm.Plan(target=gm.targets.Quadratic([1.0]), dynamics=gm.dynamics.overdamped(1), start=[1.0],
-                   observables={"x": gm.observables.linear([1.0])}, step_size=0.5, num_steps=2)
-    assert exact_moments(plan)["x"].mean == 0.75 and exact_moments(plan)["x"].variance == 0.25
-    ```
-    """
+    """E and Var of one chain's average of every observable that has them exactly; several starts are one random start."""
     if why_not_linear(plan) is not None:
         return {}
     chain = linear_chain(plan)
@@ -311,9 +259,8 @@ def exact_moments(plan: Plan) -> dict[str, Moments]:
         mean, less = float(np.mean(by_start)), corrected.get(name)
         overflow = not (np.isfinite(mean) and np.isfinite(variance))
         error = 0.0 if plan.starts.draw is None else float(np.std(by_start)) / math.sqrt(len(by_start))
-        moments[name] = Moments(
-            mean, np.inf if overflow else max(variance, 0.0), error, None if less is None else max(less[1], 0.0)
-        )
+        left = None if less is None else max(less[1], 0.0)
+        moments[name] = Moments(mean, np.inf if overflow else max(variance, 0.0), error, left)
     return moments
 
 
@@ -333,8 +280,7 @@ def _averages(
         found |= {name: (shifts[name] + means[:, j], float(variances[j])) for j, name in enumerate(names)}
     for name, h in known.items():
         if h.is_square:
-            own = None if less is None else Less(less, number[name])
-            found[name] = square_moments(chain, h.direction, shifts[name], *steps, own)
+            found[name] = square_moments(chain, h.direction, shifts[name], steps, less, number[name])
     return {name: found[name] for name in known}
 
 
@@ -353,10 +299,3 @@ def _why_not(chain: LinearChain, h: Observable) -> str | None:
         return "the variance of a square under noise that depends on the state needs fourth moments"
     too_large = chain.size > MOST_LIFTED
     return f"the lifted second moments need a state of at most {MOST_LIFTED} numbers" if too_large else None
-
-
-def after_steps(F: np.ndarray, W: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """(F^k, Σ_{j<k} F^j W F^jᵀ): the map of the mean over k steps, and the covariance they add."""
-    if count == 0:
-        return np.eye(len(F)), np.zeros_like(F)
-    return power(lambda p, q: (q[0] @ p[0], q[0] @ p[1] @ q[0].T + q[1]), (F, W), count)

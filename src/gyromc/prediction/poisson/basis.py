@@ -1,12 +1,9 @@
 """Polynomials orthonormal under the target's own law, with exact derivative matrices (T2), and observables on their grids.
 
-Input: a plan whose target separates, and the coordinates that matter. Output: an `Axis` for each: nodes that resolve its law,
-weights, polynomials and the matrix of ∂ in the basis; and values of h on the product of the nodes. Nodes are equispaced: the
-trapezoidal rule converges very fast for smooth decaying densities.
-
-`Generator` takes axes, D and Q, and returns for the coefficients of h a `Solution` of the Poisson equation 𝒜φ = h - μ(h) with
-V(h) = 2⟨ĥ, (-𝒜)⁻¹ĥ⟩ (E6). In an orthonormal basis closed under ∂ the generator (E2) is exactly -𝒜 = Σ (D-Q)_ij ∂ᵢᵀ∂ⱼ. Its part
-within axes is diagonal after a change of basis on each axis, which gives the preconditioner; the rest needs no matrix.
+An `Axis` has equispaced nodes that resolve the law of one coordinate. `Generator` takes axes, D and Q, and returns for the
+coefficients of h a `Solution` of the Poisson equation 𝒜φ = h - μ(h) with V(h) = 2⟨ĥ, (-𝒜)⁻¹ĥ⟩ (E6). In an orthonormal basis
+closed under ∂ the generator (E2) is exactly -𝒜 = Σ (D-Q)_ij ∂ᵢᵀ∂ⱼ. Its part within axes is diagonal after a change of basis on
+each axis, which gives the preconditioner.
 """
 
 import dataclasses
@@ -61,35 +58,38 @@ def line(
 ) -> Axis:
     """The basis of degree 0 … `degree` for the law e^{-v} on the line; `around` is a guess of its center and scale."""
     mean, sd = location_and_scale(potential, *around)
-    low, high = _extent(potential, mean, sd, degree)
+    # To where p²e^{-v} is negligible for polynomials p up to the degree.
+    reach, ends = np.arange(0.0, 400.0, 0.25), []
+    lowest = np.min(potential(mean + sd * np.linspace(-3, 3, 61)))
+    for sign in (-1, 1):
+        t = mean + sign * sd * reach
+        inside = np.flatnonzero(potential(t) - lowest - 2 * degree * np.log1p(reach) / 1.5 < NEGLIGIBLE)
+        ends.append(float(t[min(inside[-1] + 1, len(reach) - 1)]))
+    low, high = ends
     step = min(spacing * sd, (high - low) / (NODES_PER_DEGREE * degree))
-    t, weights = _resolved(potential, low, high, step, FINEST * sd)
-    values = _orthonormal((t - mean) / sd, weights, degree)
-    stiffness = values.T @ (values * (weights * slope(t))[:, None])
-    derivative = np.triu(stiffness, 1)  # T2: ⟨p_m, p_n′⟩ = ⟨p_m, v′p_n⟩ for m < n, else 0
-    table = values.T @ (values * (weights * (t - mean) / sd)[:, None])
-    basis = lambda points: _recursion(table, (points - mean) / sd)
-    return Axis(coordinate, t, weights, values, derivative, potential, basis)
-
-
-def _resolved(potential: Curve, low: float, high: float, step: float, finest: float) -> tuple[np.ndarray, np.ndarray]:
-    """Equispaced nodes and weights; the nodes are made denser until a shift by half a step does not show in the mass."""
+    # Made denser until a shift by half a step does not show in the mass.
     while True:
         t = np.linspace(low, high, int(np.ceil((high - low) / step)) + 1)
         energy, between = potential(t), potential(t[:-1] + (t[1] - t[0]) / 2)
         density, other = np.exp(np.min(energy) - energy), np.exp(np.min(energy) - between)
-        if abs(density.sum() - other.sum()) <= SETTLED * density.sum() or step < finest:
-            return t, density / density.sum()
+        if abs(density.sum() - other.sum()) <= SETTLED * density.sum() or step < FINEST * sd:
+            break
         step /= 2
+    weights = density / density.sum()
+    values = _orthonormal((t - mean) / sd, weights, degree)
+    stiffness = values.T @ (values * (weights * slope(t))[:, None])
+    derivative = np.triu(stiffness, 1)  # T2: ⟨p_m, p_n′⟩ = ⟨p_m, v′p_n⟩ for m < n, else 0
+    table = values.T @ (values * (weights * (t - mean) / sd)[:, None])  # of multiplication
 
+    def basis(points: np.ndarray) -> np.ndarray:
+        x = (points - mean) / sd
+        p = np.ones((len(table), len(x)))
+        for n in range(1, len(table)):
+            below = p[n - 2] * table[n - 2, n - 1] if n > 1 else 0.0
+            p[n] = ((x - table[n - 1, n - 1]) * p[n - 1] - below) / table[n, n - 1]
+        return p.T
 
-def _recursion(table: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """Orthonormal polynomials at points from the matrix of multiplication by x."""
-    p = np.ones((len(table), len(x)))
-    for n in range(1, len(table)):
-        below = p[n - 2] * table[n - 2, n - 1] if n > 1 else 0.0
-        p[n] = ((x - table[n - 1, n - 1]) * p[n - 1] - below) / table[n, n - 1]
-    return p.T
+    return Axis(coordinate, t, weights, values, derivative, potential, basis)
 
 
 def _normalised(energy: np.ndarray) -> np.ndarray:
@@ -113,18 +113,6 @@ def location_and_scale(potential: Curve, center: float, scale: float) -> tuple[f
     raise InvalidInput(
         "A one-dimensional factor of the target has tails too heavy for polynomials, or no finite integral."
     )
-
-
-def _extent(potential: Curve, mean: float, sd: float, degree: int) -> tuple[float, float]:
-    """Where p² e^{-v} is negligible for polynomials up to `degree`."""
-    x = np.arange(0.0, 400.0, 0.25)
-    ends = []
-    for sign in (-1, 1):
-        t = mean + sign * sd * x
-        excess = potential(t) - np.min(potential(mean + sd * np.linspace(-3, 3, 61))) - 2 * degree * np.log1p(x) / 1.5
-        beyond = np.flatnonzero(excess < NEGLIGIBLE)
-        ends.append(float(t[min(beyond[-1] + 1, len(x) - 1)]))
-    return ends[0], ends[1]
 
 
 def _orthonormal(x: np.ndarray, weights: np.ndarray, degree: int) -> np.ndarray:
@@ -160,13 +148,13 @@ def potentials(plan: Plan) -> list[Curve]:
     known = plan.flat_target.separable()
     if known is None:
         return [lambda t: plan.flat_target.potentials(t[:, None])]
-    return [functools.partial(_padded, v) for v in known]
 
+    def padded(function: Curve, t: np.ndarray) -> np.ndarray:
+        """Called with few different numbers of points: JAX compiles for each."""
+        more = max(256, 1 << (len(t) - 1).bit_length()) - len(t)
+        return np.asarray(function(np.append(t, np.full(more, t[-1]))))[: len(t)]
 
-def _padded(function: Curve, t: np.ndarray) -> np.ndarray:
-    """The function at points, called with few different numbers of points: JAX compiles for each."""
-    more = max(256, 1 << (len(t) - 1).bit_length()) - len(t)
-    return np.asarray(function(np.append(t, np.full(more, t[-1]))))[: len(t)]
+    return [functools.partial(padded, v) for v in known]
 
 
 def guessed_scales(plan: Plan) -> list[tuple[float, float]]:
@@ -177,22 +165,15 @@ def guessed_scales(plan: Plan) -> list[tuple[float, float]]:
     return [(float(m), float(p) ** -0.5) for m, p in zip(center.mean, np.diag(center.precision), strict=True)]
 
 
-def values_along(plan: Plan, h: Observable, k: int, t: np.ndarray) -> np.ndarray:
-    """h at points with one coordinate given and the others zero."""
-    return np.concatenate(
-        [plan.model.values(h, part[:, None] * (np.arange(plan.dim) == k)) for part in _blocks(plan, t)]
-    )
+def along_axis(plan: Plan, k: int, t: np.ndarray, function: Curve) -> np.ndarray:
+    """A function of rows of θ at points with one coordinate given and the others zero, in blocks."""
+    parts = np.array_split(t, 1 + len(t) * plan.dim // MOST_NUMBERS)
+    return np.concatenate([function(part[:, None] * (np.arange(plan.dim) == k)) for part in parts])
 
 
-def slope_along(plan: Plan, i: int, t: np.ndarray) -> np.ndarray:
-    """v_i′, from the target's own gradient."""
-    parts = (np.repeat(part[:, None], plan.dim, axis=1) for part in _blocks(plan, t))
-    return np.concatenate([plan.flat_target.gradients(rows)[:, i] for rows in parts])
-
-
-def _blocks(plan: Plan, t: np.ndarray) -> list[np.ndarray]:
-    """Points in blocks of at most `MOST_NUMBERS` numbers as rows of θ."""
-    return np.array_split(t, 1 + len(t) * plan.dim // MOST_NUMBERS)
+def slope_along(plan: Plan, k: int, t: np.ndarray) -> np.ndarray:
+    """v_k′, from the target's own gradient."""
+    return along_axis(plan, k, t, lambda rows: plan.flat_target.gradients(rows)[:, k])
 
 
 def on_grid(plan: Plan, h: Observable, axes: list[Axis], most: int = MOST_NODES) -> np.ndarray:
@@ -227,33 +208,28 @@ class Solution:
         """∂ⱼφ for every coordinate j, in the eigenbases."""
         return {j: along(a, partial, self.coefficients) for j, (a, partial) in self.generator.partials.items()}
 
-    def floor(self, covariance: np.ndarray) -> float:
-        """μ(⟨∇φ, C∇φ⟩) for a constant matrix C: what noise of covariance C per step adds to N·Var."""
-        inner = {(i, j): np.sum(a * b) for i, a in self.gradient.items() for j, b in self.gradient.items()}
-        return float(sum(covariance[i, j] * value for (i, j), value in inner.items()))  # T1
-
     def at(self, points: np.ndarray) -> np.ndarray:
         """φ at rows of z."""
         bases = [axis.basis(points[:, axis.coordinate]) for axis in self.generator.axes]
-        rows = []
+        values = np.zeros(len(points))
         for row in range(len(points)):
             value = self.coefficients
             for basis, frame in zip(bases, self.generator.frames, strict=True):
                 value = np.tensordot(frame.T @ basis[row], value, axes=(0, 0))
-            rows.append(float(value))
-        return np.array(rows)
+            values[row] = value
+        return values
 
     def change(self, h: np.ndarray) -> float:
         """By how much V changes, to first order, when h's coefficients change by these."""
         return float(-4 * np.sum(self.coefficients * self.generator.turned(h)))
 
-    def quadratic(self, h: np.ndarray) -> float:
-        """About V of these coefficients: exact without rotation where D couples no axes."""
-        return float(2 * np.sum((self.generator.root * self.generator.turned(h)) ** 2))
-
     def strictness(self, Q: np.ndarray) -> float:
         """∫ |⟨Q∇H, ∇φ⟩|² dμ, projected on the basis."""
         return float(np.sum(self.generator.pairs(-Q, self.coefficients) ** 2))  # E7
+
+    def quadratic(self, h: np.ndarray) -> float:
+        """About V of these coefficients: exact without rotation where D couples no axes."""
+        return float(2 * np.sum((self.generator.root * self.generator.turned(h)) ** 2))
 
 
 class Generator:
@@ -275,7 +251,7 @@ class Generator:
         self.root = 1 / np.sqrt(total)
 
     def pairs(self, matrix: np.ndarray, x: np.ndarray) -> np.ndarray:
-        """Σ matrix_ij ∂ᵢᵀ∂ⱼ f for f with coefficients x; with -Q that is ⟨Q∇H, ∇f⟩, projected on the basis."""
+        """Σ matrix_ij ∂ᵢᵀ∂ⱼ f for f with coefficients x."""
         moved = {j: along(a, partial, x) for j, (a, partial) in self.partials.items() if np.any(matrix[:, j])}
         result = np.zeros_like(x)
         for i, (a, partial) in self.partials.items():
@@ -297,10 +273,7 @@ class Generator:
         return h
 
     def slowest_left_out(self, numbers: Sequence[int], degree: int) -> float:
-        """A rate at which what no polynomial of those axes represents decays at least.
-
-        The basis of degree n holds the slowest functions; eigenvalues up to n/2 of it are taken to have converged.
-        """
+        """A rate at which what no polynomial represents decays at least: eigenvalues up to n/2 of degree n have converged."""
         own = [axis.coordinate for axis in self.axes]
         scale = np.sqrt(np.diag(self.D)[own])
         coupling = np.linalg.eigvalsh(self.D[np.ix_(own, own)] / np.outer(scale, scale))[0]  # D ⪰ coupling·diag D
@@ -313,26 +286,22 @@ class Generator:
         C = self.D - self.Q - np.diag(np.diag(self.D))  # what is not in the preconditioner
         if not np.any(C):
             return Solution(float(2 * np.sum(right * right)), -self.root * right, self)  # E6, T2
-        one_plus_B, transposed = (functools.partial(self._coupled, matrix) for matrix in (C, C.T))
-        y = _least_squares(one_plus_B, transposed, right)
+
+        def coupled(matrix: np.ndarray, y: np.ndarray) -> np.ndarray:
+            """(I+B)y, B the part of the generator with this matrix, divided by the preconditioner on both sides."""
+            y = y.reshape(self.shape)
+            return (y + self.root * self.pairs(matrix, self.root * y)).ravel()
+
+        # By least squares: the condition number of I+B is at most (1+‖B‖)/min sym, a few, usually.
+        size: Any = (right.size, right.size)
+        products = {"matvec": functools.partial(coupled, C), "rmatvec": functools.partial(coupled, C.T)}
+        one_plus_B: Any = sparse.LinearOperator(size, dtype=float, **products)  # type: ignore[call-issue]  # incomplete stubs
+        limits: Any = {"atol": 0.0, "btol": TOLERANCE, "conlim": 0.0, "iter_lim": MOST_ITERATIONS}
+        y, reason, *_ = sparse.lsqr(one_plus_B, right.ravel(), **limits)
+        if reason > 1:  # 0: the right side is 0, 1: solved
+            raise InvalidInput("The Poisson equation did not converge: Q is very large against D. Scale it down.")
+        y = y.reshape(right.shape)
         return Solution(float(2 * np.sum(right * y)), -self.root * y, self)  # E6, T2
-
-    def _coupled(self, matrix: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """(I+B)y, B the part of the generator with this matrix, divided by the preconditioner on both sides."""
-        y = y.reshape(self.shape)
-        return (y + self.root * self.pairs(matrix, self.root * y)).ravel()
-
-
-def _least_squares(apply: Callable, transposed: Callable, right: np.ndarray) -> np.ndarray:
-    """(I+B)⁻¹ right by least squares: the condition number of I+B is at most (1+‖B‖)/min sym, a few, usually."""
-    size: Any = (right.size, right.size)
-    one_plus_B: Any = sparse.LinearOperator(size, matvec=apply, rmatvec=transposed, dtype=float)  # type: ignore[call-issue]  # incomplete stubs
-    y, reason, *_ = sparse.lsqr(
-        one_plus_B, right.ravel(), atol=0.0, btol=TOLERANCE, conlim=0.0, iter_lim=MOST_ITERATIONS
-    )
-    if reason > 1:  # 0: the right side is 0, 1: solved
-        raise InvalidInput("The Poisson equation did not converge: Q is very large against D. Scale it down.")
-    return y.reshape(right.shape)
 
 
 def along(axis: int, matrix: np.ndarray, x: np.ndarray) -> np.ndarray:

@@ -1,14 +1,12 @@
 """V(h), V_0(h), μ(h) and the first effects of the step size, from the Poisson equation, with errors.
 
-Input: a plan whose target is separable or has one parameter, and whose dynamics couple few coordinates with those of h.
-Output: a `Galerkin` value. One coordinate without rotation is integrated. Otherwise h is expanded in polynomials, and the
-error adds up what another grid, a lower degree and fewer functions of the momentum change; what the variance of h that no
-polynomial of the basis holds can add to V; and the spread between randomly shifted grids, which shows kinks, jumps and
-oscillation between nodes.
+Input: a plan whose target is separable or has one parameter, and whose dynamics couple few coordinates with those of h. Output: a
+`Galerkin` value. h is expanded in polynomials; the error adds up what another grid, a lower degree and fewer functions of the
+momentum change, what the variance of h outside the basis can add to V, and the spread between randomly shifted grids, which
+shows kinks, jumps and oscillation between nodes.
 """
 
 import dataclasses
-import functools
 import math
 
 import numpy as np
@@ -17,42 +15,34 @@ from scipy import special
 from gyromc.errors import InvalidInput
 from gyromc.observables import Observable
 from gyromc.plan import Plan
-from gyromc.prediction.answers import Number
-from gyromc.prediction.exact.chain import start_rows
-from gyromc.prediction.following import SETTINGS as FOLLOW
-from gyromc.prediction.following import Transient, followed
+from gyromc.prediction.answers import RESOLVED, Number
 from gyromc.prediction.poisson import basis
 from gyromc.prediction.poisson.basis import Axis, Generator, Solution, TooLarge, along, coefficients
-from gyromc.prediction.poisson.quadrature import RESOLVED, solve_line
-from gyromc.prediction.step_effects import FirstOrder, additive_noise, first_order, no_first_order
+from gyromc.prediction.step_effects import FOLLOW, Transient, additive_noise, brought, followed, has_slope
 
 
 @dataclasses.dataclass(frozen=True)
 class GalerkinSettings:
-    """Sizes and tolerances of the expansion in polynomials."""
+    """Sizes and tolerances of the expansion in polynomials.
+
+    - `degrees`: tried one after the other, until V has its digits.
+    - `most_coefficients`: of a tensor basis; `most_work`: products in one application of the generator, beyond the second degree.
+    - `final_nodes`: of all shifted grids together, where h reads so few coordinates that each grid is small.
+    - `momentum_degree`: φ is smooth in r, so that it leaves less than 1e-9, but with little friction: then `more_momentum` at a
+      time until they change a share of V below `little`; `ratios`: of successive changes, the smallest and largest counted.
+    - `grids`: with random shifts; `coverage`: of the errors from them, one-sided.
+    """
 
     degrees: tuple[int, ...] = (9, 13, 17, 21, 25, 31, 37, 45, 55)
-    """Tried one after the other, until V has its digits."""
     most_coefficients: int = 300_000
-    """Of a tensor basis."""
     most_work: int = 4_000_000
-    """Products in one application of the generator, beyond the second degree."""
     final_nodes: int = 6_000_000
-    """Of all shifted grids together, where h reads so few coordinates that each grid is small."""
     momentum_degree: int = 9
-    """φ is smooth in r: this leaves less than 1e-9, but with little friction."""
     more_momentum: int = 4
-    """Degrees at a time, where it leaves more."""
     little: float = 1e-6
-    """Of V: fewer functions of the momentum that change so much are followed by more."""
     ratios: tuple[float, float] = (0.5, 0.95)
-    """Of successive changes: a smaller one is counted as the first, a larger one as the second."""
     grids: int = 8
-    """With random shifts."""
     coverage: float = 0.975
-    """Of the errors from shifted grids, one-sided."""
-    slope_error: float = 1e-8
-    """Of the integrated bias: the target's curvature is differentiated numerically."""
 
 
 SETTINGS = GalerkinSettings()
@@ -68,16 +58,10 @@ class Galerkin:
     strictness: float  # ∫ |⟨Q∇H, ∇φ₀⟩|² dμ
     bias_slope: (
         Number | None
-    )  # bias of the stationary average per unit of step size; None where there is no first order
+    )  # bias of the stationary average per unit of step size; None for schemes without a first order
     transient: Transient  # -φ(z₀): divided by Nη, what the start adds to an average
-    floor: float  # s in N·Var = V/η + s + …
     spread: float  # the standard deviation of h
-    how: str  # what was solved, for tables
-
-    @property
-    def method(self) -> str:
-        """The method and its error, for tables."""
-        return f"{self.how}, {self.variance.shown})"
+    method: str  # with the error of V
 
 
 def why_not_galerkin(plan: Plan, h: Observable) -> str | None:
@@ -96,12 +80,11 @@ def why_not_galerkin(plan: Plan, h: Observable) -> str | None:
 def active(plan: Plan, depends: tuple[int, ...]) -> tuple[int, ...]:
     """The coordinates of z coupled to those of h through D and Q."""
     linked = (plan.dynamics.D != 0) | (plan.dynamics.Q != 0)
-    reached = set(depends)
-    while True:
-        more = {int(j) for i in reached for j in np.flatnonzero(linked[i])} | reached
-        if more == reached:
-            return tuple(sorted(reached))
-        reached = more
+    reached, before = set(depends), set()
+    while reached != before:
+        before = reached
+        reached = before | {int(j) for i in before for j in np.flatnonzero(linked[i])}
+    return tuple(sorted(reached))
 
 
 def _sizes(plan: Plan, coordinates: tuple[int, ...], degree: int) -> list[int]:
@@ -109,27 +92,18 @@ def _sizes(plan: Plan, coordinates: tuple[int, ...], degree: int) -> list[int]:
     return [1 + (degree if i < plan.dim else min(degree, SETTINGS.momentum_degree)) for i in coordinates]
 
 
+@np.errstate(divide="ignore", invalid="ignore")  # wells that hardly communicate have a rate of 0: V is not resolved
 def solve(plan: Plan, h: Observable, digits: int = 6) -> Galerkin:
-    """Solve the Poisson equation of one observable, raising the degree until V and V_0 have `digits` digits or a size limit.
+    """Solve for one observable, raising the degree until V and V_0 have `digits` digits or a size limit."""
+    with np.errstate(
+        divide="ignore", invalid="ignore"
+    ):  # wells that hardly communicate have a rate of 0: V is not resolved
+        return _solve(plan, h, digits)
 
-    Raises `InvalidInput` with the reason where `why_not_galerkin` returns one.
 
-    ```python
-    import gyromc as gm
-    from gyromc.prediction.poisson.galerkin import solve
-    h = gm.observables.tanh([1.0])
-    plan = gm.Plan(target=gm.targets.CosinePerturbed(1, 0.5), dynamics=gm.dynamics.overdamped(1),
-                   observables={"h": h}, step_size=0.1)
-    assert solve(plan, h).variance == solve(plan, h).reversible_variance
-    ```
-    """
-    reason = why_not_galerkin(plan, h)
-    if reason is not None:
-        raise InvalidInput(f"The Poisson equation cannot be solved here: {reason}.")
+def _solve(plan: Plan, h: Observable, digits: int) -> Galerkin:
     depends = plan.model.coordinates_of(h)
     chosen = active(plan, depends)
-    if len(chosen) == 1:
-        return _explicit(plan, h, chosen[0])
     levels: list[Level] = []
     evaluated = 0
     for number, degree in enumerate(SETTINGS.degrees):
@@ -144,30 +118,6 @@ def solve(plan: Plan, h: Observable, digits: int = 6) -> Galerkin:
         if len(levels) > 1 and np.all(_gaps(levels) + levels[-1].left_out <= 0.5 * 10.0**-digits * levels[-1].values):
             break
     return _finished(plan, h, chosen, levels)
-
-
-def _explicit(plan: Plan, h: Observable, k: int) -> Galerkin:
-    """The equation of one coordinate, by integration."""
-    potential, around = basis.potentials(plan)[k], basis.guessed_scales(plan)[k]
-    D, noise, starts = float(plan.dynamics.D[k, k]), additive_noise(plan)[k, k], start_rows(plan)[:, k]
-    found = solve_line(functools.partial(basis.values_along, plan, h, k), potential, D, around, starts)
-    slope = basis.slope_along(plan, k, found.panels.nodes.ravel()).reshape(found.panels.nodes.shape)
-    with_curvature, bend = found.curvature_integral(slope)
-    start, bias_slope = Transient.of(-found.at(starts), drawn=False), None
-    if (order := first_order(plan)) is not None and not no_first_order(plan):
-        value = -(order.drift * D**2 * with_curvature + (noise - order.less[k, k]) * bend) / 2
-        bias_slope = Number(float(value), SETTINGS.slope_error * abs(value))
-    return Galerkin(
-        variance=found.variance,
-        reversible_variance=found.variance,
-        expectation=found.expectation,
-        strictness=0.0,
-        bias_slope=bias_slope,
-        transient=start,
-        floor=float(noise * found.mean(found.slope**2)),
-        spread=math.sqrt(found.mean((found.panels.values[0] - found.expectation.value) ** 2)),
-        how=f"integration ({found.panels.low.size} panels",
-    )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -233,8 +183,8 @@ def _mean(axes: list[Axis], values: np.ndarray) -> float:
 
 def _finished(plan: Plan, h: Observable, chosen, levels: list[Level]) -> Galerkin:
     """The last level again, with h averaged over shifted grids, all momentum functions, and every error added up."""
-    last, center = levels[-1], levels[-1].expectation
-    parts, seconds = _shifted_expansions(plan, h, last.used, center)
+    last = levels[-1]
+    parts, seconds = _shifted_expansions(plan, h, last.used, last.expectation)
     if not np.any(seconds):
         raise InvalidInput("The observable is constant wherever it was evaluated.")
     c = np.mean(parts, axis=0)
@@ -242,75 +192,56 @@ def _finished(plan: Plan, h: Observable, chosen, levels: list[Level]) -> Galerki
     spread = lambda x: float(reach * np.std(x, ddof=1))
     missing = float(seconds.mean()) - float(np.sum(c**2)) + spread(seconds)
     final, change = _with_momentum(plan, chosen, last, c, missing)
-    gaps = np.maximum(_gaps(levels), change)
     away = [_placed(final.axes, last.used, part - c) for part in parts]
     noise = [
         spread([s.change(x) for x in away]) + sum(map(s.quadratic, away)) / (len(away) * (len(away) - 1))
         for s in (final.moving, final.still)
     ]
-    errors = gaps + final.left_out + noise + RESOLVED * final.values
-    covariance, slopes = additive_noise(plan), None
-    if (order := first_order(plan)) is not None and not no_first_order(plan):
-        slopes = [_bias_slope(plan, x.moving, x.axes, covariance, order) for x in (final, levels[-2])]
-    mu_error = spread(parts[(..., *(0,) * c.ndim)]) + RESOLVED * math.sqrt(seconds.mean())
+    errors = np.maximum(_gaps(levels), change) + final.left_out + noise + RESOLVED * final.values
+    slope = None
+    if has_slope(plan):
+        value, lower = (_bias_slope(plan, level) for level in (final, levels[-2]))
+        slope = Number(value, abs(value - lower))
+    places = [axis.coordinate for axis in final.axes]
+    centers = np.array([axis.weights @ axis.nodes for axis in final.axes])
+    scales = np.sqrt([axis.weights @ (axis.nodes - m) ** 2 for axis, m in zip(final.axes, centers, strict=True)])
+    variance = Number(final.moving.variance, float(errors[0]))
     return Galerkin(
-        variance=Number(final.moving.variance, float(errors[0])),
+        variance=variance,
         reversible_variance=Number(final.still.variance, float(errors[1])),
-        expectation=Number(final.expectation, mu_error),
+        expectation=Number(
+            final.expectation, spread(parts[(..., *(0,) * c.ndim)]) + RESOLVED * math.sqrt(seconds.mean())
+        ),
         strictness=final.still.strictness(plan.dynamics.Q),
-        bias_slope=None if slopes is None else Number(slopes[0], abs(slopes[0] - slopes[1])),
-        transient=_transient(plan, h, final),
-        floor=final.moving.floor(covariance),
+        bias_slope=slope,
+        # Followed until chains are where polynomials hold.
+        transient=followed(plan).transient(
+            lambda z: np.all(np.abs(z[:, places] - centers) <= FOLLOW.near * scales, axis=1),
+            lambda z: plan.model.values(h, z[:, : plan.dim]) - final.expectation,
+            lambda z: -final.moving.at(z),
+        ),
         spread=math.sqrt(seconds.mean()),
-        how=f"galerkin (degree {last.degree}",
+        method=f"galerkin (degree {last.degree}, {variance.shown})",
     )
 
 
 def _with_momentum(plan: Plan, chosen, last: Level, c: np.ndarray, missing: float) -> tuple[Level, np.ndarray]:
-    """The last level with the coefficients c and all functions of the momentum, and what further ones may change.
-
-    With little friction φ is rough in the momentum. Then functions are added, a few degrees at a time, as far as the size bears;
-    what is left is the sum of the changes that would follow if each were the same part of the one before.
-    """
-    positions = [axis for axis in last.axes if axis.coordinate < plan.dim]
-
-    def solved(degree: int) -> Level:
-        axes = positions + basis.momentum_axes(plan, chosen, degree)
-        return _solved(plan, axes, last.used, last.degree, last.expectation, c, missing)
-
-    final = solved(SETTINGS.momentum_degree)
-    change = np.abs(final.values - last.values)
-    if len(final.axes) == len(positions) or np.all(change <= SETTINGS.little * final.values):
-        return final, change
-    found = [solved(SETTINGS.momentum_degree - SETTINGS.more_momentum), final]
-    own, momenta = math.prod(axis.values.shape[1] for axis in positions), len(final.axes) - len(positions)
-    for degree in range(
-        SETTINGS.momentum_degree + SETTINGS.more_momentum, max(SETTINGS.degrees), SETTINGS.more_momentum
-    ):
-        if own * (degree + 1) ** momenta > SETTINGS.most_coefficients or np.all(
-            _gaps(found) <= SETTINGS.little * found[-1].values
-        ):
+    """The last level with coefficients c and more functions of the momentum, and a geometric series of the changes left out."""
+    positions, found = [axis for axis in last.axes if axis.coordinate < plan.dim], [last]
+    own, momenta = math.prod(axis.values.shape[1] for axis in positions), len(last.axes) - len(positions)
+    for degree in range(SETTINGS.momentum_degree, max(SETTINGS.degrees), SETTINGS.more_momentum):
+        if len(found) > 1 and own * (degree + 1) ** momenta > SETTINGS.most_coefficients:
             break
-        found.append(solved(degree))
-    latest, ratio = _gaps(found), SETTINGS.ratios[1]
-    if len(found) > 2:
-        ratio = np.clip(latest / np.maximum(_gaps(found[:-1]), 1e-300), *SETTINGS.ratios)
-    return found[-1], latest * ratio / (1 - ratio)  # a geometric series
-
-
-def _transient(plan: Plan, h: Observable, level: Level) -> Transient:
-    """Σ_k η(h(z_k) - μ(h)) from the plan's starts: followed until they are where polynomials hold."""
-    places = [axis.coordinate for axis in level.axes]
-    centers = np.array([axis.weights @ axis.nodes for axis in level.axes])
-    scales = np.sqrt([axis.weights @ (axis.nodes - m) ** 2 for axis, m in zip(level.axes, centers, strict=True)])
-
-    def inside(z):
-        return np.all(np.abs(z[:, places] - centers) <= FOLLOW.near * scales, axis=1)
-
-    def values(z):
-        return plan.model.values(h, z[:, : plan.dim]) - level.expectation
-
-    return followed(plan).transient(inside, values, lambda z: -level.moving.at(z))
+        axes = positions + basis.momentum_axes(plan, chosen, degree)
+        found.append(_solved(plan, axes, last.used, last.degree, last.expectation, c, missing))
+        if not momenta or np.all(_gaps(found) <= SETTINGS.little * found[-1].values):
+            return found[-1], _gaps(found)
+    ratio = (
+        np.clip(_gaps(found) / np.maximum(_gaps(found[:-1]), 1e-300), *SETTINGS.ratios)
+        if len(found) > 2
+        else SETTINGS.ratios[1]
+    )
+    return found[-1], _gaps(found) * ratio / (1 - ratio)
 
 
 def _shifted_expansions(plan: Plan, h: Observable, used: list[Axis], center: float) -> tuple[np.ndarray, np.ndarray]:
@@ -328,24 +259,17 @@ def _shifted_expansions(plan: Plan, h: Observable, used: list[Axis], center: flo
     return np.array(parts), np.array(seconds)
 
 
-def _bias_slope(plan: Plan, solution: Solution, axes: list[Axis], noise: np.ndarray, order: FirstOrder) -> float:
-    """lim (π_η(h) - μ(h))/η = ½μ(⟨∇φ, G∇²H Q∇H⟩ - tr(∇²φ G∇²H D) - tr(∇²φ (GΣGᵀ - less))), H separable.
-
-    The first two terms are Euler's and those of balanced noise; a scheme of second order has the last one only.
-    """
-    noise = noise - order.less
-    D, Q = plan.dynamics.D, plan.dynamics.Q
-    G, generator = D + Q, solution.generator
-    place = {axis.coordinate: number for number, axis in enumerate(axes)}
-    slope, curvature = {}, {}
-    for k, number in place.items():
-        axis = axes[number]
-        t, momentum = axis.nodes, k >= plan.dim
-        slope[number] = axis.expand(t if momentum else basis.slope_along(plan, k, t))
-        points = np.repeat(t[:, None], plan.dim, axis=1)
-        curvature[number] = axis.expand(np.ones_like(t) if momentum else plan.flat_target.hessians(points)[:, k, k])
-    total = 0.0
-    G = G if order.drift else np.zeros_like(G)
+def _bias_slope(plan: Plan, level: Level) -> float:
+    """lim (π_η(h) - μ(h))/η = ½μ(⟨∇φ, G∇²H Q∇H⟩ - tr(∇²φ G∇²H D) - tr(∇²φ (GΣGᵀ - GSGᵀ))), H separable; S = 0 for Euler."""
+    noise, solution, generator = additive_noise(plan) - brought(plan), level.moving, level.moving.generator
+    D, Q, place, slope, curvature = plan.dynamics.D, plan.dynamics.Q, {}, {}, {}
+    G, total = D + Q, 0.0
+    for number, axis in enumerate(level.axes):
+        k, t, place[axis.coordinate] = axis.coordinate, axis.nodes, number
+        diagonal = np.repeat(t[:, None], plan.dim, axis=1)
+        slope[number] = axis.expand(t if k >= plan.dim else basis.slope_along(plan, k, t))
+        curved = np.ones_like(t) if k >= plan.dim else plan.flat_target.hessians(diagonal)[:, k, k]
+        curvature[number] = axis.expand(curved)
     for j, first in solution.gradient.items():
         for k in place:
             for l in place:
@@ -353,13 +277,9 @@ def _bias_slope(plan: Plan, solution: Solution, axes: list[Axis], noise: np.ndar
                     factors = {place[k]: curvature[place[k]], place[l]: slope[place[l]]}
                     total += G[j, k] * Q[k, l] * generator.mean(first, factors)
         for i, (number, partial) in generator.partials.items():
-            if not (np.any(G[j] * D[:, i]) or noise[j, i]):
-                continue
-            second = along(number, partial, first)
-            total -= noise[j, i] * generator.mean(second, {})
-            total -= sum(
-                G[j, k] * D[k, i] * generator.mean(second, {place[k]: curvature[place[k]]})
-                for k in place
-                if G[j, k] * D[k, i]
-            )
-    return total / 2
+            if np.any(G[j] * D[:, i]) or noise[j, i]:
+                second = along(number, partial, first)
+                total -= noise[j, i] * generator.mean(second, {})
+                curved = {k: G[j, k] * D[k, i] for k in place if G[j, k] * D[k, i]}
+                total -= sum(c * generator.mean(second, {place[k]: curvature[place[k]]}) for k, c in curved.items())
+    return float(total) / 2

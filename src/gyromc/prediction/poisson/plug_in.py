@@ -1,12 +1,9 @@
 """The plug-in estimate of V(h) for any target from a sample of it (T3): Galerkin with the sample's averages.
 
 Input: a weighted sample of θ, values of h, D and Q. Output: V, V_0, their errors and φ as a polynomial. ∇U is not needed, and one
-sample serves every (D, Q). The momentum r is independent of θ and standard normal, so its averages are exact. The sampling error
-and the bias of a quadratic form in noisy averages come from the jackknife over blocks of consecutive draws. The truncation error
-is the change from two degrees less; it is added to the sampling error.
-
-The polynomials are products of normalised Hermite polynomials in several variables: ∂ᵢ of a product is √power times the product
-with that power lowered by one, so derivatives are exact matrices on coefficients.
+sample serves every (D, Q). Averages over the momentum r are exact. The sampling error comes from the jackknife over blocks of
+consecutive draws, the truncation error is the change from two degrees less. The polynomials are products of normalised Hermite
+polynomials, whose derivatives are exact matrices on coefficients.
 """
 
 import dataclasses
@@ -18,21 +15,12 @@ import numpy as np
 from scipy import linalg, sparse
 
 from gyromc.approx.sample import Sample
-from gyromc.checks import require
+from gyromc.prediction.answers import Number
 
 
 def count(dimension: int, degree: int) -> int:
     """The number of products of a total degree from 1 up to `degree`."""
     return math.comb(dimension + degree, degree) - 1
-
-
-def multi_indices(dimension: int, degree: int) -> np.ndarray:
-    """The exponents of all products of total degree 0 … `degree`, one row each."""
-    rows = []
-    for p in range(degree + 1):
-        for chosen in itertools.combinations_with_replacement(range(dimension), p):
-            rows.append(np.bincount(np.array(chosen, int), minlength=dimension))
-    return np.array(rows)
 
 
 def hermite(x: np.ndarray, powers: np.ndarray) -> np.ndarray:
@@ -49,17 +37,6 @@ def hermite(x: np.ndarray, powers: np.ndarray) -> np.ndarray:
     return values.T
 
 
-def derivative_matrices(powers: np.ndarray) -> list[sparse.csr_array]:
-    """For every variable j the matrix of ∂ⱼ on products: ∂ⱼ product b = Σ_a [a, b] product a. The set must be closed under ∂."""
-    index = {tuple(row): k for k, row in enumerate(powers.tolist())}
-    size, down = len(powers), []
-    for j in range(powers.shape[1]):
-        here = np.flatnonzero(powers[:, j])
-        below = [index[(*row[:j], row[j] - 1, *row[j + 1 :])] for row in powers[here].tolist()]
-        down.append(sparse.csr_array((np.sqrt(powers[here, j]), (np.array(below, int), here)), (size, size)))
-    return down
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class Products:
     """The functions Π_j He_{power_kj}(x_j)/√(power_kj!) of z = (θ, r), with x = (W(θ - center), r)."""
@@ -71,16 +48,20 @@ class Products:
 
     @functools.cached_property
     def down(self) -> list[sparse.csr_array]:
-        """The derivatives in x as matrices on coefficients."""
-        return derivative_matrices(self.powers)
+        """For every variable j the matrix of ∂ⱼ in x: ∂ⱼ product b = Σ_a [a, b] product a."""
+        index = {tuple(row): k for k, row in enumerate(self.powers.tolist())}
+        size, down = len(self.powers), []
+        for j in range(self.powers.shape[1]):
+            here = np.flatnonzero(self.powers[:, j])
+            below = [index[(*row[:j], row[j] - 1, *row[j + 1 :])] for row in self.powers[here].tolist()]
+            down.append(sparse.csr_array((np.sqrt(self.powers[here, j]), (np.array(below, int), here)), (size, size)))
+        return down
 
     @functools.cached_property
     def lift(self) -> np.ndarray:
         """∂x/∂z."""
-        n, d = self.powers.shape[1], len(self.center)
-        lift = np.eye(n)
-        lift[:d, :d] = self.whitening
-        return lift
+        momenta = np.eye(self.powers.shape[1] - len(self.center))
+        return np.asarray(linalg.block_diag(self.whitening, momenta))
 
     def at(self, z: np.ndarray) -> np.ndarray:
         """All functions at every row; those at the last two sets of rows are kept."""
@@ -135,22 +116,19 @@ RICH = 15  # draws needed per basis function
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PlugIn:
-    """V and V_0 from a sample."""
+    """V and V_0 from a sample, with the errors of sampling and truncation together."""
 
-    variance: float
-    reversible_variance: float
-    std_error: float  # sampling and truncation together
-    reversible_std_error: float
+    variance: Number
+    reversible_variance: Number
     degree: int
     functions: int
     too_rich: bool
     poisson: Polynomial  # φ
     reversible_poisson: Polynomial  # φ₀
 
-    @property
-    def method(self) -> str:
-        """The method and its error, for tables."""
-        share = 100 * self.std_error / self.variance if self.variance > 0 else math.inf
+    def method(self, error: float) -> str:
+        """The method with an error of V, for tables."""
+        share = 100 * error / self.variance.value if self.variance.value > 0 else math.inf
         return f"plug-in (se {share:.2g} %)" + (", basis too rich for the sample" if self.too_rich else "")
 
 
@@ -163,27 +141,15 @@ def best_degree(dimension: int, effective_size: float) -> int:
 class Fitted:
     """V̂ = 2bᵀS⁻¹b with S_ij = mean ∇ψᵢᵀ(D-Q)∇ψⱼ and bᵢ = cov(ψᵢ, h): S over the sample and over all blocks but one, factorised.
 
-    `D` and `Q` act on θ, or on (θ, r) when twice as large; `degree` of the polynomials ψ defaults to the highest that the
-    sample allows.
-
-    ```python
-    import numpy as np
-    from gyromc.approx.sample import Sample
-    from gyromc.prediction.poisson.plug_in import Fitted
-    theta = np.random.default_rng(0).standard_normal((20_000, 1))
-    sample = Sample(theta, np.full(20_000, 1 / 20_000), 20_000.0, "an example")
-    found = Fitted(sample, np.eye(1), np.zeros((1, 1))).solve(theta[:, 0])
-    assert abs(found.variance - 2) < 5 * found.std_error
-    ```
+    `D` and `Q` act on θ, or on (θ, r) when twice as large; `degree` defaults to the highest that the sample allows.
     """
 
     def __init__(self, sample: Sample, D: np.ndarray, Q: np.ndarray, degree: int | None = None):
         n, d = D.shape[0], sample.theta.shape[1]
-        require(n in (d, 2 * d), f"`D` must be {d} × {d} or {2 * d} × {2 * d}: got {D.shape}.")
         self.sample, self.degree = sample, best_degree(n, sample.effective_size) if degree is None else degree
-        self.functions = count(n, self.degree)
-        require(self.functions <= 2000, f"Degree {self.degree} in {n} dimensions has {self.functions} functions.")
-        self.D, self.Q, powers = D, Q, multi_indices(n, self.degree)
+        self.functions, self.D, self.Q = count(n, self.degree), D, Q
+        chosen = (itertools.combinations_with_replacement(range(n), p) for p in range(self.degree + 1))
+        powers = np.array([np.bincount(np.array(c, int), minlength=n) for c in itertools.chain(*chosen)])
         center = sample.weights @ sample.theta
         scatter = (sample.theta - center).T @ ((sample.theta - center) * sample.weights[:, None])
         self.products = Products(powers, center, np.linalg.inv(np.linalg.cholesky(scatter)))
@@ -193,30 +159,24 @@ class Fitted:
         x = (sample.theta - center) @ self.products.whitening.T
         self._q = [hermite(x[rows], of_theta) for rows in self._rows]
 
-    @functools.cached_property
-    def _sums(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """By block: weights, ψ, and the two parts of S."""
-        lift, powers, d = self.products.lift, self.products.powers, self.sample.theta.shape[1]
-        weights = [self.sample.weights[rows] for rows in self._rows]
-        psi = [self._averaged(w @ q) for w, q in zip(weights, self._q, strict=True)]
-        mass = [q.T @ (q * w[:, None]) for w, q in zip(weights, self._q, strict=True)]
-        S_D, S_Q = _gradient_sums(mass, powers, d, lift @ self.D @ lift.T, lift @ self.Q @ lift.T)
-        return np.array([w.sum() for w in weights]), np.stack(psi), S_D, S_Q
-
     def _averaged(self, sums: np.ndarray) -> np.ndarray:
         """Sums over functions of θ as sums over all ψ but the constant."""
         return np.where(self._level, sums[self._of_theta.ravel()[1:]], 0.0)
 
     @functools.cached_property
-    def _factors(self) -> list[tuple]:
-        """Weight, Σψ and the factors of both S: of the whole sample, and without one block each."""
-        weight, psi, S_D, S_Q = self._sums
-        found = []
-        for k in (None, *range(BLOCKS)):
-            w, m, s, t = (part.sum(axis=0) - (0.0 if k is None else part[k]) for part in (weight, psi, S_D, S_Q))
-            still = linalg.lu_factor(s / w)
-            moving = linalg.lu_factor((s + t) / w) if np.any(self.Q) else still
-            found.append((w, m, moving, still))
+    def _systems(self) -> list[tuple]:
+        """The functions, Σw, Σψ and factors of both S: of the whole sample, without one block each, and with two degrees less."""
+        weights = [self.sample.weights[rows] for rows in self._rows]
+        psi = np.stack([self._averaged(w @ q) for w, q in zip(weights, self._q, strict=True)])
+        S_D, S_Q = self._gradient_sums([q.T @ (q * w[:, None]) for w, q in zip(weights, self._q, strict=True)])
+        order, found = self.products.powers[1:].sum(axis=1), []
+        for k in (None, *range(BLOCKS), "lower"):
+            kept = order <= self.degree - 2 if k == "lower" and self.degree > 2 else order > 0
+            used = [j for j in range(BLOCKS) if j != k]
+            w, s, inner = sum(weights[j].sum() for j in used), S_D[used].sum(axis=0), np.ix_(kept, kept)
+            still = linalg.lu_factor(s[inner] / w)
+            moving = linalg.lu_factor((s + S_Q[used].sum(axis=0))[inner] / w) if np.any(self.Q) else still
+            found.append((kept, used, w, psi[used].sum(axis=0)[kept], moving, still))
         return found
 
     def solve(self, h: np.ndarray) -> PlugIn:
@@ -224,70 +184,43 @@ class Fitted:
         wh = self.sample.weights * h
         first = np.array([wh[rows].sum() for rows in self._rows])
         both = np.stack([self._averaged(wh[rows] @ q) for rows, q in zip(self._rows, self._q, strict=True)])
-        values, solutions = self._one(0, first.sum(), both.sum(axis=0))
-        left = np.array(
-            [self._one(k + 1, first.sum() - first[k], both.sum(axis=0) - both[k])[0] for k in range(BLOCKS)]
-        )
-        errors = np.sqrt((BLOCKS - 1) / BLOCKS * np.sum((left - left.mean(axis=0)) ** 2, axis=0))
-        V, V0 = values - (BLOCKS - 1) * (left.mean(axis=0) - values)  # the jackknife's bias
-        errors = np.hypot(errors, self._missing(values, first.sum(), both.sum(axis=0)))
-        weight, psi, *_ = self._factors[0]
-        level = [float(psi @ x / weight) for x in solutions]  # φ has mean zero
+        values, solutions = [], []
+        for kept, used, w, psi, moving, still in self._systems:
+            b = both[used].sum(axis=0)[kept] / w - psi * first[used].sum() / w**2
+            solutions.append([linalg.lu_solve(S, b) for S in (moving, still)])
+            values.append([2 * b @ x for x in solutions[-1]])  # T3
+        whole, *left, lower = np.array(values)
+        center = np.mean(left, axis=0)
+        errors = np.sqrt((BLOCKS - 1) / BLOCKS * np.sum((left - center) ** 2, axis=0))
+        errors = np.hypot(errors, whole - lower)  # odd functions use only every other degree
+        V, V0 = whole - (BLOCKS - 1) * (center - whole)  # the jackknife's bias
+        _, _, w, psi, *_ = self._systems[0]
+        phi = [Polynomial(self.products, np.append(psi @ x / w, -x)) for x in solutions[0]]  # of mean zero
         return PlugIn(
-            variance=float(V),
-            reversible_variance=float(V0),
-            std_error=float(errors[0]),
-            reversible_std_error=float(errors[1]),
+            variance=Number(float(V), float(errors[0])),
+            reversible_variance=Number(float(V0), float(errors[1])),
             degree=self.degree,
             functions=self.functions,
             too_rich=self.functions > self.sample.effective_size / RICH,
-            poisson=Polynomial(self.products, np.append(level[0], -solutions[0])),
-            reversible_poisson=Polynomial(self.products, np.append(level[1], -solutions[1])),
+            poisson=phi[0],
+            reversible_poisson=phi[1],
         )
 
-    def _one(self, k: int, h: float, psi_h: np.ndarray) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
-        """(V, V_0) and the solutions S⁻¹b."""
-        weight, psi, moving, still = self._factors[k]
-        b = psi_h / weight - psi * h / weight**2
-        x, x0 = linalg.lu_solve(moving, b), linalg.lu_solve(still, b)
-        return np.array([2 * b @ x, 2 * b @ x0]), (x, x0)  # T3
-
-    def _missing(self, values: np.ndarray, h: float, psi_h: np.ndarray) -> np.ndarray:
-        """What two degrees less change in (V, V_0): odd functions use only every other degree."""
-        if self.degree <= 2:
-            return np.zeros(2)
-        kept, S, S_0 = self._lower
-        weight, psi, *_ = self._factors[0]
-        b = (psi_h / weight - psi * h / weight**2)[kept]
-        return np.abs(values - 2 * np.array([b @ linalg.lu_solve(S, b), b @ linalg.lu_solve(S_0, b)]))
-
-    @functools.cached_property
-    def _lower(self) -> tuple[np.ndarray, tuple, tuple]:
-        kept = self.products.powers[1:].sum(axis=1) <= self.degree - 2
-        weight, _, S_D, S_Q = (part.sum(axis=0) for part in self._sums)
-        inner = np.ix_(kept, kept)
-        return kept, linalg.lu_factor((S_D + S_Q)[inner] / weight), linalg.lu_factor(S_D[inner] / weight)
-
-
-def _gradient_sums(
-    masses: list[np.ndarray], powers: np.ndarray, d: int, D: np.ndarray, Q: np.ndarray
-) -> list[np.ndarray]:
-    """Block sums of the two parts of S, D and Q in whitened coordinates, from ⟨q_a q_b⟩ over θ.
-
-    Derivatives of Hermite products are Hermite products, so one matrix of averages holds everything; those over r are known.
-    """
-    a, b = (np.unique(part, axis=0, return_inverse=True)[1].ravel() for part in (powers[:, :d], powers[:, d:]))
-    down, same = derivative_matrices(powers), b[:, None] == b
-    slopes = [[sum(C[k, l] * down[l] for l in np.flatnonzero(row)) for k, row in enumerate(C)] for C in (D, -Q)]
-    parts: list[list[np.ndarray]] = [[], []]
-    for mass in masses:
-        averages = np.where(same, mass[np.ix_(a, a)], 0.0)  # ⟨ψψ′⟩
-        for part, along in zip(parts, slopes, strict=True):
-            S = np.zeros_like(averages)
-            for step, slope in zip(down, along, strict=True):
-                S += step.T @ (averages @ slope) if sparse.issparse(slope) else 0.0  # T3: a row of C may be 0
-            part.append(S[1:, 1:])
-    return [np.stack(part) for part in parts]
+    def _gradient_sums(self, masses: list[np.ndarray]) -> list[np.ndarray]:
+        """Block sums of the parts of S from ⟨q_a q_b⟩ over θ: derivatives of products are products, averages over r are known."""
+        powers, d, lift, down = self.products.powers, self.sample.theta.shape[1], self.products.lift, self.products.down
+        a, b = (np.unique(part, axis=0, return_inverse=True)[1].ravel() for part in (powers[:, :d], powers[:, d:]))
+        both = lift @ self.D @ lift.T, -lift @ self.Q @ lift.T
+        slopes = [[sum(C[k, l] * down[l] for l in np.flatnonzero(row)) for k, row in enumerate(C)] for C in both]
+        parts: list[list[np.ndarray]] = [[], []]
+        for mass in masses:
+            averages = np.where(b[:, None] == b, mass[np.ix_(a, a)], 0.0)  # ⟨ψψ′⟩
+            for part, along in zip(parts, slopes, strict=True):
+                S = np.zeros_like(averages)
+                for step, slope in zip(down, along, strict=True):
+                    S += step.T @ (averages @ slope) if sparse.issparse(slope) else 0.0  # T3: a row of C may be 0
+                part.append(S[1:, 1:])
+        return [np.stack(part) for part in parts]
 
 
 def residual_share(poisson: Polynomial, z: np.ndarray, forces: np.ndarray, h: np.ndarray, D, Q) -> float:

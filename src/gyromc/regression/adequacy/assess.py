@@ -1,12 +1,7 @@
-"""assess: does a fitted regression describe its data?
+"""Does a fitted regression describe its data? All checks, on at most 3000 rows: the time does not grow with the data.
 
-A posterior, the rows it was fitted to and their responses in; an `Adequacy` out: all checks with their judgements, LOO, WAIC, the
-Bayesian R² and the deviance, and the numbers of its figures. Costly checks use at most 3000 rows, drawn at random: the
-time does not grow with the data.
-
-A row of weight 3 is three observations, for the fit and for the checks, which then look at observations in place of rows. A row
-of weight 2.5 is no number of observations, and nothing says how its response should vary: then the checks of that are not made,
-and one check says so. LOO and the deviance take its density to the power of its weight, as the fit does.
+A row of weight 3 is three observations, for the fit and for the checks, which look at observations in place of rows. Nothing
+says how the response of a row of weight 2.5 should vary: then one check says that the others are not made.
 """
 
 import dataclasses
@@ -17,8 +12,16 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from gyromc.regression.adequacy import design, laws
-from gyromc.regression.adequacy.checks import SETTINGS, Aspect, ModelCheck, ModelVerdict, judged
+from gyromc.regression.adequacy import laws
+from gyromc.regression.adequacy.checks import (
+    SETTINGS,
+    Aspect,
+    ModelCheck,
+    ModelVerdict,
+    collinearity,
+    judged,
+    separation,
+)
 from gyromc.regression.adequacy.residuals import (
     ModelResiduals,
     curvature,
@@ -30,25 +33,18 @@ from gyromc.regression.adequacy.residuals import (
     proportional_odds,
     residuals,
 )
-from gyromc.regression.draws import Draws, Predictive, ResponseKind
+from gyromc.regression.draws import Draws, Predictive
 from gyromc.regression.problem import cut
 from gyromc.regression.scores import Loo, Waic, loo, waic
 from gyromc.targets.families import Normal
+from gyromc.targets.likelihoods import ResponseKind
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Adequacy:
-    """Whether a model describes its data.
+    """Whether a model describes its data: its checks, and what they were made of, at `rows` of `num_rows` observations.
 
-    **Attributes:**
-
-    - `checks`: tuple of `ModelCheck`, in the order in which one would act on them; `judgement`: the gravest of theirs.
-    - `loo`, `waic`: expected log densities of new rows; `r_squared`: draws of the Bayesian R²; `deviance`: draws of
-      -2 Σ log p(y_i | θ).
-    - `rows`: the rows that were looked at, one for each observation; `num_rows`: how many observations there are in all.
-    - `law`, `outputs`, `X`, `y`, `replicates`: the predictive law at these rows, the residuals, columns, responses (censored
-      times completed), and responses drawn from the law; for figures.
-    - `names`: of the columns of X.
+    `r_squared`, `deviance`: draws of the Bayesian R² and of -2 Σ log p(y_i | θ); `y`: with censored times completed.
     """
 
     checks: tuple[ModelCheck, ...]
@@ -67,8 +63,7 @@ class Adequacy:
 
     @property
     def judgement(self) -> ModelVerdict:
-        order = list(ModelVerdict)
-        return max((check.verdict for check in self.checks), key=order.index)
+        return max((check.verdict for check in self.checks), key=list(ModelVerdict).index)
 
     @functools.cached_property
     def by_aspect(self) -> dict[Aspect, ModelCheck]:
@@ -92,29 +87,11 @@ def assess(
 ) -> Adequacy:
     """Check a fitted model against the rows it was fitted to.
 
-    **Arguments:**
-
-    - `posterior`: of a `Fit`; `X`, `y`: as they were fitted.
     - `names`: of the columns of X; `sources`: the column of a file that each comes from, where one makes several.
     - `further`: checks made elsewhere, such as `held_out_coverage`; all checks share one chance of a false alarm.
-    - `beside`: what `Draws.predictors` takes beside X, by name, for all rows.
-    - `weights`: how many observations each row stands for, as they were fitted.
+    - `beside`: what `Draws.predictors` takes beside X, by name; `weights`: how many observations a row stands for.
     - `order`: a number for each row that says in which order they came; as they stand when left out.
     - `unused`: columns that are not in the model, by name: whole numbers are levels of groups, other numbers are numbers.
-    - `seed`: of the replicated responses and of the choice of rows.
-
-    **Returns:** an `Adequacy`.
-
-    ```python
-    import numpy as np
-    from gyromc.regression.adequacy.assess import assess
-    from gyromc.regression.fit import fit
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(200, 1))
-    y = rng.negative_binomial(0.5, 0.5 / (0.5 + np.exp(1 + X[:, 0])))  # counts that vary far more than Poisson's
-    found = assess(fit(X, y, "poisson", effort="quick").posterior, X, y, names=["x"])
-    assert found.judgement.value == "misfit" and found.loo.elpd < 0
-    ```
     """
     rng = np.random.default_rng([seed, 7])
     names = list(names or (f"x{j}" for j in range(X.shape[1])))
@@ -139,29 +116,23 @@ def assess(
     every = weights is None and len(rows) == len(X)
     in_order = np.argsort(np.arange(len(X)) if order is None else order, kind="stable") if every else None
     others = {name: values[rows] for name, values in (unused or {}).items()}
-    given = law, part, y_part, outputs, left_out, names, sources, in_order, others, rng
     checks = [
-        *(_checks_of_rows(*given) if whole else [_not_made(counts)]),
         laws.influence(left_out),
-        design.separation(X[seen], np.asarray(y, float)[seen], names, law.kind),
-        design.collinearity(X[seen], names, sources, counts[seen]),
-        *(further if whole else ()),
+        separation(X[seen], np.asarray(y, float)[seen], names, law.kind),
+        collinearity(X[seen], sources, counts[seen]),
     ]
-    return Adequacy(
-        checks=judged([check for check in checks if check is not None]),
-        loo=left_out,
-        waic=information,
-        r_squared=bayesian_r_squared(law, None if whole else counts[rows]),
-        deviance=deviance,
-        rows=rows,
-        num_rows=total,
-        law=law,
-        outputs=outputs,
-        X=part,
-        y=y_part,
-        replicates=replicates,
-        names=tuple(names),
-    )
+    if whole:
+        given = law, part, y_part, outputs, left_out, names, sources, in_order, others, rng
+        checks += [*_checks_of_rows(*given), *further]
+    else:
+        row = int(np.argmax(np.abs(counts - np.round(counts))))
+        details = {"row": row, "made": False}
+        checks.append(ModelCheck(Aspect.WEIGHTS, float(counts[row]), details=details, verdict=ModelVerdict.LOOK))
+    r_squared = bayesian_r_squared(law, None if whole else counts[rows])
+    scores = {"loo": left_out, "waic": information, "r_squared": r_squared, "deviance": deviance}
+    data = {"rows": rows, "num_rows": total, "law": law, "outputs": outputs, "X": part, "y": y_part}
+    found = judged([check for check in checks if check is not None])
+    return Adequacy(found, **scores, **data, replicates=replicates, names=tuple(names))
 
 
 def _checks_of_rows(law, X, y, outputs, left_out, names, sources, order, unused, rng) -> list[ModelCheck | None]:
@@ -172,8 +143,9 @@ def _checks_of_rows(law, X, y, outputs, left_out, names, sources, order, unused,
     else:
         parts = laws.distribution(law, y)
         of_law = laws.calibration(*laws.averaged(parts, left_out.log_weights), rng)
+        below, upto = laws.averaged(parts)
         normal = isinstance(law.likelihood, Normal)
-        chances = laws.deleted(outputs[0]) if normal else laws.tails(*laws.averaged(parts))
+        chances = laws.deleted(outputs[0]) if normal else np.minimum(1.0, 2 * np.minimum(upto, 1 - below))
     return [
         dependence(outputs, y, order, unused),
         laws.dispersion(law, y, outputs[0]),
@@ -187,13 +159,6 @@ def _checks_of_rows(law, X, y, outputs, left_out, names, sources, order, unused,
     ]
 
 
-def _not_made(counts: np.ndarray) -> ModelCheck:
-    """The check that says that weights are not whole, and that there are no checks of how responses vary."""
-    row = int(np.argmax(np.abs(counts - np.round(counts))))
-    details = {"row": row, "made": False}
-    return ModelCheck(Aspect.WEIGHTS, float(counts[row]), details=details, verdict=ModelVerdict.LOOK)
-
-
 def chosen_rows(num_rows: int, rng: np.random.Generator, most: int = SETTINGS.most_rows) -> np.ndarray:
     """All rows, or so many of them, drawn at random and in order."""
     return np.arange(num_rows) if num_rows <= most else np.sort(rng.choice(num_rows, most, replace=False))
@@ -202,10 +167,7 @@ def chosen_rows(num_rows: int, rng: np.random.Generator, most: int = SETTINGS.mo
 def observations(
     counts: np.ndarray, rng: np.random.Generator, most: int = SETTINGS.most_rows
 ) -> tuple[np.ndarray, int]:
-    """The rows of all observations, or of so many of them, and how many there are in all.
-
-    `counts`: how many observations each row stands for; where these are not whole, a row above 0 is taken once.
-    """
+    """The rows of all observations, or of so many of them, and how many there are in all."""
     times = counts.astype(np.int64) if _whole(counts) else (counts > 0).astype(np.int64)
     ends = np.cumsum(times)
     total = int(ends[-1])
@@ -213,7 +175,6 @@ def observations(
 
 
 def _whole(counts: np.ndarray) -> bool:
-    """Whether every row stands for a whole number of observations."""
     return bool(np.all(counts == np.round(counts)))
 
 
@@ -225,31 +186,22 @@ def held_out_coverage(
     seed: int = 0,
     weights: np.ndarray | None = None,
 ) -> ModelCheck | None:
-    """How many rows that the fit has not seen lie in their 95 % predictive intervals.
-
-    None for classes, for too few rows and for `weights` that are not whole. Rows count as often as they stand for observations.
-    """
+    """How many rows that the fit has not seen lie in their 95 % predictive intervals; None where that cannot be said."""
     rng = np.random.default_rng([seed, 8])
     counts = np.ones(len(X)) if weights is None else np.asarray(weights, float)
-    if not _whole(counts) or counts.sum() == 0:
+    if not _whole(counts) or counts.sum() == 0 or posterior.likelihood.response is ResponseKind.CLASSES:
         return None
     rows = observations(counts, rng)[0]
-    if Predictive.of(posterior, X[rows[:1]], 1, **cut(beside, rows[:1])).kind is ResponseKind.CLASSES:
-        return None  # before anything of the size draws × rows is made
     law = Predictive.of(posterior, X[rows], **cut(beside, rows))
     return laws.coverage(law, np.asarray(y, float)[rows], law.replicate(rng))
 
 
 def bayesian_r_squared(law: Predictive, weights: np.ndarray | None = None) -> np.ndarray:
-    """Var(E[y | x, θ])/(Var(E[y | x, θ]) + E[Var(y | x, θ)]) over rows, for each draw (Gelman et al. 2019).
-
-    With more than two classes, both variances are summed over the classes. `weights`: of the rows, which are equal without them.
-    """
+    """Var(E[y | x, θ])/(Var(E[y | x, θ]) + E[Var(y | x, θ)]) over rows, for each draw (Gelman et al. 2019)."""
     w = np.ones(law.num_rows) if weights is None else np.asarray(weights, float)
     unbiased = len(w) / (len(w) - 1) if len(w) > 1 else 1.0
     over_rows = lambda values: np.moveaxis(values, 1, -1) @ (w / w.sum())
-    mean = over_rows(law.mean)
-    explained = unbiased * over_rows((law.mean - mean[:, None]) ** 2)
+    explained = unbiased * over_rows((law.mean - over_rows(law.mean)[:, None]) ** 2)
     noise = over_rows(law.variance)
     if explained.ndim == 2:
         explained, noise = explained.sum(axis=1), noise.sum(axis=1)
@@ -272,19 +224,14 @@ def ordered(found: Adequacy) -> list[ModelCheck]:
     later = set()
     if found.law.kind is not ResponseKind.NUMBERS:
         later |= {Aspect.DISPERSION} if of_mean > FAIR else set()
-        later |= (
-            {Aspect.CALIBRATION, Aspect.COVERAGE} if causes or Aspect.DISPERSION in {c.aspect for c in wrong} else set()
-        )
+        if causes or any(check.aspect is Aspect.DISPERSION for check in wrong):
+            later |= {Aspect.CALIBRATION, Aspect.COVERAGE}
     rest = [check for check in found.checks if check.verdict is not ModelVerdict.MISFIT]
     return [*sorted(wrong, key=lambda check: (check.aspect in later, -_gain(check, found))), *rest]
 
 
 def _gain(check: ModelCheck, found: Adequacy) -> float:
-    """Roughly the log density per row that a model without this fault would gain: one scale for all checks.
-
-    A share s of the residuals' variance gives -½ log(1 - s), of counts with dispersion r ½ s r; a variance wrong by the factor r
-    (r - 1 - log r)/2, a share of rows or the law of the PIT their divergence from what is expected.
-    """
+    """Roughly the log density per row that a model without this fault would gain: one scale for all checks."""
     size, of_counts = check.statistic, found.by_aspect.get(Aspect.DISPERSION)
     match check.aspect:
         case Aspect.DISPERSION:
@@ -339,14 +286,10 @@ def _predictive(found: Adequacy) -> dict[str, Any]:
         edges = np.arange(0, top + step + 1, step) - 0.5
     inner = np.clip(found.replicates, edges[0], edges[-1])
     repeated = np.array([np.histogram(row, edges)[0] for row in inner[:500]])
-    return {
-        "kind": kind.value,
-        "edges": edges.tolist(),
-        "observed": np.histogram(np.clip(y, edges[0], edges[-1]), edges)[0].tolist(),
-        "expected": repeated.mean(axis=0).tolist(),
-        "low": np.quantile(repeated, 0.025, axis=0).tolist(),
-        "high": np.quantile(repeated, 0.975, axis=0).tolist(),
-    }
+    observed = np.histogram(np.clip(y, edges[0], edges[-1]), edges)[0]
+    low, high = np.quantile(repeated, [0.025, 0.975], axis=0)
+    lines = {"edges": edges, "observed": observed, "expected": repeated.mean(axis=0), "low": low, "high": high}
+    return {"kind": kind.value, **{name: values.tolist() for name, values in lines.items()}}
 
 
 def _residuals(found: Adequacy, x: np.ndarray) -> dict[str, Any]:
@@ -357,14 +300,8 @@ def _residuals(found: Adequacy, x: np.ndarray) -> dict[str, Any]:
     values, rows = found.outputs[worst].values, np.arange(x.size)
     if rows.size > MOST_POINTS:
         rows = np.sort(np.random.default_rng(0).choice(rows, MOST_POINTS, replace=False))
-    return {
-        "kind": "points",
-        "x": x[rows].tolist(),
-        "residuals": values[rows].tolist(),
-        "grid": grid.tolist(),
-        "smooth": smooths[worst].tolist(),
-        "rows": int(x.size),
-    }
+    lines = {"x": x[rows], "residuals": values[rows], "grid": grid, "smooth": smooths[worst]}
+    return {"kind": "points", **{name: line.tolist() for name, line in lines.items()}, "rows": int(x.size)}
 
 
 def _binned(found: Adequacy) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""The record of one check of a model, and the rule that combines them.
+"""The record of one check of a model, the rule that combines checks, and the checks of the columns alone.
 
-Input: checks with their p-values. Output: the same with verdicts. A correct model has p-values above 0.05 after Holm's correction
-over all checks in at least 95 % of data sets, whatever their dependence; only then it is called wrong.
+A correct model has p-values above 0.05 after Holm's correction over all checks in at least 95 % of data sets, whatever their
+dependence; only then it is called wrong. Separation and collinearity are facts about the data: chance has no part in them.
 """
 
 import dataclasses
@@ -11,58 +11,44 @@ from typing import Any
 
 import numpy as np
 
+from gyromc.targets.likelihoods import ResponseKind
+
 
 @dataclasses.dataclass(frozen=True)
 class AdequacySettings:
-    """The numbers of the checks. Sizes from which a deviation matters are conventions; the others bound time and memory.
+    """The numbers of the checks. Sizes from which a deviation matters are conventions; the others bound time and memory."""
 
-    - `chance`: of calling a correct model wrong, over all checks.
-    - `most_rows`, `least_rows`: that are looked at, the more classes the fewer; `most_numbers`: draws × rows, with at least
-      `least_draws` and at most `most_draws`.
-    - `orders`: in which residuals are shuffled.
-    - `fitted`: the share of a direction's noise that the fit follows, from which the direction is taken as fitted; `least_left`:
-      share of a candidate's square that must be left without these.
-    - `curve_share`: of the residuals' variance, from which a curve or a product matters, and `link_share` another link; `uneven`:
-      ratio of residual standard deviations; `product_columns`: whose products are tried, those with the largest effects; `pairs`:
-      of them that are named.
-    - `inflated`: how many times collinearity multiplies a variance, from which it is reported; `columns`: that are named.
-    - `first_rows`, `added_rows`, `rounds`: of the linear program for separation; `close`: margins that count as zero.
-    - `overdispersed`: ratio of variances, up or down; `uneven_law`: squared distance from a uniform law; `degree`: of the
-      polynomials that see it; `mostly`: of the largest mean, from which a law is called too narrow or wide whatever else it is.
-    - `level`: of the predictive intervals; `share_gap`: difference of shares; `groups`: of rows with like probabilities.
-    - `many`: share of the rows, from which outliers are a matter of the law; `followed`: share of its noise that a row keeps in
-      its residual, below which the fit goes through it.
-    """
-
-    chance: float = 0.05
-    most_rows: int = 3000
-    least_rows: int = 1000
-    most_numbers: int = 1_500_000
+    chance: float = 0.05  # of calling a correct model wrong, over all checks
+    most_rows: int = 3000  # that are looked at
+    least_rows: int = 1000  # with many classes
+    most_numbers: int = 1_500_000  # draws × rows
     least_draws: int = 500
     most_draws: int = 2048
-    orders: int = 400
-    fitted: float = 0.05
-    least_left: float = 1e-4
-    curve_share: float = 0.01
-    link_share: float = 0.005
-    uneven: float = 1.3
-    product_columns: int = 16
-    pairs: int = 3
-    inflated: float = 10.0
-    columns: int = 4
-    first_rows: int = 1000
+    orders: int = 400  # in which residuals are shuffled
+    fitted: float = (
+        0.05  # share of a direction's noise that the fit follows, from which the direction is taken as fitted
+    )
+    least_left: float = 1e-4  # share of a candidate's square that must be left without the fitted directions
+    curve_share: float = 0.01  # of the residuals' variance, from which a curve or a product matters
+    link_share: float = 0.005  # of the residuals' variance, from which another link does
+    uneven: float = 1.3  # ratio of residual standard deviations
+    product_columns: int = 16  # whose products are tried, those with the largest effects
+    pairs: int = 3  # that are named
+    inflated: float = 10.0  # how many times collinearity multiplies a variance
+    columns: int = 4  # that are named
+    first_rows: int = 1000  # of the linear program for separation
     added_rows: int = 2000
     rounds: int = 8
-    close: float = 1e-7
-    overdispersed: float = 1.2
-    uneven_law: float = 0.01
-    degree: int = 4
-    mostly: float = 0.6
-    level: float = 0.95
-    share_gap: float = 0.02
-    groups: int = 10
-    many: float = 0.05
-    followed: float = 0.02
+    close: float = 1e-7  # margins that count as zero
+    overdispersed: float = 1.2  # ratio of variances, up or down
+    uneven_law: float = 0.01  # squared distance from a uniform law
+    degree: int = 4  # of the polynomials that see it
+    mostly: float = 0.6  # of the largest mean, from which a law is called too narrow or wide whatever else it is
+    level: float = 0.95  # of the predictive intervals
+    share_gap: float = 0.02  # difference of shares
+    groups: int = 10  # of rows with like probabilities
+    many: float = 0.05  # share of the rows, from which outliers are a matter of the law
+    followed: float = 0.02  # share of its noise that a row keeps in its residual, below which the fit goes through it
 
 
 SETTINGS = AdequacySettings()
@@ -97,17 +83,10 @@ class ModelVerdict(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class ModelCheck:
-    """One check of a model.
+    """One check of a model: `statistic`, how large the deviation is; `large`, whether that matters, if it is real.
 
-    **Attributes:**
-
-    - `aspect`: what was checked.
-    - `statistic`: how large the deviation is; what it measures depends on the aspect.
-    - `p`: the chance of a deviation at least as large if the model is right, corrected for the columns or rows searched; None
-      where chance has no part in it.
-    - `large`: whether a deviation of this size matters, if it is real.
-    - `adjusted`: p corrected for all checks; `verdict`: what follows.
-    - `details`: names, rows and numbers for a sentence.
+    `p`: the chance of a deviation at least as large if the model is right, corrected for the columns or rows searched; None
+    where chance has no part in it. `adjusted`: corrected for all checks. `details`: names, rows and numbers for a sentence.
     """
 
     aspect: Aspect
@@ -127,9 +106,8 @@ def holm(p: Sequence[float]) -> np.ndarray:
     """p-values corrected for their number by Holm's method: an error in any of them has at most the stated chance."""
     values = np.asarray(p, float)
     order = np.argsort(values, kind="stable")
-    steps = values[order] * np.arange(values.size, 0, -1)
     found = np.empty_like(values)
-    found[order] = np.minimum(1.0, np.maximum.accumulate(steps))
+    found[order] = np.minimum(1.0, np.maximum.accumulate(values[order] * np.arange(values.size, 0, -1)))
     return found
 
 
@@ -150,5 +128,122 @@ def judged(checks: Sequence[ModelCheck]) -> tuple[ModelCheck, ...]:
         if adjusted < SETTINGS.chance:
             verdict = ModelVerdict.MISFIT if check.large and check.aspect in corrected else ModelVerdict.LOOK
         found.append(dataclasses.replace(check, adjusted=adjusted, verdict=verdict))
-    order = list(Aspect)
-    return tuple(sorted(found, key=lambda check: order.index(check.aspect)))
+    return tuple(sorted(found, key=lambda check: list(Aspect).index(check.aspect)))
+
+
+def collinearity(X: np.ndarray, sources: Sequence[str], weights: np.ndarray | None = None) -> ModelCheck | None:
+    """Columns that the others nearly determine; None with fewer than two.
+
+    The statistic is the largest variance inflation factor 1/(1 - R²), for the levels of one column together Fox and Monette's,
+    per level.
+    """
+    w = np.ones(len(X)) / len(X) if weights is None else weights / weights.sum()
+    away = X - w @ X
+    kept = np.flatnonzero(X.std(axis=0) > 0)
+    groups: dict[str, list[int]] = {}
+    for place, j in enumerate(kept.tolist()):
+        groups.setdefault(sources[j], []).append(place)
+    if len(groups) < 2 or len(X) < 3:
+        return None
+    Z = np.sqrt(w)[:, None] * away[:, kept] / np.sqrt(w @ away[:, kept] ** 2)
+    R = Z.T @ Z
+    values, vectors = np.linalg.eigh(R)
+    inverse = (vectors / np.maximum(values, 1e-14 * values[-1])) @ vectors.T
+    factors = {}
+    for source, places in groups.items():
+        block = np.ix_(places, places)
+        inflated = np.linalg.slogdet(R[block])[1] + np.linalg.slogdet(inverse[block])[1]
+        factors[source] = float(np.exp(min(700.0, inflated / len(places))))
+    worst = sorted((source for source in factors if factors[source] > SETTINGS.inflated), key=lambda s: -factors[s])
+    condition = float(np.sqrt(values[-1] / max(values[0], 1e-300)))
+    details = {"columns": worst, "condition": condition, "exact": bool(values[0] < 1e-12 * values[-1])}
+    verdict = ModelVerdict.LOOK if worst else ModelVerdict.FINE
+    return ModelCheck(Aspect.COLLINEARITY, max(factors.values()), details=details, verdict=verdict)
+
+
+def separation(X: np.ndarray, y: np.ndarray, names: Sequence[str], kind: ResponseKind) -> ModelCheck | None:
+    """Whether a weighted sum of columns tells classes apart without an error, or marks rows that only have counts of zero.
+
+    Then the likelihood has no maximum. The statistic is the share of rows that the sum places beyond doubt.
+    """
+    if kind is ResponseKind.NUMBERS or len(X) < 2:
+        return None
+    sd = X.std(axis=0)
+    kept = np.flatnonzero(sd > 0)
+    Z = np.column_stack([np.ones(len(X)), (X[:, kept] - X[:, kept].mean(axis=0)) / sd[kept]])
+    weights = _separating(Z, y, kind)
+    if weights is None:
+        return ModelCheck(Aspect.SEPARATION, 0.0, details={"columns": []})
+    for j in range(1, Z.shape[1]):  # one column with the intercept is the commonest case, and the easiest to name
+        alone = _separating(Z[:, [0, j]], y, kind)
+        if alone is not None:
+            weights = np.zeros((len(alone), Z.shape[1]))
+            weights[:, [0, j]] = alone
+            break
+    size = np.abs(weights[:, 1:]).max(axis=0)
+    order = [j for j in np.argsort(-size, kind="stable") if size[j] > 1e-3 * size.max()]
+    share = float(np.mean(_margins(Z, y, kind, weights).max(axis=1) > SETTINGS.close))
+    named = [names[int(kept[j])] for j in order[: SETTINGS.columns]]
+    details = {"columns": named, "more": len(order) - len(named)}
+    return ModelCheck(Aspect.SEPARATION, share, details=details, verdict=ModelVerdict.LOOK)
+
+
+def _separating(Z: np.ndarray, y: np.ndarray, kind: ResponseKind) -> np.ndarray | None:
+    """Weights, outputs × columns, of a sum that separates all rows; None where there are none.
+
+    The weights maximise the sum of all margins where none may be negative. Rows that break this are added until there are none.
+    """
+    rows = np.arange(len(y))
+    if len(y) > SETTINGS.added_rows:
+        rows = np.sort(np.random.default_rng(0).choice(len(y), SETTINGS.first_rows, replace=False))
+    for _ in range(SETTINGS.rounds):
+        weights = _program(Z[rows], y[rows], kind)
+        if weights is None:
+            return None
+        margins = _margins(Z, y, kind, weights)
+        broken = np.flatnonzero(margins.min(axis=1) < -SETTINGS.close * 10)
+        if not broken.size:
+            return weights
+        rows = np.union1d(rows, broken[np.argsort(margins[broken].min(axis=1))[: SETTINGS.added_rows]])
+    return None
+
+
+def _margins(Z: np.ndarray, y: np.ndarray, kind: ResponseKind, weights: np.ndarray) -> np.ndarray:
+    """rows × conditions: by how much each row is on its side; none may be negative."""
+    sums = Z @ weights.T
+    if kind is ResponseKind.COUNTS:
+        return np.where(y[:, None] > 0, -np.abs(sums), -sums)
+    if len(weights) == 1:
+        return np.where(y[:, None] > 0, sums, -sums)
+    own = np.take_along_axis(sums, y.astype(int)[:, None], axis=1)
+    others = np.arange(len(weights)) != y[:, None]
+    return (own - sums)[others].reshape(len(y), -1)
+
+
+def _program(Z: np.ndarray, y: np.ndarray, kind: ResponseKind) -> np.ndarray | None:
+    """The linear program for some rows."""
+    n, d = Z.shape
+    outputs = int(y.max()) + 1 if kind is ResponseKind.CLASSES and y.max() > 1 else 1
+    equal = None
+    if kind is ResponseKind.COUNTS:
+        A, equal = -Z[y <= 0], Z[y > 0]
+    elif outputs == 1:
+        A = np.where(y[:, None] > 0, Z, -Z)
+    else:
+        label = y.astype(int)
+        blocks = np.zeros((n, outputs, outputs, d))  # row, other class, class, column
+        blocks[np.arange(n), :, label] += Z[:, None, :]
+        blocks[:, np.arange(outputs), np.arange(outputs)] -= Z[:, None, :]
+        A = blocks[np.arange(outputs) != label[:, None]].reshape(-1, outputs * d)
+    if not len(A):
+        return None
+    # Where it is needed, since it takes a while to import.
+    from scipy import optimize
+
+    limits = {"A_ub": -A, "b_ub": np.zeros(len(A)), "bounds": (-1.0, 1.0)}
+    if equal is not None:
+        limits |= {"A_eq": equal, "b_eq": np.zeros(len(equal))}
+    found = optimize.linprog(-A.sum(axis=0) / len(A), **limits, method="highs")
+    if found.x is None or -found.fun < 1e-6:
+        return None
+    return found.x.reshape(outputs, d)

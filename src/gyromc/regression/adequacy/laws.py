@@ -1,9 +1,8 @@
 """Observed responses against the law that the model gives them: dispersion, calibration, coverage, outliers.
 
-A `Predictive`, the observed y and replicates of it in; `ModelCheck`s out. Calibration is judged by the law with each row left
-out. Outliers with normal noise are judged by the noise of the other rows: among few rows an outlier widens σ and hides itself.
-Other numbers and counts are judged by the law as it is: a row may already have widened its tails, and is called an outlier only
-if the model cannot make it fit. Laws of counts have jumps: a distribution function is taken just below y and at it.
+Calibration is judged by the law with each row left out. Outliers with normal noise are judged by the noise of the other rows:
+among few rows an outlier widens σ and hides itself. Others are outliers only if the model cannot make them fit. Laws of counts
+have jumps: a distribution function is taken just below y and at it.
 """
 
 import math
@@ -13,44 +12,36 @@ from scipy import special
 
 from gyromc.regression.adequacy.checks import SETTINGS, Aspect, ModelCheck, ModelVerdict
 from gyromc.regression.adequacy.residuals import ModelResiduals
-from gyromc.regression.draws import Predictive, ResponseKind
+from gyromc.regression.draws import Predictive
 from gyromc.regression.scores import Loo
+from gyromc.targets.likelihoods import ResponseKind
+
+
+def _two_sided(found: float, repeated: np.ndarray) -> tuple[float, float]:
+    """How unlikely a statistic is among replicated ones, on both sides, and the smallest such number that these can show."""
+    extreme = min(np.sum(repeated >= found - 1e-12), np.sum(repeated <= found + 1e-12))
+    return min(1.0, 2 * (1 + float(extreme)) / (repeated.size + 1)), 2 / (repeated.size + 1)
 
 
 def dispersion(law: Predictive, y: np.ndarray, output: ModelResiduals) -> ModelCheck | None:
-    """Pearson's χ² per degree of freedom, for counts; its p from replicated data, on both sides.
+    """Pearson's χ² per degree of freedom, for counts: a linear model fits its noise, and a class has no variance of its own.
 
-    A linear model fits its noise to the residuals, and a class has no variance of its own: for these, None. `details`: `zeros`,
-    whether there are more zeros, by three standard errors, than a negative binomial law of this dispersion has.
+    `details`: `zeros`, whether there are more, by three standard errors, than a negative binomial law of this dispersion has.
     """
-    if law.kind is not ResponseKind.COUNTS:
-        return None
-    n = output.values.size
-    freedom = n - float(output.leverages.sum())
-    if freedom < 1:
+    freedom = output.values.size - float(output.leverages.sum())
+    if law.kind is not ResponseKind.COUNTS or freedom < 1:
         return None
     ratio = float(np.sum(output.values**2)) / freedom
-    repeated = np.mean(output.replicates**2, axis=1)
-    above, below = np.sum(repeated >= ratio), np.sum(repeated <= ratio)
-    p = min(1.0, 2 * (1 + min(above, below)) / (repeated.size + 1))
+    p, least = _two_sided(ratio, np.mean(output.replicates**2, axis=1))
     many_zeros = False
     if ratio > 1:
         # Zeros with the variance μ + μ²/k of this mean and dispersion: Pearson's χ² is 1 + μ/k in a row.
         k = float(np.mean(output.fitted)) / (ratio - 1)
         expected = float(np.sum(np.exp(-k * np.log1p(output.fitted / k))))
         many_zeros = int(np.sum(y == 0)) > expected + 3 * math.sqrt(expected)
-    return ModelCheck(
-        Aspect.DISPERSION,
-        ratio,
-        float(p),
-        not 1 / SETTINGS.overdispersed < ratio < SETTINGS.overdispersed,
-        {"rows": n, "least": _least(repeated), "zeros": many_zeros},
-    )
-
-
-def _least(repeated: np.ndarray) -> float:
-    """The smallest p that so many replicates can show, on both sides."""
-    return 2 / (repeated.size + 1)
+    large = not 1 / SETTINGS.overdispersed < ratio < SETTINGS.overdispersed
+    details = {"rows": output.values.size, "least": least, "zeros": many_zeros}
+    return ModelCheck(Aspect.DISPERSION, ratio, p, large, details)
 
 
 def distribution(law: Predictive, y: np.ndarray) -> tuple[np.ndarray, np.ndarray | float]:
@@ -61,12 +52,7 @@ def distribution(law: Predictive, y: np.ndarray) -> tuple[np.ndarray, np.ndarray
 def averaged(
     parts: tuple[np.ndarray, np.ndarray | float], log_weights: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The distribution function just below y, and at it, averaged over draws; equal for a continuous law.
-
-    **Arguments:**
-
-    - `parts`: of `distribution`; `log_weights`: of `loo`, for the law with each row left out; None for the law as it is.
-    """
+    """The distribution function just below y, and at it, averaged over draws, with the `log_weights` of `loo` or equal ones."""
     at, jump = parts
     weights = 1 / len(at) if log_weights is None else np.exp(log_weights)
     upto = np.sum(weights * at, axis=0)
@@ -74,18 +60,12 @@ def averaged(
     return np.clip(below, 0.0, 1.0), np.clip(upto, 0.0, 1.0)
 
 
-def tails(below: np.ndarray, upto: np.ndarray) -> np.ndarray:
-    """How unlikely each response is: the chance of one at least as far out on its side, times two."""
-    return np.minimum(1.0, 2 * np.minimum(upto, 1 - below))
-
-
 def deleted(output: ModelResiduals) -> np.ndarray:
     """How unlikely each residual of a model with normal noise is, σ² estimated from the other rows (externally studentised).
 
-    The residuals e have the covariance σ²A, A = I - H, also where priors and groups shrink and H is no projection. What is left
-    of them without their part along e_i, r = e - A_i e_i/A_ii, is independent of e_i, and |r|² is nearly σ² times χ²: its mean
-    is σ² tr C and its variance 2σ⁴ tr C², C = A - A_i A_iᵀ/A_ii. So e_i/√A_ii over the root of |r|²/tr C has Student's law with
-    (tr C)²/tr C² degrees of freedom. A row that the fit follows tells nothing: 1.
+    The residuals e have the covariance σ²A, A = I - H, also where groups shrink. What is left of them without their part along
+    e_i, r = e - A_i e_i/A_ii, is independent of e_i, and |r|² is nearly σ² times χ²: its mean is σ² tr C and its variance 2σ⁴
+    tr C², C = A - A_i A_iᵀ/A_ii. A row that the fit follows tells nothing: 1.
     """
     values, directions = output.hat
     e, n = output.values, output.values.size
@@ -115,34 +95,19 @@ def class_tails(law: Predictive, y: np.ndarray, log_weights: np.ndarray) -> np.n
 
 
 def calibration(below: np.ndarray, upto: np.ndarray, rng: np.random.Generator) -> ModelCheck:
-    """Whether the distribution function at y is uniform over rows (Neyman's smooth test); jumps are filled at random.
-
-    The statistic is the sum of squares of the means of the first four Legendre polynomials, 0 for a uniform law. `details`:
-    `direction`, what the largest of them means.
-    """
-    u = below + (upto - below) * rng.random(below.size)
-    means = np.array(
-        [math.sqrt(2 * k + 1) * special.eval_legendre(k, 2 * u - 1).mean() for k in range(1, SETTINGS.degree + 1)]
-    )
-    size = float(np.sum(means**2))
-    sizes = np.abs(means)
+    """Whether the distribution function at y is uniform over rows (Neyman's smooth test); jumps are filled at random."""
+    u, degrees = below + (upto - below) * rng.random(below.size), range(1, SETTINGS.degree + 1)
+    means = np.array([math.sqrt(2 * k + 1) * special.eval_legendre(k, 2 * u - 1).mean() for k in degrees])
+    size, sizes = float(np.sum(means**2)), np.abs(means)
     worst = 1 if sizes[1] > SETTINGS.mostly * sizes.max() else int(np.argmax(sizes))
     directions = (("low", "high"), ("wide", "narrow"), ("skewed", "skewed"), ("tails", "tails"))
     details = {"direction": directions[worst][int(means[worst] > 0)], "values": u}
-    return ModelCheck(
-        Aspect.CALIBRATION,
-        size,
-        float(special.chdtrc(SETTINGS.degree, u.size * size)),
-        size > SETTINGS.uneven_law,
-        details,
-    )
+    p = float(special.chdtrc(SETTINGS.degree, u.size * size))
+    return ModelCheck(Aspect.CALIBRATION, size, p, size > SETTINGS.uneven_law, details)
 
 
 def class_calibration(outputs: list[ModelResiduals]) -> ModelCheck | None:
-    """Whether classes come as often as predicted, in groups of rows with like predicted probability.
-
-    The statistic is the largest difference between a group's observed share and its mean predicted probability.
-    """
+    """Whether classes come as often as predicted: the largest gap in groups of rows with like predicted probability."""
     tests, gaps = [], []
     for output in outputs:
         rows = np.argsort(output.fitted, kind="stable")
@@ -161,28 +126,22 @@ def class_calibration(outputs: list[ModelResiduals]) -> ModelCheck | None:
 def coverage(law: Predictive, y: np.ndarray, replicates: np.ndarray) -> ModelCheck | None:
     """The share of held-out rows inside their central 95 % predictive interval; None for classes and for fewer than 5 rows.
 
-    Replicated responses at the same rows, each set under one draw, give the share's law under the model: rows that share the
-    errors of the coefficients vary together.
+    Replicates at the same rows give the share's law: rows that share the errors of the coefficients vary together.
     """
     if law.kind is ResponseKind.CLASSES or y.size < 5:
         return None
-    low, high = np.quantile(
-        replicates, [(1 - SETTINGS.level) / 2, (1 + SETTINGS.level) / 2], axis=0, method="inverted_cdf"
-    )
+    ends = (1 - SETTINGS.level) / 2, (1 + SETTINGS.level) / 2
+    low, high = np.quantile(replicates, ends, axis=0, method="inverted_cdf")
     share = float(np.mean((y >= low) & (y <= high)))
     repeated = np.mean((replicates >= low) & (replicates <= high), axis=1)
-    below, above = np.sum(repeated <= share + 1e-12), np.sum(repeated >= share - 1e-12)
-    p = min(1.0, 2 * (1 + min(below, above)) / (repeated.size + 1))
+    p, least = _two_sided(share, repeated)
     expected = float(repeated.mean())
-    details = {"level": SETTINGS.level, "rows": int(y.size), "expected": expected, "least": _least(repeated)}
-    return ModelCheck(Aspect.COVERAGE, share, float(p), share < expected - SETTINGS.share_gap, details)
+    details = {"level": SETTINGS.level, "rows": int(y.size), "expected": expected, "least": least}
+    return ModelCheck(Aspect.COVERAGE, share, p, share < expected - SETTINGS.share_gap, details)
 
 
 def outliers(chances: np.ndarray) -> ModelCheck:
-    """Rows that are too unlikely for so many rows: those with n times their chance below 0.05.
-
-    The statistic is the number of such rows. `details`: `rows`, the least likely first.
-    """
+    """Rows that are too unlikely for so many rows: those with n times their chance below 0.05, the least likely first."""
     p = np.minimum(1.0, chances.size * chances)
     rows = np.flatnonzero(p < 0.05)
     rows = rows[np.argsort(p[rows], kind="stable")]
@@ -194,6 +153,6 @@ def outliers(chances: np.ndarray) -> ModelCheck:
 def influence(found: Loo) -> ModelCheck:
     """Rows without which the posterior would be another: Pareto's k above 0.7. The statistic is the largest k."""
     rows = found.influential
-    judgement = ModelVerdict.LOOK if rows.size else ModelVerdict.FINE
     details = {"rows": rows.tolist(), "row": int(np.argmax(found.pareto_k))}
-    return ModelCheck(Aspect.INFLUENCE, float(np.max(found.pareto_k)), details=details, verdict=judgement)
+    verdict = ModelVerdict.LOOK if rows.size else ModelVerdict.FINE
+    return ModelCheck(Aspect.INFLUENCE, float(np.max(found.pareto_k)), details=details, verdict=verdict)

@@ -1,12 +1,9 @@
 """Standardised residuals of a model, and the structure that the columns leave in them.
 
-Input: a `Predictive`, the observed y, the columns of X, the order of the rows, and columns that the model leaves out. Output:
-`ModelResiduals`, and `ModelCheck`s for curves, products of columns, a standard deviation that changes with the mean, rows that
-depend on each other, and links; p-values are corrected for the columns or pairs that were searched.
 Residuals are taken at the posterior mean. A candidate column is tested by the score test of adding it: directions in which the
 model was fitted are removed, which are read from the draws, because the posterior covariance of the means, in units of the noise,
 is the hat matrix H of the fit. What is left of a candidate, Z⊥, has Z⊥ᵀr ~ N(0, Z⊥ᵀZ⊥) in large samples; replicated responses
-correct the law of the test in small ones.
+correct the law of the test in small ones. p-values are corrected for the columns or pairs that were searched.
 """
 
 import dataclasses
@@ -31,15 +28,12 @@ SORTED = 0.9  # share of steps in one direction, from which the rows are in the 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ModelResiduals:
-    """ModelResiduals of one output of a model.
+    """The residuals of one output of a model.
 
-    **Attributes:**
-
-    - `values`: (y - E[y])/sd at the posterior mean, n rows.
-    - `fitted`: E[y], n rows.
+    - `values`: (y - E[y])/sd at the posterior mean, n rows; `fitted`: E[y].
     - `replicates`: residuals of replicated responses at their own draws, S × n.
     - `moves`: how the mean moves between draws, in units of the noise: S × n, with Hᵢⱼ = Σ_s moves_si moves_sj.
-    - `sensitivity`: how much the mean changes with the linear predictor, in units of the noise, n rows: the weight of a row.
+    - `sensitivity`: how much the mean changes with the linear predictor, in units of the noise: the weight of a row.
     - `classes`: whether y is the indicator of a class, which has no variance of its own.
     """
 
@@ -60,12 +54,6 @@ class ModelResiduals:
         return np.minimum(values[kept], 1.0), directions
 
     @functools.cached_property
-    def _fitted_directions(self) -> np.ndarray:
-        """Orthonormal directions, n × rank, in which the model follows the responses."""
-        values, directions = self.hat
-        return directions[:, values > SETTINGS.fitted]
-
-    @functools.cached_property
     def leverages(self) -> np.ndarray:
         """Hᵢᵢ: the share of its own noise that the fit follows in each row."""
         return np.minimum(np.sum(self.moves**2, axis=0), 1.0)
@@ -78,15 +66,15 @@ class ModelResiduals:
 
     def left(self, candidates: np.ndarray) -> np.ndarray:
         """Candidates, n × count, weighted, without the fitted directions and with unit length; 0 where nothing is left."""
-        Q, Z = self._fitted_directions, self.sensitivity[:, None] * candidates
-        Z = Z / np.maximum(np.linalg.norm(Z, axis=0), 1e-300)
-        Z = Z - Q @ (Q.T @ Z)
+        Z = self.sensitivity[:, None] * candidates
+        Z = self.without_fitted((Z / np.maximum(np.linalg.norm(Z, axis=0), 1e-300)).T).T
         size = np.linalg.norm(Z, axis=0)
         return np.where(size**2 > SETTINGS.least_left, Z / np.maximum(size, 1e-300), 0.0)
 
     def without_fitted(self, replicates: np.ndarray) -> np.ndarray:
         """Residuals as they would be had the model been fitted to them: … × n, without the fitted directions."""
-        Q = self._fitted_directions
+        values, directions = self.hat
+        Q = directions[:, values > SETTINGS.fitted]
         return replicates - (replicates @ Q) @ Q.T
 
     @functools.cached_property
@@ -136,12 +124,7 @@ def chance(found: float, degrees: int, *laws: np.ndarray) -> float:
 
 
 def residuals(law: Predictive, y: np.ndarray, replicates: np.ndarray) -> list[ModelResiduals]:
-    """The residuals of every output: one, or one for each class where there are more than two.
-
-    **Arguments:**
-
-    - `law`: of the rows; `y`: n observed responses; `replicates`: S × n responses drawn from the law.
-    """
+    """The residuals of every output, one, or one for each class where there are more than two."""
     if law.mean.ndim == 2:
         classes = law.kind is ResponseKind.CLASSES
         return [_of_output(law.mean, law.variance, y, replicates, law.t, classes)]
@@ -153,14 +136,9 @@ def _of_output(mean: np.ndarray, variance: np.ndarray, y: np.ndarray, replicates
     """The residuals of one output; `t`: its linear predictors, None where it has several."""
     center = mean.mean(axis=0)
     sd = np.sqrt(np.maximum(np.median(variance, axis=0), 1e-300))  # a mean may be that of a few draws with heavy tails
-    moves = mean - center
-    moves /= sd
-    moves /= np.sqrt(len(mean) - 1)
-    noise = np.maximum(variance, 1e-300)
-    np.sqrt(noise, out=noise)
+    moves = (mean - center) / (sd * np.sqrt(len(mean) - 1))
     repeated = replicates - mean
-    repeated /= noise
-    del noise
+    repeated /= np.sqrt(np.maximum(variance, 1e-300))
     sensitivity = sd
     if t is not None:
         steps = t.std(axis=0)
@@ -169,10 +147,7 @@ def _of_output(mean: np.ndarray, variance: np.ndarray, y: np.ndarray, replicates
 
 
 def natural_spline(x: np.ndarray, fitted: np.ndarray | None = None) -> np.ndarray:
-    """The curved part of a cubic spline in x that is straight beyond its outer knots: n × 2, or fewer where x has few values.
-
-    The knots are quantiles of `fitted`, of x itself when left out.
-    """
+    """The curved part of a cubic spline in x, straight beyond its outer knots, quantiles of `fitted` or of x: n × 2 or fewer."""
     of = x if fitted is None else fitted
     distinct = np.unique(of)
     if distinct.size < 3:
@@ -189,101 +164,73 @@ def natural_spline(x: np.ndarray, fitted: np.ndarray | None = None) -> np.ndarra
 
 
 def curvature(outputs: Sequence[ModelResiduals], X: np.ndarray, names: Sequence[str]) -> ModelCheck | None:
-    """Whether a curve in a column of numbers would explain some of the residuals; None where no column could be curved.
-
-    The statistic is the largest share of the residuals' variance that a curve explains. `details`: `columns`, the names of those
-    whose p is below 0.05 after correction, the clearest first.
-    """
+    """Whether a curve in a column of numbers would explain some of the residuals: the largest share of their variance."""
     found = []
     for j, name in enumerate(names):
         curves = natural_spline(X[:, j])
-        if not curves.shape[1]:
-            continue
-        tests = [output.together(curves) for output in outputs]
-        found.append((min(1.0, len(tests) * min(p for _, p in tests)), max(share for share, _ in tests), name))
+        if curves.shape[1]:
+            shares, p = zip(*(output.together(curves) for output in outputs), strict=True)
+            found.append((min(1.0, len(p) * min(p)), max(shares), name))
     if not found:
         return None
-    p = [min(1.0, len(found) * chance) for chance, _, _ in found]
-    clear = [(chance, share, name) for chance, (_, share, name) in sorted(zip(p, found, strict=True)) if chance < 0.05]
-    best = min(zip(p, found, strict=True))
-    details = {"columns": [name for _, _, name in clear], "tried": len(found), "best": best[1][2]}
-    large = any(share >= SETTINGS.curve_share for _, share, _ in clear)
-    return ModelCheck(Aspect.CURVATURE, best[1][1], best[0], large, details)
+    found = sorted((min(1.0, len(found) * p), share, name) for p, share, name in found)
+    clear = [(share, name) for p, share, name in found if p < 0.05]
+    p, share, best = found[0]
+    details = {"columns": [name for _, name in clear], "tried": len(found), "best": best}
+    large = any(share >= SETTINGS.curve_share for share, _ in clear)
+    return ModelCheck(Aspect.CURVATURE, share, p, large, details)
 
 
 def interactions(
     outputs: Sequence[ModelResiduals], X: np.ndarray, names: Sequence[str], sources: Sequence[str]
 ) -> ModelCheck | None:
-    """Whether the product of two columns would explain some of the residuals; None where there are no two.
-
-    **Arguments:**
-
-    - `sources`: the column of the file from which each column of X comes; products within one are not tried.
-
-    The statistic is the largest share of the residuals' variance that a product explains. `details`: `pairs` of names, the
-    clearest first, at most three.
-    """
+    """Whether the product of two columns, not of one column of the file (`sources`), would explain some of the residuals."""
     sd = X.std(axis=0)
     kept = np.flatnonzero(sd > 0)
-    if kept.size > SETTINGS.product_columns:
-        effects = np.max([_effects(output, X[:, kept]) for output in outputs], axis=0)
+    Z = (X - X.mean(axis=0)) / np.where(sd > 0, sd, 1.0)
+    if kept.size > SETTINGS.product_columns:  # those with which most of the fitted mean goes
+        effects = np.max([np.abs(Z[:, kept].T @ (o.fitted - o.fitted.mean())) for o in outputs], axis=0)
         kept = np.sort(kept[np.argsort(-effects, kind="stable")[: SETTINGS.product_columns]])
     pairs = [(i, j) for i, j in itertools.combinations(kept.tolist(), 2) if sources[i] != sources[j]]
     if not pairs:
         return None
-    Z = (X - X.mean(axis=0)) / np.where(sd > 0, sd, 1.0)
     products = np.column_stack([Z[:, i] * Z[:, j] for i, j in pairs])
     shares, p = zip(*(output.each(products) for output in outputs), strict=True)
     share = np.max(shares, axis=0)
     p = np.minimum(1.0, len(pairs) * len(outputs) * np.min(p, axis=0))
     order = np.argsort(p, kind="stable")
-    clear = [
-        (names[pairs[k][0]], names[pairs[k][1]])
-        for k in order[: SETTINGS.pairs]
-        if p[k] < 0.05 and share[k] >= SETTINGS.curve_share
-    ]
+    named = [tuple(names[i] for i in pair) for pair in pairs]
+    clear = [named[k] for k in order[: SETTINGS.pairs] if p[k] < 0.05 and share[k] >= SETTINGS.curve_share]
     best = int(order[0])
-    details = {"pairs": clear, "tried": len(pairs), "best": [names[i] for i in pairs[best]]}
+    details = {"pairs": clear, "tried": len(pairs), "best": list(named[best])}
     return ModelCheck(Aspect.INTERACTIONS, float(share[best]), float(p[best]), bool(clear), details)
-
-
-def _effects(output: ModelResiduals, X: np.ndarray) -> np.ndarray:
-    """How much of the fitted mean goes with each column."""
-    Z = X - X.mean(axis=0)
-    return np.abs(Z.T @ (output.fitted - output.fitted.mean())) / np.linalg.norm(Z, axis=0)
 
 
 def even_spread(output: ModelResiduals) -> ModelCheck | None:
     """Whether the squares of the residuals change with the fitted mean (Koenker's test); None with fewer than 20 rows.
 
     The statistic is the ratio of the residuals' standard deviations in the widest and the narrowest third of the rows by mean.
-    `details`: `where` it is widest.
     """
     n = output.values.size
     if n < 20 or np.ptp(output.fitted) == 0:
         return None
     inner = np.maximum(1 - output.leverages, 0.1)
     squares = output.values**2 / inner
-    Q, _ = np.linalg.qr(np.column_stack([np.ones(n), _standard(output.fitted), natural_spline(output.fitted)[:, :1]]))
-    share = float(_explained(squares, Q))
-    repeated = n * _explained(output.without_fitted(output.replicates) ** 2 / inner, Q)
-    p = chance(n * share, Q.shape[1] - 1, repeated)
+    level = (output.fitted - output.fitted.mean()) / output.fitted.std()
+    Q, _ = np.linalg.qr(np.column_stack([np.ones(n), level, natural_spline(output.fitted)[:, :1]]))
+
+    def explained(squares: np.ndarray) -> np.ndarray:
+        """The share of the variance of some squares, … × n, that goes with the fitted mean."""
+        away = squares - squares.mean(axis=-1, keepdims=True)
+        return np.sum((away @ Q) ** 2, axis=-1) / np.maximum(np.sum(away**2, axis=-1), 1e-300)
+
+    repeated = n * explained(output.without_fitted(output.replicates) ** 2 / inner)
+    p = chance(n * float(explained(squares)), Q.shape[1] - 1, repeated)
     thirds = np.array_split(np.argsort(output.fitted, kind="stable"), 3)
     sds = np.sqrt([max(float(squares[third].mean()), 1e-300) for third in thirds])
     ratio = float(sds.max() / sds.min())
     where = ("low", "middling", "high")[int(np.argmax(sds))]
     return ModelCheck(Aspect.SPREAD, ratio, p, ratio > SETTINGS.uneven, {"where": where})
-
-
-def _standard(x: np.ndarray) -> np.ndarray:
-    return (x - x.mean()) / x.std()
-
-
-def _explained(squares: np.ndarray, Q: np.ndarray) -> np.ndarray:
-    """The share of the variance of some squares, … × n, that columns explain; `Q`: an orthonormal basis with the constant."""
-    away = squares - squares.mean(axis=-1, keepdims=True)
-    total = np.sum(away**2, axis=-1)
-    return np.sum((away @ Q) ** 2, axis=-1) / np.maximum(total, 1e-300)
 
 
 def dependence(
@@ -292,14 +239,10 @@ def dependence(
     order: np.ndarray | None = None,
     unused: Mapping[str, np.ndarray] | None = None,
 ) -> ModelCheck | None:
-    """Test all of these, corrected for their number; None where there is nothing to test.
+    """Whether rows depend on each other, or on columns that the model leaves out; None where there is nothing to test.
 
-    **Arguments:**
-
-    - `y`: the responses; `order`: the rows as they follow each other, None where that is not known.
-    - `unused`: columns that the model leaves out: levels as whole numbers from 0, others as floating-point numbers.
-
-    `details`: `kind` ("order", "group" or "column"), `name`, and `lag`, the correlation of neighbouring rows.
+    `order`: the rows as they follow each other, None where that is not known; `unused`: columns by name, levels as whole
+    numbers from 0, others as floating-point numbers.
     """
     found = []
     if order is not None and y.size >= LEAST_ROWS and not _sorted(y[order], outputs[0].classes):
@@ -310,7 +253,7 @@ def dependence(
             kind = "group" if candidates.shape[1] >= FEW_LEVELS else "column"
         else:
             candidates, kind = np.column_stack([x - x.mean(), natural_spline(x)]), "column"
-        tests = [output.together(candidates) for output in outputs]
+        tests = (output.together(candidates) for output in outputs)
         found += [(p, share, {"kind": kind, "name": name, "lag": 0.0}) for share, p in tests]
     if not found:
         return None
@@ -333,8 +276,7 @@ def _sorted(y: np.ndarray, classes: bool) -> bool:
 def _lag(output: ModelResiduals, order: np.ndarray) -> tuple[float, float, dict]:
     """p and r² of the correlation r of neighbouring residuals; its law under the model from replicated residuals."""
     of = lambda e: np.sum(e[..., 1:] * e[..., :-1], axis=-1) / np.maximum(np.sum(e**2, axis=-1), 1e-300)
-    lag = float(of(output.values[order]))
-    repeated = of(output.without_fitted(output.replicates)[:, order])
+    lag, repeated = float(of(output.values[order])), of(output.without_fitted(output.replicates)[:, order])
     z = (lag - repeated.mean()) / max(float(repeated.std(ddof=1)), 1e-300)
     return float(2 * special.ndtr(-abs(z))), lag**2, {"kind": "order", "name": "", "lag": lag}
 
@@ -342,16 +284,16 @@ def _lag(output: ModelResiduals, order: np.ndarray) -> tuple[float, float, dict]
 def link(law: Predictive, output: ModelResiduals, columns: int) -> ModelCheck | None:
     """Whether probabilities rise more steeply towards 1 or towards 0 than the logistic link lets them.
 
-    Aranda-Ordaz's links, p = 1 - (1 + λeᵗ)^{-1/λ}, contain the logistic one (λ = 1) and the complementary log-log (λ → 0). About
-    λ = 1 the linear predictor changes by log(1 + eᵗ)/p - 1. With one column a link cannot be told from a curve: None.
+    Aranda-Ordaz's links, p = 1 - (1 + λeᵗ)^{-1/λ}, contain the logistic one (λ = 1), about which the linear predictor changes
+    by log(1 + eᵗ)/p - 1. With one column a link cannot be told from a curve: None.
     """
     if not isinstance(law.likelihood, Bernoulli | Binomial) or columns < 2:
         return None
     t = law.t.mean(axis=0)
     bend = (np.logaddexp(0.0, t) / special.expit(t) - 1)[:, None]
-    (share,), (p,) = output.each(bend)
+    share, p = output.together(bend)
     steeper = bool(output.left(bend)[:, 0] @ output.values > 0)
-    return ModelCheck(Aspect.LINK, float(share), float(p), share > SETTINGS.link_share, {"steeper": steeper})
+    return ModelCheck(Aspect.LINK, share, p, share > SETTINGS.link_share, {"steeper": steeper})
 
 
 def proportional_odds(law: Predictive, X: np.ndarray, y: np.ndarray, names: list[str]) -> ModelCheck | None:

@@ -1,4 +1,4 @@
-"""Families of classes: logistic (two), softmax (any number) and ordinal (in their order), one class each."""
+"""Families of classes: two (logistic, probit, complementary log-log), any number (softmax), or in their order (ordinal)."""
 
 import dataclasses
 import functools
@@ -12,6 +12,7 @@ import scipy
 from gyromc.targets.likelihoods import (
     Canonical,
     Domain,
+    Effect,
     Further,
     Likelihood,
     LinkFunction,
@@ -22,7 +23,6 @@ from gyromc.targets.likelihoods import (
     library,
     log_ndtr,
     log_sigmoid,
-    quick_sigmoid,
     sigmoid,
     softplus,
     uniform,
@@ -53,7 +53,6 @@ class _TwoClasses(Likelihood):
         return np.where(y < 0, 0.0, np.where(y < 1, np.exp(-self.loss(t, 0.0)), 1.0))
 
 
-@dataclasses.dataclass(frozen=True)
 class Bernoulli(_TwoClasses, Canonical):
     """P(y = 1) = 1/(1 + e⁻ᵗ)."""
 
@@ -61,11 +60,9 @@ class Bernoulli(_TwoClasses, Canonical):
     aliases = ("bernoulli",)
     link, rank = LinkFunction.LOGIT, 2
     words = Wording(
-        title="logistic regression",
-        sentence="The log-odds of {name} = {positive} are a weighted sum of the columns.",
-        of="the log-odds of {name} = {positive}",
-        effect="change of the log-odds",
-        ratio="odds ratio",
+        "logistic regression",
+        "The log-odds of {name} = {positive} are a weighted sum of the columns.",
+        Effect("the log-odds of {name} = {positive}", "change of the log-odds", "odds ratio"),
     )
 
     def loss(self, t, y, *given):
@@ -80,21 +77,16 @@ class Bernoulli(_TwoClasses, Canonical):
     def mean(self, t, *given):
         return sigmoid(t)
 
-    def quick_mean(self, t, *given):
-        return quick_sigmoid(t)
 
-
-@dataclasses.dataclass(frozen=True)
 class Probit(_TwoClasses):
     """P(y = 1) = Φ(t): y is 1 where t plus standard normal noise is positive."""
 
     name = "probit"
     link, rank = LinkFunction.PROBIT, 10
     words = Wording(
-        title="probit regression",
-        sentence="The probability of {name} = {positive} is the normal distribution function of a weighted sum of the columns.",
-        of="the normal quantile of P({name} = {positive})",
-        effect="change of the normal quantile",
+        "probit regression",
+        "The probability of {name} = {positive} is the normal distribution function of a weighted sum of the columns.",
+        Effect("the normal quantile of P({name} = {positive})", "change of the normal quantile"),
     )
 
     def loss(self, t, y, *given):
@@ -104,18 +96,15 @@ class Probit(_TwoClasses):
         return uniform(t)
 
 
-@dataclasses.dataclass(frozen=True)
 class Cloglog(_TwoClasses):
     """P(y = 1) = 1 - exp(-eᵗ): whether an event of rate eᵗ comes at least once."""
 
     name = "cloglog"
     link, rank = LinkFunction.CLOGLOG, 11
     words = Wording(
-        title="complementary log-log regression",
-        sentence="The logarithm of the rate at which {name} = {positive} comes about is a weighted sum of the columns.",
-        of="the logarithm of the rate of {name} = {positive}",
-        effect="change of the log rate",
-        ratio="ratio of rates",
+        "complementary log-log regression",
+        "The logarithm of the rate at which {name} = {positive} comes about is a weighted sum of the columns.",
+        Effect("the logarithm of the rate of {name} = {positive}", "change of the log rate", "ratio of rates"),
     )
 
     def loss(self, t, y, *given):
@@ -151,7 +140,6 @@ class _Classes(Likelihood):
         return np.minimum(np.sum(self.mean(t, *given) * upto, axis=-1), 1.0)
 
 
-@dataclasses.dataclass(frozen=True)
 class Categorical(_Classes, Canonical):
     """P(y = c) ∝ e^{(Bt)_c}, B the orthonormal `contrasts` of the classes.
 
@@ -164,10 +152,9 @@ class Categorical(_Classes, Canonical):
     aliases = ("multinomial", "categorical")
     rank, vector = 9, True
     words = Wording(
-        title="softmax regression",
-        sentence="Every class has a weighted sum of the columns; its probability goes with the exponential of that.",
-        of="a class's log-probability against the average of all classes",
-        effect="change of the log-probability",
+        "softmax regression",
+        "Every class has a weighted sum of the columns; its probability goes with the exponential of that.",
+        Effect("a class's log-probability against the average of all classes", "change of the log-probability"),
     )
 
     @property
@@ -178,9 +165,11 @@ class Categorical(_Classes, Canonical):
     def basis(self) -> np.ndarray:
         return contrasts(self.num_classes)
 
+    def _weights(self, t):
+        return t @ self.basis.astype(t.dtype).T
+
     def loss(self, t, y, *given):
-        weights = t @ self._basis(t).T
-        numpy = library(t)
+        weights, numpy = self._weights(t), library(t)
         label = numpy.broadcast_to(numpy.asarray(y, dtype=int)[:, None], (*weights.shape[:-1], 1))
         own = numpy.take_along_axis(weights, label, axis=-1)[..., 0]
         total = scipy.special.logsumexp(weights, axis=-1) if numpy is np else jax.nn.logsumexp(weights, axis=-1)
@@ -188,15 +177,15 @@ class Categorical(_Classes, Canonical):
 
     def slope(self, t, y):
         hit = y[:, None] == library(t).arange(self.num_classes)
-        return (self.mean(t) - hit) @ self._basis(t)
+        return (self.mean(t) - hit) @ self.basis.astype(t.dtype)
 
     def curvature(self, t):
-        p, B = self.mean(t), self._basis(t)
+        p, B = self.mean(t), self.basis.astype(t.dtype)
         middle, squares = p @ B, (B[:, :, None] * B[:, None, :]).reshape(self.num_classes, -1)
         return (p @ squares).reshape(*t.shape, self.outputs) - middle[..., :, None] * middle[..., None, :]
 
     def mean(self, t, *given):
-        weights = t @ self._basis(t).T
+        weights = self._weights(t)
         if library(t) is jnp:
             return jax.nn.softmax(weights, axis=-1)
         columns = np.moveaxis(weights, -1, 0)  # a few long arrays are quicker than many short ones
@@ -206,9 +195,6 @@ class Categorical(_Classes, Canonical):
     def sample(self, rng, t, *given):
         below = np.cumsum(self.mean(t), axis=-1)[..., :-1]
         return np.sum(rng.random((*below.shape[:-1], 1)) > below, axis=-1).astype(float)
-
-    def _basis(self, t):
-        return self.basis.astype(t.dtype)
 
 
 def _cutpoints(u):
@@ -228,7 +214,6 @@ CUTPOINTS = Further(
 )
 
 
-@dataclasses.dataclass(frozen=True)
 class Ordinal(_Classes):
     """Ordered classes: P(y ≤ k) = 1/(1 + e^{t - c_k}) with cutpoints c_0 < c_1 < …
 
@@ -242,11 +227,9 @@ class Ordinal(_Classes):
     rank, cutpoints = 8, True
     further = (CUTPOINTS,)
     words = Wording(
-        title="ordinal regression",
-        sentence="The log-odds of a higher class of {name} are a weighted sum of the columns, less a cutpoint for each class.",
-        of="the log-odds of a higher class",
-        effect="change of the log-odds",
-        ratio="odds ratio of a higher class",
+        "ordinal regression",
+        "The log-odds of a higher class of {name} are a weighted sum of the columns, less a cutpoint for each class.",
+        Effect("the log-odds of a higher class", "change of the log-odds", "odds ratio of a higher class"),
     )
 
     @functools.cached_property
@@ -286,10 +269,9 @@ class Ordinal(_Classes):
         lower = numpy.take_along_axis(cuts, numpy.maximum(code - 1, 0), axis=-1)[..., 0]
         inside = (y > 0) & (y < top)
         gap = numpy.where(inside, numpy.maximum(upper - lower, 1e-30), 1.0)
-        found = numpy.where(inside, numpy.log(-numpy.expm1(-gap)), 0.0)
-        return -(
-            found + numpy.where(y < top, log_sigmoid(upper - t), 0.0) + numpy.where(y > 0, log_sigmoid(t - lower), 0.0)
-        )
+        between = numpy.where(inside, numpy.log(-numpy.expm1(-gap)), 0.0)
+        below = numpy.where(y < top, log_sigmoid(upper - t), 0.0)
+        return -(between + below + numpy.where(y > 0, log_sigmoid(t - lower), 0.0))
 
     def mean(self, t, *given):
         numpy = library(t)
@@ -300,18 +282,3 @@ class Ordinal(_Classes):
     def sample(self, rng, t, *given):
         noise = rng.logistic(size=np.shape(t))
         return sum((t + noise > c).astype(float) for c in given)
-
-    def quick_mean(self, t, *given):
-        """Probabilities, C × … × rows: P(y ≤ k) = 1/(1 + eᵗ e^{-c_k}) takes one exponential for all cutpoints."""
-        power, upto = np.exp(t, out=t), np.empty((len(given) + 1, *t.shape), t.dtype)
-        for cut, values in zip(given, upto, strict=False):
-            np.multiply(power, np.exp(-cut), out=values)
-            values += 1
-            np.reciprocal(values, out=values)
-        upto[-1] = 1
-        for k in range(len(given), 0, -1):
-            upto[k] -= upto[k - 1]
-        return upto
-
-
-LIKELIHOODS: tuple[type[Likelihood], ...] = (Bernoulli, Categorical, Ordinal, Probit, Cloglog)

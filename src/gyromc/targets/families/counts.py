@@ -10,6 +10,7 @@ import scipy
 from gyromc.targets.likelihoods import (
     Canonical,
     Domain,
+    Effect,
     Further,
     Likelihood,
     LinkFunction,
@@ -20,7 +21,6 @@ from gyromc.targets.likelihoods import (
     library,
     log_gamma,
     log_sigmoid,
-    quick_sigmoid,
     rising,
     sigmoid,
     softplus,
@@ -34,7 +34,8 @@ MOST_LOG_MODE = 40.0  # beyond, all counts are the largest
 NEWTON_STEPS, NEWTON_ERROR = 20, 1e-6  # the error of the variance is of its order
 SMALLEST_TERM = 1e-15  # of a sum whose largest term is 1
 
-
+RATE = Effect("the logarithm of {name}'s expectation", "change of the log rate", "rate ratio")
+SUCCESS = Effect("the log-odds of a success", "change of the log-odds", "odds ratio")
 ZEROS = Further(
     "zeros",
     lambda u: library(u).clip(uniform(u), LEAST_ZEROS, 1 - LEAST_ZEROS),
@@ -68,28 +69,17 @@ class _OfTrials(Likelihood):
     def mean(self, t, *given):
         return given[0] * sigmoid(t)
 
-    def quick_mean(self, t, *given):
-        return np.multiply(quick_sigmoid(t), given[0], out=t)
-
     def constant(self, y, *given):
         n = given[0]
         return scipy.special.gammaln(y + 1) + scipy.special.gammaln(n - y + 1) - scipy.special.gammaln(n + 1)
 
 
-@dataclasses.dataclass(frozen=True)
 class Poisson(_Counts, Canonical):
     """y ~ Poisson(eᵗ)."""
 
     name = "poisson"
     rank, wider = 0, "negative-binomial"
-    words = Wording(
-        title="Poisson regression",
-        sentence="{name} is a Poisson count; the logarithm of its expectation is a weighted sum of the columns.",
-        of="the logarithm of {name}'s expectation",
-        effect="change of the log rate",
-        law="a Poisson law",
-        ratio="rate ratio",
-    )
+    words = Wording("Poisson regression", "{name} is a Poisson count", RATE, "a Poisson law")
 
     def loss(self, t, y, *given):
         return library(t).exp(t) - y * t
@@ -110,7 +100,6 @@ class Poisson(_Counts, Canonical):
         return np.where(y < 0, 0.0, scipy.special.pdtr(np.maximum(y, 0), np.exp(t)))
 
 
-@dataclasses.dataclass(frozen=True)
 class NegativeBinomial(_Counts):
     """Counts with mean μ = eᵗ and variance μ + μ²/shape."""
 
@@ -119,64 +108,45 @@ class NegativeBinomial(_Counts):
     rank = 3
     further = (dispersion("shape"),)
     words = Wording(
-        title="negative binomial regression",
-        sentence="{name} is a count that varies more than a Poisson one; the logarithm of its expectation is a weighted sum "
-        "of the columns.",
-        of="the logarithm of {name}'s expectation",
-        effect="change of the log rate",
-        law="a negative binomial law",
-        ratio="rate ratio",
+        "negative binomial regression", "{name} varies more than a Poisson count", RATE, "a negative binomial law"
     )
 
-    def loss(self, t, y, *given):
-        (s,) = given
+    def loss(self, t, y, s):
         numpy = library(t)
         return (y + s) * numpy.log1p(numpy.exp(t) / s) - y * t - rising(s, y)
 
-    def variance(self, mean, *given):
-        return mean + mean**2 / given[0]
+    def variance(self, mean, s):
+        return mean + mean**2 / s
 
-    def sample(self, rng, t, *given):
-        (s,) = given
+    def sample(self, rng, t, s):
         return rng.poisson(rng.gamma(np.broadcast_to(s, np.shape(t)), np.exp(t) / s)).astype(float)
 
-    def cdf(self, y, t, *given):
-        (s,) = given
+    def cdf(self, y, t, s):
         return np.where(y < 0, 0.0, scipy.special.betainc(s, np.maximum(np.floor(y), 0) + 1, s / (s + np.exp(t))))
 
 
-@dataclasses.dataclass(frozen=True)
 class Binomial(_OfTrials):
     """y successes of n trials, each with the chance p = 1/(1 + e⁻ᵗ): logistic regression of rows that sum up trials."""
 
     name = "binomial"
     rank, wider = 1, "beta-binomial"
-    words = Wording(
-        title="binomial regression",
-        sentence="{name} counts successes among trials; the log-odds of a success are a weighted sum of the columns.",
-        of="the log-odds of a success",
-        effect="change of the log-odds",
-        law="a binomial law",
-        ratio="odds ratio",
-    )
+    words = Wording("binomial regression", "{name} counts successes among trials", SUCCESS, "a binomial law")
 
-    def loss(self, t, y, *given):
-        return given[0] * softplus(t) - y * t
+    def loss(self, t, y, n):
+        return n * softplus(t) - y * t
 
-    def variance(self, mean, *given):
-        return mean * (1 - mean / given[0])
+    def variance(self, mean, n):
+        return mean * (1 - mean / n)
 
-    def sample(self, rng, t, *given):
-        n = np.broadcast_to(given[0], np.shape(t))
+    def sample(self, rng, t, n):
+        n = np.broadcast_to(n, np.shape(t))
         return rng.binomial(n.astype(int), sigmoid(t)).astype(float)
 
-    def cdf(self, y, t, *given):
-        n = given[0]
+    def cdf(self, y, t, n):
         y = np.floor(np.minimum(y, n))
         return np.where(y < 0, 0.0, scipy.special.bdtr(np.maximum(y, 0), np.asarray(n).astype(int), sigmoid(t)))
 
 
-@dataclasses.dataclass(frozen=True)
 class BetaBinomial(_OfTrials):
     """y successes of n trials, whose chance has a beta law with mean p = 1/(1 + e⁻ᵗ): `concentration` a + b.
 
@@ -188,24 +158,16 @@ class BetaBinomial(_OfTrials):
     rank = 4
     further = (dispersion("concentration"),)
     words = Wording(
-        title="beta-binomial regression",
-        sentence="{name} counts successes among trials and varies more than a binomial count; the log-odds of a success are a "
-        "weighted sum of the columns.",
-        of="the log-odds of a success",
-        effect="change of the log-odds",
-        law="a beta-binomial law",
-        ratio="odds ratio",
+        "beta-binomial regression", "{name} varies more than a binomial count", SUCCESS, "a beta-binomial law"
     )
 
-    def loss(self, t, y, *given):
-        n, k = given
+    def loss(self, t, y, n, k):
         maximum = library(t).maximum
         a, b = maximum(k * sigmoid(t), 1e-30), maximum(k * sigmoid(-t), 1e-30)
         ratio = rising(a, y) + rising(b, n - y) - rising(k, n)
         return -ratio - y * log_sigmoid(t) - (n - y) * log_sigmoid(-t)
 
-    def variance(self, mean, *given):
-        n, k = given
+    def variance(self, mean, n, k):
         return mean * (1 - mean / n) * (n + k) / (1 + k)
 
     def sample(self, rng, t, *given):
@@ -230,7 +192,6 @@ class BetaBinomial(_OfTrials):
         return np.where(y < 0, 0.0, np.clip(np.where(upper, 1 - total, total), 0.0, 1.0))
 
 
-@dataclasses.dataclass(frozen=True)
 class ZeroInflatedPoisson(_Counts):
     """A zero with the probability `zeros`, else a Poisson count with mean eᵗ, which may be zero too."""
 
@@ -239,36 +200,32 @@ class ZeroInflatedPoisson(_Counts):
     rank, wider = 14, "negative-binomial"
     further = (ZEROS,)
     words = Wording(
-        title="zero-inflated Poisson regression",
-        sentence="{name} is zero for a share of the rows, else a Poisson count; the logarithm of that count's expectation is a "
-        "weighted sum of the columns.",
-        of="the logarithm of {name}'s expectation",
-        effect="change of the log rate",
-        law="a Poisson law with more zeros",
-        ratio="rate ratio",
+        "zero-inflated Poisson regression",
+        "{name} is zero for a share of the rows, else a Poisson count",
+        Effect("the logarithm of that count's expectation", RATE.label, RATE.ratio),
+        "a Poisson law with more zeros",
     )
 
     def start(self, y):
         return np.log(y[y > 0].mean(keepdims=True)) if np.any(y > 0) else np.zeros(1)
 
-    def loss(self, t, y, *given):
-        (zeros,) = given
+    def loss(self, t, y, zeros):
         numpy = library(t)
         mean = numpy.exp(t)
         none = -numpy.logaddexp(numpy.log(zeros), numpy.log1p(-zeros) - mean)
         return numpy.where(y == 0, none, mean - y * t - numpy.log1p(-zeros))
 
-    def mean(self, t, *given):
-        return (1 - given[0]) * library(t).exp(t)
+    def mean(self, t, zeros):
+        return (1 - zeros) * library(t).exp(t)
 
-    def variance(self, mean, *given):
-        return mean + mean**2 * given[0] / (1 - given[0])
+    def variance(self, mean, zeros):
+        return mean + mean**2 * zeros / (1 - zeros)
 
-    def sample(self, rng, t, *given):
-        return np.where(rng.random(np.shape(t)) < given[0], 0.0, self._others(rng, t))
+    def sample(self, rng, t, zeros):
+        return np.where(rng.random(np.shape(t)) < zeros, 0.0, self._others(rng, t))
 
-    def cdf(self, y, t, *given):
-        return np.where(y < 0, 0.0, given[0] + (1 - given[0]) * self._others_upto(np.maximum(y, 0), t))
+    def cdf(self, y, t, zeros):
+        return np.where(y < 0, 0.0, zeros + (1 - zeros) * self._others_upto(np.maximum(y, 0), t))
 
     def _others(self, rng, t):
         """Counts of the rows that have no zero by themselves."""
@@ -279,7 +236,6 @@ class ZeroInflatedPoisson(_Counts):
         return scipy.special.pdtr(y, np.exp(t))
 
 
-@dataclasses.dataclass(frozen=True)
 class HurdlePoisson(ZeroInflatedPoisson):
     """A zero with the probability `zeros`, else a Poisson count of rate eᵗ that is not zero."""
 
@@ -287,30 +243,26 @@ class HurdlePoisson(ZeroInflatedPoisson):
     aliases = ("hurdle", "hurdlepoisson")
     rank = 15
     words = Wording(
-        title="hurdle Poisson regression",
-        sentence="{name} is zero for a share of the rows; the others follow a Poisson law without zero, and the logarithm of its "
-        "rate is a weighted sum of the columns.",
-        of="the logarithm of the rate of positive {name}",
-        effect="change of the log rate",
-        law="a Poisson law with its own share of zeros",
-        ratio="ratio of the rates of positive counts",
+        "hurdle Poisson regression",
+        "{name} is zero for a share of the rows, else a positive Poisson count",
+        Effect("the logarithm of the rate of positive {name}", RATE.label, "ratio of the rates of positive counts"),
+        "a Poisson law with its own share of zeros",
     )
 
     def _rate(self, t):
         return library(t).exp(library(t).maximum(t, LEAST_LOG_RATE))
 
-    def loss(self, t, y, *given):
-        (zeros,) = given
+    def loss(self, t, y, zeros):
         numpy, rate = library(t), self._rate(t)
         some = rate - y * t + numpy.log(-numpy.expm1(-rate)) - numpy.log1p(-zeros)
         return numpy.where(y == 0, -numpy.log(zeros), some)
 
-    def mean(self, t, *given):
+    def mean(self, t, zeros):
         rate = self._rate(t)
-        return (1 - given[0]) * rate / -library(t).expm1(-rate)
+        return (1 - zeros) * rate / -library(t).expm1(-rate)
 
-    def variance(self, mean, *given):
-        positive = np.maximum(mean / (1 - given[0]), 1 + 1e-9)  # r/(1 - e⁻ʳ), solved for r by Lambert's function
+    def variance(self, mean, zeros):
+        positive = np.maximum(mean / (1 - zeros), 1 + 1e-9)  # r/(1 - e⁻ʳ), solved for r by Lambert's function
         rate = positive + scipy.special.lambertw(-positive * np.exp(-positive)).real
         return mean * (1 + rate) - mean**2
 
@@ -338,13 +290,10 @@ class ConwayMaxwellPoisson(_Counts):
     rank = 16
     further = (EVENNESS,)
     words = Wording(
-        title="Conway–Maxwell–Poisson regression",
-        sentence="{name} is a count that may vary less than a Poisson one (nu above 1) or more; the logarithm of its mode is, "
-        "nearly, a weighted sum of the columns.",
-        of="the logarithm of {name}'s mode",
-        effect="change of the log mode",
-        law="a Conway–Maxwell–Poisson law",
-        ratio="ratio of modes",
+        "Conway–Maxwell–Poisson regression",
+        "{name} may vary less than a Poisson count (nu above 1)",
+        Effect("the logarithm of {name}'s mode", "change of the log mode", "ratio of modes"),
+        "a Conway–Maxwell–Poisson law",
     )
     most: int = 100
 
@@ -352,8 +301,7 @@ class ConwayMaxwellPoisson(_Counts):
     def made(cls, num_classes):
         return cls(2 * num_classes + 30)
 
-    def loss(self, t, y, *given):
-        (nu,) = given
+    def loss(self, t, y, nu):
         if library(t) is np:
             log_sum = self._moments(t, nu, 1)[0]
         else:
@@ -379,12 +327,12 @@ class ConwayMaxwellPoisson(_Counts):
                 break
         return [shift + np.log(sums[0]), *(total / sums[0] for total in sums[1:])]
 
-    def mean(self, t, *given):
-        return self._moments(t, given[0], 2)[1]
+    def mean(self, t, nu):
+        return self._moments(t, nu, 2)[1]
 
-    def variance(self, mean, *given):
+    def variance(self, mean, nu):
         """Var(y) of the law with this mean: its t by Newton's method, dE[y]/dt = ν Var(y)."""
-        mean, nu = np.broadcast_arrays(np.asarray(mean, float), given[0])
+        mean, nu = np.broadcast_arrays(np.asarray(mean, float), nu)
         t = np.log(np.maximum(mean + (1 - 1 / nu) / 2, mean / 4 + 1e-12))
         for _ in range(NEWTON_STEPS):
             _, first, second = self._moments(t, nu, 3)
@@ -395,8 +343,8 @@ class ConwayMaxwellPoisson(_Counts):
             t = t - step
         return spread
 
-    def sample(self, rng, t, *given):
-        nu, log_sum = given[0], self._moments(t, given[0], 1)[0]
+    def sample(self, rng, t, nu):
+        log_sum = self._moments(t, nu, 1)[0]
         left, found = rng.random(np.shape(t)), np.zeros(np.shape(t))
         for j in range(self.most):
             left = left - np.exp(nu * (j * t - math.lgamma(j + 1)) - log_sum)
@@ -405,20 +353,9 @@ class ConwayMaxwellPoisson(_Counts):
             found += left > 0
         return found
 
-    def cdf(self, y, t, *given):
-        nu, log_sum = given[0], self._moments(t, given[0], 1)[0]
+    def cdf(self, y, t, nu):
+        log_sum = self._moments(t, nu, 1)[0]
         found = np.zeros(np.broadcast_shapes(np.shape(t), np.shape(y)))
         for j in range(min(self.most, int(np.max(y, initial=0))) + 1):
             found += np.where(j <= y, np.exp(nu * (j * t - math.lgamma(j + 1)) - log_sum), 0.0)
         return np.minimum(found, 1.0)
-
-
-LIKELIHOODS: tuple[type[Likelihood], ...] = (
-    Poisson,
-    NegativeBinomial,
-    Binomial,
-    BetaBinomial,
-    ZeroInflatedPoisson,
-    HurdlePoisson,
-    ConwayMaxwellPoisson,
-)

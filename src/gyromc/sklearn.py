@@ -1,8 +1,7 @@
-"""Bayesian regressions as scikit-learn estimators.
+"""Bayesian regressions as scikit-learn estimators, for pipelines, grid searches and cross-validation.
 
-Arrays, sparse matrices or data frames in, as scikit-learn passes them; out estimators for pipelines, grid searches and
-cross-validation, pickled as plain arrays. The computation is that of `gyromc.regression`: a row of weight w counts as w rows, and
-the order of the rows does not matter.
+X and y are arrays, sparse matrices or data frames. The computation is that of `gyromc.regression`: a row of weight w counts as w
+rows, and the order of the rows does not matter.
 """
 
 import dataclasses
@@ -23,7 +22,7 @@ from gyromc.regression.draws import POSTERIOR_CLASSES, Draws, Predictions
 from gyromc.regression.fit import Fit, fit, relative_error, solve
 from gyromc.regression.standardised import RowSums
 
-with needs("sklearn", "`gyromc.interop.sklearn`"):
+with needs("sklearn", "`gyromc.sklearn`"):
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
     from sklearn.utils.class_weight import compute_class_weight
     from sklearn.utils.multiclass import check_classification_targets
@@ -37,8 +36,6 @@ __all__ = [
 ]
 
 KIND, CODEC = "estimator", Codec(POSTERIOR_CLASSES | known_classes(RowSums))
-LARGEST = 10**8  # numbers of a dense matrix made of a sparse one
-MOST_REPEATED = 10  # times that a row comes on average before weights are used instead
 
 
 def dense(X: Any) -> np.ndarray:
@@ -47,9 +44,8 @@ def dense(X: Any) -> np.ndarray:
         return X
     rows, columns = X.shape
     require(
-        rows * columns <= LARGEST,
-        f"A sparse X of {rows} × {columns} would be made dense: {8 * rows * columns / 2**30:.1f} GiB. Take fewer columns, for "
-        "example with `SelectKBest` or `TruncatedSVD`.",
+        rows * columns <= 10**8,
+        f"A sparse X of {rows} × {columns} would be made dense: {8 * rows * columns / 2**30:.1f} GiB. Take fewer columns.",
     )
     return X.toarray()
 
@@ -78,7 +74,6 @@ class BayesianEstimator(BaseEstimator):
 
     @property
     def _options(self) -> dict[str, Any]:
-        """What `fit` and `solve` take alike."""
         seed = self.random_state
         if not isinstance(seed, int | np.integer):
             seed = check_random_state(seed).randint(2**31 - 1)
@@ -89,7 +84,7 @@ class BayesianEstimator(BaseEstimator):
         last = fits[-1]
         self.posterior_, self.reason_, self.warnings_ = last.posterior, last.reason, list(last.warnings)
         self.n_iter_ = 1 if last.account is None else last.account.gradients // last.account.chains
-        for name in ("", "sd_", "std_error_", "bias_"):
+        for name in ("", "sd_", "std_error_"):
             values = np.array([[getattr(c, name[:-1] or "mean") for c in found.coefficients] for found in fits])
             table = values.reshape(*shape, -1)
             intercept = table[..., 0] if self.fit_intercept else np.zeros(shape)[()]  # one output: a number
@@ -97,10 +92,7 @@ class BayesianEstimator(BaseEstimator):
             setattr(self, f"intercept_{name}", intercept)
 
     def save(self, path: str | Path) -> None:
-        """Write the fitted estimator to a file without pickle, which `gyromc.load` reads.
-
-        A generator as `random_state` is not kept: the estimator that is read has None in its place.
-        """
+        """Write the estimator to a file without pickle, which `gyromc.load` reads; a generator as `random_state` is lost."""
         check_is_fitted(self)
         parameters = self.get_params(deep=False)
         if not isinstance(parameters["random_state"], int | np.integer | None):
@@ -119,15 +111,11 @@ class BayesianEstimator(BaseEstimator):
         return Predictions(*(np.stack(c, axis=1) for c in zip(*(dataclasses.astuple(p) for p in parts), strict=True)))
 
     def predict(self, X, return_std: bool = False):
-        """The posterior expectation of y at each row of X.
-
-        With `return_std` (mean, standard deviation), the predictive standard deviation of one y, noise included.
-        """
+        """The posterior expectation of y at each row of X; with `return_std` also the predictive sd of one y, noise included."""
         found = self.predictions(X)
         return (found.mean, found.predictive_sd) if return_std else found.mean
 
     def __sklearn_tags__(self):
-        """Sparse matrices are taken, and made dense."""
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
@@ -147,21 +135,13 @@ class BayesianEstimator(BaseEstimator):
 
     def _fit_family(self, X, y, family: str, weights, shape: tuple[int, ...]) -> Fit:
         """Fit a family; whole weights that are not too many are rows that come several times."""
-        if (
-            weights is not None
-            and np.all(weights == np.round(weights))
-            and weights.sum() <= MOST_REPEATED * len(weights)
-        ):
+        if weights is not None and np.all(weights == np.round(weights)) and weights.sum() <= 10 * len(weights):
             times = weights.astype(int)
             X, y, weights = np.repeat(X, times, axis=0), np.repeat(y, times), None
-        model = {
-            "prior_scale": self.prior_scale,
-            "intercept": flag(self.fit_intercept, "fit_intercept"),
-            "weights": weights,
-        }
+        model = {"prior_scale": self.prior_scale, "intercept": flag(self.fit_intercept, "fit_intercept")}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", GyromcWarning)  # they are stored in `warnings_`
-            found = fit(X, y, family, effort=self.effort, **model, **self._options)
+            found = fit(X, y, family, effort=self.effort, weights=weights, **model, **self._options)
         self._store([found], shape)
         return found
 
@@ -174,15 +154,13 @@ class BayesianLinearRegression(RegressorMixin, BayesianEstimator):
 
     **Arguments:**
 
-    - `prior_scale`: the prior's standard deviation.
-    - `fit_intercept`: whether there is an intercept.
+    - `prior_scale`: the prior's standard deviation; `fit_intercept`: whether there is an intercept.
     - `effort`: `"quick"`, `"standard"`, `"thorough"`, or the error of each coefficient's mean to aim at, in posterior standard
       deviations.
-    - `num_draws`: how many posterior draws predictions are averaged over, at least.
-    - `random_state`: a seed, a generator or None.
+    - `num_draws`: how many posterior draws predictions are averaged over, at least; `random_state`: a seed, a generator or None.
 
     **Attributes:** `coef_`, `intercept_` (posterior means), `coef_sd_`, `intercept_sd_` (posterior standard deviations),
-    `coef_std_error_`, `coef_bias_` (Monte Carlo errors, and how large the discretisation bias is), `noise_scale_` (mean of σ),
+    `coef_std_error_` (Monte Carlo errors), `noise_scale_` (mean of σ),
     `posterior_` (draws), `reason_` (the sampler and why), `warnings_` (what could not be known), `n_iter_`, `n_features_in_`.
 
     ```python
@@ -196,21 +174,14 @@ class BayesianLinearRegression(RegressorMixin, BayesianEstimator):
     """
 
     def fit(self, X, y, sample_weight=None):
-        """Sample the posterior of the coefficients given the rows of X and their responses y; a row of weight w counts as w rows.
-
-        With several columns in y each has a posterior of its own, and `coef_` a row for each.
-        """
+        """Sample the posterior given X and y; each of several columns of y has a posterior, and a row of `coef_`, of its own."""
         return self._add(X, y, sample_weight, fresh=True)
 
     def partial_fit(self, X, y, sample_weight=None):
-        """Go on with more rows: the posterior given all rows so far, the same as if they had come at once.
-
-        What is kept of earlier rows has the size of XᵀX, so memory does not grow; the draws are made anew.
-        """
+        """Go on with more rows: the posterior given all rows so far, of which only sums like XᵀX are kept."""
         return self._add(X, y, sample_weight, fresh=not hasattr(self, "sums_"))
 
     def __sklearn_tags__(self):
-        """Several responses are taken."""
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
@@ -219,18 +190,15 @@ class BayesianLinearRegression(RegressorMixin, BayesianEstimator):
         X, y, weights = self._rows(X, y, sample_weight, reset=fresh, y_numeric=True, multi_output=True)
         columns = np.asarray(y, float).reshape(len(y), -1).T
         before = (RowSums.empty(X.shape[1]),) * len(columns) if fresh else self.sums_
-        require(
-            len(before) == len(columns),
-            f"`y` must have {len(before)} columns, as in the rows before: got {len(columns)}.",
-        )
+        fits = len(before) == len(columns)
+        require(fits, f"`y` must have {len(before)} columns, as in the rows before: got {len(columns)}.")
         self.sums_ = tuple(sums.add(X, column, weights) for sums, column in zip(before, columns, strict=True))
         scale, intercept = positive(self.prior_scale, "prior_scale"), flag(self.fit_intercept, "fit_intercept")
         names, aim = [f"x{j}" for j in range(X.shape[1])], relative_error(self.effort)
         fits = [solve(sums.standardised(scale, intercept), names, aim, **self._options) for sums in self.sums_]
-        several = np.ndim(y) == 2
-        self._store(fits, (len(fits),) if several else ())
+        self._store(fits, np.shape(y)[1:])
         self.noise_scale_ = fits[0].noise_scale
-        if several:
+        if np.ndim(y) == 2:
             self.noise_scale_ = np.array([one.noise_scale for one in fits])
             self.posterior_ = tuple(one.posterior for one in fits)
         return self
@@ -247,7 +215,7 @@ class BayesianLogisticRegression(ClassifierMixin, BayesianEstimator):
     - `class_weight`: `"balanced"`, or a weight by class: rows count as if there were so many more of them. That changes the
       posterior: probabilities are then those of a population with other shares.
 
-    **Attributes:** `classes_`; `coef_`, `coef_sd_`, `coef_std_error_`, `coef_bias_`: one row, or one per class where there are
+    **Attributes:** `classes_`; `coef_`, `coef_sd_`, `coef_std_error_`: one row, or one per class where there are
     more than two (rows that sum to zero); `intercept_`, `intercept_sd_`; `posterior_`, `reason_`, `n_iter_`, `n_features_in_`.
 
     ```python
@@ -269,39 +237,26 @@ class BayesianLogisticRegression(ClassifierMixin, BayesianEstimator):
         num_draws: int = 2048,
         random_state: Any = 0,
     ):
-        super().__init__(
-            prior_scale=prior_scale,
-            fit_intercept=fit_intercept,
-            effort=effort,
-            num_draws=num_draws,
-            random_state=random_state,
-        )
+        usual: Any = {"effort": effort, "num_draws": num_draws, "random_state": random_state}
+        super().__init__(prior_scale=prior_scale, fit_intercept=fit_intercept, **usual)
         self.class_weight = class_weight
 
     def fit(self, X, y, sample_weight=None):
-        """Sample the posterior of the coefficients given the rows of X and their classes y; weight w counts as w rows."""
         X, y, weights = self._rows(X, y, sample_weight)
         check_classification_targets(y)
         self.classes_, code = np.unique(y, return_inverse=True)
         count = len(self.classes_)
-        require(
-            count > 1,
-            f"BayesianLogisticRegression needs samples of at least 2 classes: got 1 class, {self.classes_[0]!r}. "
-            "Add rows of another class.",
-        )
+        one = f"BayesianLogisticRegression needs samples of at least 2 classes: got 1 class, {self.classes_[0]!r}."
+        require(count > 1, f"{one} Add rows of another class.")
         if self.class_weight is not None:
             of_class = compute_class_weight(self.class_weight, classes=self.classes_, y=y)
             weights = of_class[code] * (1.0 if weights is None else weights)
-        self._fit_family(
-            X, code.astype(float), "logistic" if count == 2 else "softmax", weights, (1 if count == 2 else count,)
-        )
+        family, outputs = ("logistic", 1) if count == 2 else ("softmax", count)
+        self._fit_family(X, code.astype(float), family, weights, (outputs,))
         return self
 
     def predict_proba(self, X, return_std: bool = False):
-        """The posterior predictive probability of each class at each row of X: rows × classes, in the order of `classes_`.
-
-        With `return_std` (probabilities, their posterior standard deviations).
-        """
+        """The probability of each class at each row of X, as in `classes_`; with `return_std` also their posterior sd."""
         found = self.predictions(X)
         if len(self.classes_) > 2:
             p, sd = found.mean / found.mean.sum(axis=1, keepdims=True), found.sd
@@ -310,7 +265,6 @@ class BayesianLogisticRegression(ClassifierMixin, BayesianEstimator):
         return (p, sd) if return_std else p
 
     def predict_log_proba(self, X):
-        """The logarithms of `predict_proba`."""
         return np.log(np.maximum(self.predict_proba(X), np.finfo(float).tiny))
 
     def decision_function(self, X):
@@ -319,23 +273,22 @@ class BayesianLogisticRegression(ClassifierMixin, BayesianEstimator):
         return log_p[:, 1] - log_p[:, 0] if len(self.classes_) == 2 else log_p
 
     def predict(self, X, return_std: bool = False):
-        """The most probable class at each row of X.
-
-        With `return_std` (classes, posterior standard deviations of their probabilities).
-        """
+        """The most probable class at each row of X; with `return_std` also the posterior sd of its probability."""
         p, sd = self.predict_proba(X, return_std=True)
         best = p.argmax(axis=1)
         labels = self.classes_[best]
         return (labels, sd[np.arange(len(best)), best]) if return_std else labels
 
 
-class _BayesianCounts(RegressorMixin, BayesianEstimator):
-    """What estimators of counts share."""
+class BayesianPoissonRegression(RegressorMixin, BayesianEstimator):
+    """Bayesian Poisson regression: y is a count with the expectation exp(Xβ + β₀).
 
-    _family = ""
+    Use, arguments and attributes are those of `BayesianLinearRegression`, on the scale of the logarithm, without `noise_scale_`.
+    """
+
+    _family = "poisson"
 
     def fit(self, X, y, sample_weight=None):
-        """Sample the posterior of the coefficients given the rows of X and their counts y; a row of weight w counts as w rows."""
         X, y, weights = self._rows(X, y, sample_weight, y_numeric=True)
         posterior = self._fit_family(X, np.asarray(y, float), self._family, weights, ()).posterior
         named = zip(posterior.likelihood.auxiliary, posterior.given, strict=True)
@@ -343,61 +296,26 @@ class _BayesianCounts(RegressorMixin, BayesianEstimator):
         return self
 
     def __sklearn_tags__(self):
-        """Only counts are taken."""
         tags = super().__sklearn_tags__()
         tags.target_tags.positive_only = True
         tags.regressor_tags.poor_score = True  # of responses that are no counts of a logarithmic mean
         return tags
 
 
-class BayesianPoissonRegression(_BayesianCounts):
-    """Bayesian Poisson regression: y is a count with the expectation exp(Xβ + β₀).
-
-    **Arguments:** as for `BayesianLinearRegression`.
-
-    **Attributes:** as for `BayesianLinearRegression`, on the scale of the logarithm; no `noise_scale_`.
-
-    ```python
-    import numpy as np
-    from gyromc.sklearn import BayesianPoissonRegression
-    rng = np.random.default_rng(0)
-    X = rng.standard_normal((200, 1))
-    model = BayesianPoissonRegression().fit(X, rng.poisson(np.exp(1 + 0.5 * X[:, 0])))
-    assert abs(model.coef_[0] - 0.5) < 4 * model.coef_sd_[0]
-    ```
-    """
-
-    _family = "poisson"
-
-
-class BayesianNegativeBinomialRegression(_BayesianCounts):
+class BayesianNegativeBinomialRegression(BayesianPoissonRegression):
     """Bayesian negative binomial regression: a count with the expectation μ = exp(Xβ + β₀) and the variance μ + μ²/shape.
 
-    **Arguments:** as for `BayesianLinearRegression`.
-
-    **Attributes:** as for `BayesianPoissonRegression`, and `auxiliary_`, the posterior mean of `shape`.
-
-    ```python
-    import numpy as np
-    from gyromc.sklearn import BayesianNegativeBinomialRegression
-    rng = np.random.default_rng(0)
-    X = rng.standard_normal((300, 1))
-    y = rng.poisson(np.exp(1 + 0.5 * X[:, 0]) * rng.gamma(2, 1 / 2, 300))
-    model = BayesianNegativeBinomialRegression().fit(X, y)
-    assert 1 < model.auxiliary_["shape"] < 4
-    ```
+    As `BayesianPoissonRegression`; `auxiliary_` has the posterior mean of `shape`.
     """
 
     _family = "negative-binomial"
 
 
-ESTIMATORS = {name: globals()[name] for name in __all__}
-
-
 def restored_estimator(archive: Archive) -> Any:
     """Return the estimator of an archive that was read."""
     content = CODEC.unpack(archive)
-    found: Any = ESTIMATORS[content["estimator"]](**content["parameters"])
+    require(content["estimator"] in __all__, f"There is no estimator {content['estimator']!r}.")
+    found: Any = globals()[content["estimator"]](**content["parameters"])
     for name, value in content["fitted"].items():
         if not name.endswith("_") or name.startswith("_"):
             raise ValueError(f"{name!r} is no fitted attribute")
