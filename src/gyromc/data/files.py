@@ -56,9 +56,8 @@ class Mapped(RowSource):
         self.name = str(X)
         self._X, self._y = _File(X), _File(y)
         self.X, self.y = self._X.array, self._y.array
-        require(self.X.shape[:1] != (0,), f"{X} has no rows.")
         require(
-            self.X.ndim == 2 and self.X.size > 0 and self.X.dtype in (np.float32, np.float64),
+            self.X.ndim == 2 and self.X.dtype in (np.float32, np.float64),
             f"{X} must hold a matrix of float32 or float64, one row per observation: it has shape {self.X.shape} and type "
             f"{self.X.dtype}. Convert it: `np.save(path, X.astype(np.float32))`, or `gyromc.data.store`.",
         )
@@ -74,7 +73,6 @@ class Mapped(RowSource):
 
     @classmethod
     def from_archive(cls, X: FilePrint, y: FilePrint) -> "Mapped":
-        """The source of a stored plan; `InvalidInput` where a file is missing or another one."""
         for before in (X, y):
             before.require_same(lambda before=before: _File(before.path).fingerprint())
         return cls(X.path, y.path)
@@ -134,11 +132,9 @@ class _File:
         self.offset, self.lock = self.file.tell(), threading.Lock()
         self.written_first = self.written()
         self.check_size()
-        if 0 in self.shape:
-            self.array = np.empty(self.shape, self.dtype)
-        else:
-            mapped = np.memmap(self.file, self.dtype, "r", self.offset, self.shape)  # type: ignore[call-overload]  # NumPy takes open files too
-            self.array = mapped.view(np.ndarray)
+        require(0 not in self.shape, f"{path} has no rows.")
+        mapped = np.memmap(self.file, self.dtype, "r", self.offset, self.shape)  # type: ignore[call-overload]  # NumPy takes open files too
+        self.array = mapped.view(np.ndarray)
 
     def check_size(self) -> None:
         needed = self.offset + int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
@@ -149,7 +145,6 @@ class _File:
         )
 
     def written(self) -> tuple[int, int]:
-        """The size of the file, and when it was written to."""
         found = os.fstat(self.file.fileno())
         return found.st_size, found.st_mtime_ns
 
@@ -284,7 +279,6 @@ class Parquet(RowSource):
 
     @classmethod
     def from_archive(cls, file: FilePrint, response: str, columns: tuple[str, ...]) -> "Parquet":
-        """The source of a stored plan; `InvalidInput` where the file is missing or another one."""
         file.require_same(lambda: _parquet_print(Path(file.path)))
         return cls(file.path, response, columns)
 

@@ -80,7 +80,6 @@ def entries(items, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _entries(array) -> np.ndarray:
-    """A concrete array as an object array of its numbers."""
     array = np.asarray(array)
     return entries(array.reshape(-1), array.shape)
 
@@ -98,8 +97,6 @@ def _evaluate(eqn, arrays) -> list[np.ndarray]:
 
 
 class _Interpreter:
-    """Evaluates a jaxpr entry by entry, counting operations."""
-
     def __init__(self, operation: Callable[[Any], Callable]):
         self.operation, self.operations = operation, 0
 
@@ -184,7 +181,6 @@ class _Interpreter:
 
 
 def _operation(eqn) -> Callable:
-    """The primitive as a function of tiles; numbers among its arguments are converted to tiles."""
     if eqn.primitive.name in _OPERATORS:
         return _OPERATORS[eqn.primitive.name]
 

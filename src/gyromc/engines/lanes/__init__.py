@@ -81,7 +81,6 @@ def stored(loop):
 
 
 def _not_stored(fault: str) -> None:
-    """Warn that loops are compiled anew in every process."""
     warnings.warn(
         f"Compiled loops are not stored in {fault}. Every process compiles them anew, a few seconds each. Set "
         "`NUMBA_CACHE_DIR` to a folder of your own that can be written.",
@@ -110,7 +109,7 @@ def loop_of(plan: Plan, p: Program) -> Any:
         "add_increments" if plan.martingale else "no_increments",
     )
     # Mapped rows can have a type of their own.
-    names = dict.fromkeys(str(np.dtype(kind)) for kind in (plan.dtype, p.mapped.rows.dtype, p.mapped.responses.dtype))
+    names = dict.fromkeys(str(np.dtype(kind)) for kind in (plan.dtype, p.file_rows.dtype, p.responses.dtype))
     return compiled_loop(parts, "_".join(names))
 
 
@@ -187,7 +186,8 @@ class LanesSession:
         spare = np.ascontiguousarray(state.generator[:, 4:]).view(dtype)[:, :1]
         parts = state.z.astype(dtype), state.generator[:, :4], spare, state.high, state.failed_at[:, None]
         kept = np.zeros(slots * self.blocks * self.plan.dim * WIDTH, dtype)
-        return Chains(*map(self._to_lanes, parts), kept)
+        z, generator, spare, sums, failed_at = map(self._to_lanes, parts)
+        return Chains(z, generator, spare, sums, failed_at, kept)
 
     def _to_lanes(self, rows: np.ndarray) -> np.ndarray:
         """chains × columns → blocks × columns × WIDTH, flat; lanes past the last chain repeat it."""

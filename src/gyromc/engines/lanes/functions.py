@@ -70,7 +70,6 @@ def polynomial(function: Callable, low: float, high: float, degrees: tuple[int, 
 
 
 def _series(term: Callable[[int], float], count: int = 60) -> Callable:
-    """x ↦ Σ term(k) xᵏ."""
     return np.polynomial.Polynomial([term(k) for k in range(count)])
 
 

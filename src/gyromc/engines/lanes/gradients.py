@@ -6,7 +6,7 @@ the `width` of a row (a constant for rows that fit one vector, so that the compi
 """
 
 import enum
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numba import njit
@@ -31,29 +31,11 @@ from gyromc.engines.lanes.vectors import (
     zeros_like,
 )
 
-
-class Part(enum.IntEnum):
-    """The functions below; those from `BATCH` on read drawn rows."""
-
-    NOTHING = 0
-    SCALAR = 1
-    FULL_SUM = 2
-    BATCH = 3
-    MOMENTS = 4
-    MAPPED_BATCH = 5
-
-
+Part = enum.IntEnum("Part", "NOTHING SCALAR FULL_SUM BATCH MOMENTS MAPPED_BATCH", start=0)
+"""The functions below; those from `BATCH` on read drawn rows."""
 SIGNED_LOGISTIC, AFFINE, USERS, POISSON, SINE = range(5)
 
 kernel: Any = njit(inline="always", forceinline=True, **functions.COMPILED)
-
-
-class MappedRows(NamedTuple):
-    """What a program reads of a mapped file; empty without one."""
-
-    rows: np.ndarray  # in the file's own precision: x after x
-    responses: np.ndarray  # y of these rows, of any type of number
-    centre: np.ndarray  # c of a control variate, filled with zeros
 
 
 @kernel
@@ -169,7 +151,7 @@ def mapped_weight(p, table, offsets, first, t, width, slope):
     t = t * sign
     g = slope(p, t, y)
     if p.centre_column > 0:
-        tc = dot_rows(table, offsets, first, p.mapped.centre, 0, width) * sign
+        tc = dot_rows(table, offsets, first, p.centre, 0, width) * sign
         gc = slope(p, tc, y)
         g = g - gc
         if p.curvature_column > 0:
@@ -229,24 +211,21 @@ def batch(p, generator, source, at, w, scratch, offsets, width, slope):
 
 @kernel
 def mapped_batch(p, generator, source, at, w, scratch, offsets, width, slope):
-    """The same from rows that are copied from a mapped file; `offsets` ends with the places of the copies.
-
-    Random numbers, the order of sums and so the chains are those of the same rows in memory.
-    """
+    """The same, to the last bit, from rows that are copied from a mapped file; `offsets` ends with the places of the copies."""
     draw_rows(p, generator, w, offsets, 1)
     places = p.padded_batch * LANES
     for i in range(p.batch * LANES):
         later = np.int64(number(offsets, i + LANES)) * p.d  # there are places behind the last row
-        for k in range(0, p.d, 64 // p.mapped.rows.itemsize):
-            prefetch(p.mapped.rows, later + k)
+        for k in range(0, p.d, 64 // p.file_rows.itemsize):
+            prefetch(p.file_rows, later + k)
         row, copy = np.int64(number(offsets, i)), np.int64(number(offsets, places + i))
         if row + LANES < p.num_rows:  # what follows the row is multiplied by zeros
             for k in range(0, p.d, LANES):
-                store(scratch, copy + k, converted(load(p.mapped.rows, row * p.d + k), scratch))
+                store(scratch, copy + k, converted(load(p.file_rows, row * p.d + k), scratch))
         else:
             for k in range(p.d):
-                scratch[copy + k] = number(p.mapped.rows, row * p.d + k)
-        scratch[copy + p.d] = number(p.mapped.responses, row)
+                scratch[copy + k] = number(p.file_rows, row * p.d + k)
+        scratch[copy + p.d] = number(p.responses, row)
     weighted_sum(p, source, at, w, scratch, offsets, places, scratch, width, slope, mapped_weight)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from gyromc.engines.lanes import functions
 from gyromc.engines.lanes.functions import logistic, normal_pair, softplus, tanh
-from gyromc.engines.lanes.gradients import MappedRows, kernel, load_generator, store_generator
+from gyromc.engines.lanes.gradients import kernel, load_generator, store_generator
 from gyromc.engines.lanes.vectors import (
     LANES,
     WIDTH,
@@ -84,7 +84,9 @@ class Program(NamedTuple):
     batch: int
     padded_batch: int
     replace: bool  # whether a batch may hold a row twice
-    mapped: MappedRows
+    file_rows: np.ndarray  # of a mapped file, in its own precision: x after x; empty without one
+    responses: np.ndarray  # y of these rows, of any type of number
+    centre: np.ndarray  # of a control variate over a file, filled with zeros
 
 
 class Chains(NamedTuple):
@@ -236,10 +238,7 @@ def step_block(p, c, block, step, floats, generator, spare, offsets, sizes, grad
 
 @kernel
 def advance(p, c, task, workspace, gradient, width, slope, increments):
-    """Move the chains of some blocks by some steps.
-
-    `workspace` holds the buffers of one thread; `gradient` is one of `gradients`, called with `width` and `slope`.
-    """
+    """Move the chains of some blocks by some steps; `gradient` is one of `gradients`, called with `width` and `slope`."""
     first_block, last_block, num_blocks, step, num_steps, first_slot = task
     floats, words, sizes = workspace
     m, d, rows, last = p.m, p.d, p.observed.shift.size, step + num_steps

@@ -18,7 +18,7 @@ from gyromc import targets
 from gyromc.data import Mapped
 from gyromc.dynamics import augment
 from gyromc.engines.lanes import gradients
-from gyromc.engines.lanes.gradients import MappedRows, Part
+from gyromc.engines.lanes.gradients import Part
 from gyromc.engines.lanes.kernel import IncrementTerms, Program, Sparse
 from gyromc.engines.lanes.vectors import LANES, WIDTH
 from gyromc.engines.lowering import center_of, linear_step
@@ -100,11 +100,10 @@ def mapped_source(plan: Plan) -> Mapped:
 
 
 def _batch_form(target: targets.GeneralizedLinear | targets.StreamedRegression, oracle: Batch) -> Form:
-    """The gradient of a mini-batch, with or without control variates."""
     K, a = float(target.prior_precision) * np.eye(target.dim), np.zeros(target.dim)
-    streamed, center = isinstance(target, targets.StreamedRegression), None
+    center = None
     if isinstance(oracle, ControlVariate):
-        center = center_of(oracle, None if streamed else target)
+        center = center_of(oracle, target if isinstance(target, targets.GeneralizedLinear) else None)
         a = center.gradient
         if center.curvature is not None:
             K, a = K + center.curvature, a - center.curvature @ center.point  # T8
@@ -146,23 +145,8 @@ def _batch_form(target: targets.GeneralizedLinear | targets.StreamedRegression, 
 
 def _padded(*columns: np.ndarray) -> np.ndarray:
     """The columns as rows, filled with zeros to a multiple of sixteen numbers, and an empty row at the end."""
-    parts = [part if part.ndim == 2 else part[:, None] for part in columns]
-    width = sum(part.shape[1] for part in parts)
-    table, first = np.zeros((len(parts[0]) + 1, -(-width // LANES) * LANES)), 0
-    for part in parts:
-        table[:-1, first : first + part.shape[1]] = part
-        first += part.shape[1]
-    return table
-
-
-def step_matrix(plan: Plan, f: Form) -> tuple[np.ndarray, np.ndarray]:
-    """[B E L] and the shift of `kernel`, as dense arrays."""
-    d, step = plan.dim, linear_step(plan)
-    change = step.kept
-    change[:, : plan.dynamics.size] += step.scale * step.G @ augment(f.K, plan.augmented)
-    E = step.scale * f.c * step.G[:, :d]  # one c for all of s, or one for each of its entries
-    parts = [change, E, step.noise] + ([] if step.oracle is None else [step.oracle])
-    return np.concatenate(parts, axis=1), step.scale * step.G[:, :d] @ f.a
+    rows = np.column_stack(columns)
+    return np.pad(rows, ((0, 1), (0, -rows.shape[1] % LANES)))
 
 
 def sparse_rows(matrix: np.ndarray, shift: np.ndarray, dtype) -> Sparse:
@@ -182,24 +166,27 @@ def compile_program(plan: Plan, bound: float, thin: int | None) -> Program:
         kept = oracle, dtype, f._replace(table=f.table[:0]), aligned(f.table.astype(dtype, copy=False))
         plan.model._kept["lanes table"] = kept
     f, table = kept[2:]
-    matrix, shift = step_matrix(plan, f)
+    step, n = linear_step(plan), plan.dynamics.size
+    change = step.kept
+    change[:, :n] += step.scale * step.G @ augment(f.K, plan.augmented)
+    E = step.scale * f.c * step.G[:, : plan.dim]  # one c for all of s, or one for each of its entries
+    matrix = np.concatenate([change, E, step.noise] + ([] if step.oracle is None else [step.oracle]), axis=1)
     # All observables are ridges: see `suitability`.
     ridges = [h for h in plan.observables.values() if isinstance(h, Ridge)]
     rows, terms = increments(plan, np.stack([np.asarray(h.direction, float) for h in ridges]))
     row_width, m, d = f.table.shape[1], plan.state_size, plan.dim
-    mapped = MappedRows(*[np.zeros(0, dtype)] * 3)
+    file, centre = [np.zeros(0, dtype)] * 2, np.zeros(row_width, dtype)
     if f.part is Part.MAPPED_BATCH:
-        source, centre = mapped_source(plan), np.zeros(row_width, dtype)
+        file = mapped_source(plan).X.reshape(-1), mapped_source(plan).y
         if isinstance(oracle, ControlVariate):
             centre[:d] = oracle.center
-        mapped = MappedRows(source.X.reshape(-1), source.y, centre)
     word = f"int{8 * dtype.itemsize}"
     return Program(
-        n=plan.dynamics.size,
+        n=n,
         d=d,
         m=m,
         draws=matrix.shape[1] - m - d,
-        step=sparse_rows(matrix, shift, dtype),
+        step=sparse_rows(matrix, step.scale * step.G[:, : plan.dim] @ f.a, dtype),
         observed=sparse_rows(rows, np.zeros(len(rows)), dtype),
         profile=np.array([PROFILES.index(h.profile) for h in ridges], np.int64),
         columns=len(ridges) + len(terms.constant),
@@ -217,11 +204,13 @@ def compile_program(plan: Plan, bound: float, thin: int | None) -> Program:
         },
         users=0,
         table=table,
-        num_rows=len(mapped.responses) or len(table) // row_width - 1,
+        num_rows=len(file[1]) or len(table) // row_width - 1,
         row_width=row_width,
         padded_batch=-(-f.batch // LANES) * LANES,
         replace=not isinstance(plan.oracle, Batch) or plan.oracle.replace,
-        mapped=mapped,
+        file_rows=file[0],
+        responses=file[1],
+        centre=centre,
     )
 
 

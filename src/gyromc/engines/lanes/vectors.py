@@ -97,7 +97,6 @@ for _op, _float, _integer in (
     (operator.rshift, None, "lshr"),
 ):
     _operation(_op, _float, _integer)
-    _operation(getattr(operator, "i" + _op.__name__.rstrip("_")), _float, _integer)
 _operation(operator.neg, "fneg", None, arity=1)
 
 
@@ -160,8 +159,6 @@ unsigned_to_float, signed_to_float = _conversion("uitofp", "float"), _conversion
 
 
 def _resized(a, to: Vector):
-    """The signature and code of a conversion to a vector of another width."""
-
     def codegen(context, builder, sig, args):
         if a == to:
             return args[0]
@@ -248,8 +245,6 @@ def store_lanes(context, builder, arrayty, array, index, value):
 
 
 def _load(lanes: int):
-    """A function that loads so many neighbours from a one-dimensional array."""
-
     @intrinsic
     def load(typingctx, array, index):
         vector = Vector(str(array.dtype), lanes)
@@ -260,8 +255,6 @@ def _load(lanes: int):
 
 
 def _zeros(lanes: int):
-    """A function that returns so many zeros of an array's kind."""
-
     @intrinsic
     def zeros(typingctx, array):
         vector = Vector(str(array.dtype), lanes)

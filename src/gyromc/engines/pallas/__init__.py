@@ -1,14 +1,9 @@
 """Engine `pallas`: the whole loop in one GPU kernel, many chains per block, random numbers in registers.
 
-`Session` takes a plan and the state of its chains and moves them by a number of steps. Random numbers are Philox4x32-10 of
-(seed, chain, step, draw) alone and sums are kept in two floats, so results depend neither on how chains are laid out in blocks
-nor on how steps are cut into chunks, and a run can be continued exactly.
-
-The kernel is compiled by Pallas' Triton lowering. Plans that differ only in step size, seed or the numbers in their data share a
-kernel.
-
-Without a GPU the engine is not available, except that with the environment variable `GYROMC_PALLAS_INTERPRET=1` its kernel is
-interpreted on the CPU: slow, for tests.
+Random numbers are Philox4x32-10 of (seed, chain, step, draw) alone and sums are kept in two floats, so results depend neither on
+how chains are laid out in blocks nor on how steps are cut into chunks, and a run can be continued exactly. The kernel is compiled
+by Pallas' Triton lowering. Plans that differ only in step size, seed or the numbers in their data share a kernel. Without a GPU,
+`GYROMC_PALLAS_INTERPRET=1` lets the kernel be interpreted on the CPU: slow, for tests.
 """
 
 from typing import Any
@@ -128,30 +123,33 @@ class PallasSession:
     def failed(self) -> bool:
         return self.bad
 
+    def _sums(self) -> tuple[np.ndarray, np.ndarray, float]:
+        """The two parts of the sums, chains × columns, and the sum of the weights."""
+        parts = jax.device_get((self.arrays.high, self.arrays.low))
+        high, low = (_gather(part, self.recipe, self.plan.num_chains) for part in parts)
+        return high, low, max(0, self.step - self.plan.burn_in) * self.plan.eta
+
     def sums(self) -> tuple[np.ndarray, float]:
-        sums = jax.device_get((self.arrays.high, self.arrays.low))
-        high, low = (_gather(part, self.recipe, self.plan.num_chains) for part in sums)
-        return high.astype(float) + low, max(0, self.step - self.plan.burn_in) * self.plan.eta
+        high, low, weight = self._sums()
+        return high.astype(float) + low, weight
 
     def kept(self, count: int) -> np.ndarray:
         assert self.buffer is not None
         return self.buffer[:count].copy()
 
     def state(self) -> EngineState:
-        host, R = jax.device_get(self.arrays), self.plan.num_chains
-        high, low = (_gather(sums, self.recipe, R) for sums in (host.high, host.low))
-        clock = max(0, self.step - self.plan.burn_in) * self.plan.eta, 0.0
+        host, R = jax.device_get((self.arrays.y, self.arrays.failed_at)), self.plan.num_chains
+        high, low, weight = self._sums()
         # The first step at which any thread of a chain's team failed.
-        first = host.failed_at.reshape(-1, self.recipe.team)[:R].min(axis=1)
+        first = host[1].reshape(-1, self.recipe.team)[:R].min(axis=1)
         failed_at = np.where(first == NEVER, -1, first).astype(np.int32)
-        return EngineState(self.step, np.ascontiguousarray(host.y[:, :R].T), high, low, clock, failed_at)
+        return EngineState(self.step, np.ascontiguousarray(host[0][:, :R].T), high, low, (weight, 0.0), failed_at)
 
 
 Session = PallasSession
 
 
 def _to_device(state: EngineState, recipe: Recipe, total: int) -> Arrays:
-    """The state as the kernel's arrays, padded with chains at zero to whole blocks."""
     R = state.z.shape[0]
     failed_at = np.full(total, NEVER, np.int32)
     failed_at[:R] = np.where(state.failed_at < 0, NEVER, state.failed_at)
@@ -161,7 +159,6 @@ def _to_device(state: EngineState, recipe: Recipe, total: int) -> Arrays:
 
 
 def _places(recipe: Recipe) -> np.ndarray:
-    """The slots and the threads of the columns of the sums."""
     places = {i: (s, t) for s, slot in enumerate(recipe.slots) for t, i in enumerate(slot.members)}
     return np.array([places[i] for i in range(len(places))]).T
 

@@ -56,29 +56,24 @@ def compiled(recipe: Recipe, layout: Layout, num_blocks: int) -> Callable[[Input
     kinds = Arrays(jnp.float32, jnp.float32, jnp.float32, failed_at=jnp.int32)
     shapes = [jax.ShapeDtypeStruct((rows, num_blocks * s), kind) for (rows, s), kind in zip(sizes, kinds, strict=True)]
 
+    chains = [pl.BlockSpec((rows, s), lambda i: (0, i)) for rows, s in sizes]  # each block's own columns
+
     @jax.jit
     def advance(inputs: Inputs, arrays: Arrays, num_threads) -> tuple[Arrays, Any]:
-        call = _call(recipe, layout, inputs, shapes, num_blocks)
+        call = pl.pallas_call(
+            functools.partial(_kernel, recipe, layout),
+            out_shape=tuple(shapes),
+            grid=(num_blocks,),
+            name="gyromc",
+            in_specs=[*(pl.BlockSpec(array.shape, lambda i, n=array.ndim: (0,) * n) for array in inputs), *chains],
+            out_specs=tuple(chains),
+            **layout.machine.options(layout.warps),
+        )
         moved = Arrays(*call(*inputs, *arrays))
         bad = moved.failed_at[0] != NEVER
         return moved, jnp.any(bad & (jnp.arange(bad.size) < num_threads))
 
     return advance
-
-
-def _call(recipe: Recipe, layout: Layout, inputs: Inputs, shapes: list, num_blocks: int) -> Callable:
-    """The kernel over all blocks, with all inputs for every block and each block's own columns of the chains' arrays."""
-    chains = [pl.BlockSpec((s.shape[0], s.shape[1] // num_blocks), lambda i: (0, i)) for s in shapes]
-    whole = [pl.BlockSpec(array.shape, lambda i, n=array.ndim: (0,) * n) for array in inputs]
-    return pl.pallas_call(
-        functools.partial(_kernel, recipe, layout),
-        out_shape=tuple(shapes),
-        grid=(num_blocks,),
-        name="gyromc",
-        in_specs=[*whole, *chains],
-        out_specs=tuple(chains),
-        **layout.machine.options(layout.warps),
-    )
 
 
 def _kernel(recipe: Recipe, layout: Layout, *refs) -> None:
@@ -105,8 +100,6 @@ def _kernel(recipe: Recipe, layout: Layout, *refs) -> None:
 
 
 class _Block:
-    """One block of chains: what does not change from step to step, and the step."""
-
     def __init__(self, recipe: Recipe, layout: Layout, inputs: Inputs, after: Arrays):
         self.recipe, self.inputs, self.after = recipe, inputs, after
         self.team = Team(layout, recipe.team, (inputs.seed[0], inputs.seed[1]), inputs.counts[3])
@@ -136,7 +129,6 @@ class _Block:
         return tuple(moved), high, low, failed_at
 
     def look(self, k, sane, values, failed_at):
-        """The first step at which the state left the sane range or a value was not finite."""
         sane = functools.reduce(jnp.logical_and, [jnp.abs(v) < np.float32(np.inf) for v in values], sane)
         return jnp.where(sane, failed_at, jnp.minimum(failed_at, k))
 
@@ -152,7 +144,6 @@ class _Block:
         self.after.high[slot, :], self.after.low[slot, :] = high, low
 
     def sum_table(self, k, theta, profile: str, table, failed_at):
-        """Add one table's observables, one per thread."""
         here = table * self.recipe.team + self.team.thread
         value = PROFILES[profile](dot([self.inputs.directions[j, here] for j in range(len(theta))], theta))
         self.add_to(k, table, value)  # E4
@@ -194,7 +185,6 @@ class _Block:
         return functools.reduce(lambda a, b: a + b, terms, np.float32(0))
 
     def correct(self, k, moved: list, xi: list) -> None:
-        """Add the martingale's increments."""
         first = self.recipe.increments[0][1]
         for terms, start, stop in self.recipe.increments:
 
@@ -286,7 +276,6 @@ class _Block:
         return self.team.machine.apart(chosen)
 
     def every_row(self, rows: Rows, k, c) -> list:
-        """The next rows in order, one for each thread of a team."""
         team = self.team
         first = jnp.asarray(c, jnp.int32) * team.size
         index = jnp.broadcast_to(first + (0 if team.thread is None else team.thread), team.tile)

@@ -20,6 +20,7 @@ from gyromc.engines.unrolled import Unsupported, entries, unroll
 from gyromc.flat import FlatSum, ravel
 from gyromc.martingale import Martingale, martingale
 from gyromc.observables import PROFILES, Ridge
+from gyromc.operators import Dense
 from gyromc.oracles import Batch, ControlVariate
 from gyromc.plan import Plan
 from gyromc.targets import FiniteSum, GeneralizedLinear, SumOverData
@@ -58,7 +59,7 @@ def read_data(plan: Plan) -> tuple[Rows | None, np.ndarray, Center | None]:
             raise Unsupported(f"control variates of a {type(target).__name__} (only of generalized linear models)")
         prepared = plan.prepared_oracle
         assert isinstance(prepared, ControlVariate)
-        if prepared.order == 2 and (not prepared.complete or prepared.operator is None):
+        if prepared.order == 2 and not isinstance(prepared.operator, Dense):
             raise Unsupported("control variates of order 2 with a diagonal or matrix-free `curvature`")
         center = center_of(prepared, target)
     if isinstance(target, GeneralizedLinear):
@@ -104,7 +105,6 @@ def dot(a, b):
 
 
 def _traced_row(target: FiniteSum, unravel: Callable, theta_shape) -> tuple[Callable, np.ndarray]:
-    """`Rows.add` for a user's log likelihood, and the data as columns."""
     leaves, structure = jax.tree.flatten(target.data)
     kind = lambda leaf: jnp.float32 if jnp.issubdtype(leaf.dtype, jnp.floating) else jnp.int32
     shapes = [jax.ShapeDtypeStruct(leaf.shape[1:], kind(leaf)) for leaf in leaves]
@@ -134,14 +134,11 @@ Matrix = tuple[Row, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Slot:
-    """One tile of sums: an observable that every thread of a team computes, or a table with one column of sums per thread.
-
-    A table holds ridge observables of one profile, or increments of the martingale with so many quadratic terms.
-    """
+    """One tile of sums: an observable that every thread of a team computes, or a table with one column of sums per thread."""
 
     members: tuple[int, ...]  # columns of the run's sums, one per thread for tables
-    profile: str | None = None  # for tables of observables
-    terms: int | None = None  # for tables of increments
+    profile: str | None = None  # of a table of ridge observables
+    terms: int | None = None  # quadratic terms of each increment of a table of these
     value: Callable | None = dataclasses.field(default=None, compare=False)  # a function of θ; None for tables
 
 
@@ -234,10 +231,7 @@ def check(recipe: Recipe) -> None:
 
 
 def _center(found: Center | None, known: np.ndarray) -> tuple[Matrix | None, Matrix | None, np.ndarray]:
-    """[K, g] and c of a control variate, and the known coefficients with theirs behind them.
-
-    Each entry has a coefficient of its own: these are data, and other data must not lead to another kernel.
-    """
+    """[K, g] and c of a control variate, each entry with a coefficient of its own behind the known ones: they are data."""
     if found is None:
         return None, None, known
     d = len(found.point)
@@ -319,10 +313,7 @@ def _single_precision(tree: Any) -> Any:
 
 
 def _fingerprint(plan: Plan) -> tuple:
-    """A hashable value, equal only for equal target and observables, less the data that the kernel reads as arrays.
-
-    Functions are compared by identity.
-    """
+    """A hashable value, equal only for equal target and observables (functions by identity), less the data read as arrays."""
     target = plan.flat_target
     inner = target.target if isinstance(target, FlatSum) else target
     if isinstance(inner, GeneralizedLinear):
