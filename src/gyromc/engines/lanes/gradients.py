@@ -215,7 +215,7 @@ def mapped_batch(p, generator, source, at, w, scratch, offsets, width, slope):
     draw_rows(p, generator, w, offsets, 1)
     places = p.padded_batch * LANES
     for i in range(p.batch * LANES):
-        later = np.int64(number(offsets, i + LANES)) * p.d  # there are places behind the last row
+        later = np.int64(number(offsets, i + 4 * LANES)) * p.d  # there are places behind the last row
         for k in range(0, p.d, 64 // p.file_rows.itemsize):
             prefetch(p.file_rows, later + k)
         row, copy = np.int64(number(offsets, i)), np.int64(number(offsets, places + i))
