@@ -57,9 +57,9 @@ def _outcome(plan: gm.Plan, found_by: float = 0.0, note: str = "") -> Outcome:
         note = f"{note + '; ' if note else ''}{len(run.failures)} of {plan.num_chains} chains failed"
     return Outcome(
         np.where(np.isfinite(found), found, np.inf),
-        plan.oracle.gradients(plan.num_steps),
+        plan.num_steps,
         plan.oracle.evaluations(plan.target) if problem_has_rows(plan) else 1,
-        found_by + plan.oracle.gradients(plan.burn_in),
+        found_by + plan.burn_in,
         run.wall_time - run.compile_time,
         plan.eta,
         np.where(np.isfinite(plain), plain, np.inf) if plan.martingale else None,

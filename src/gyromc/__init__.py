@@ -23,27 +23,22 @@ _MODULES = (
     "prediction",
     "processes",
 )
-_NAMES = {
-    "Model": "gyromc.model",
-    "Plan": "gyromc.plan",
-    "predict": "gyromc.prediction.predict",
-    "Prediction": "gyromc.prediction.predict",
-    "run": "gyromc.engines",
-    "Run": "gyromc.results",
-    "tune": "gyromc.tuning.tune",
-    "Tuned": "gyromc.tuning.tune",
-    "estimate": "gyromc.estimation.estimate",
-    "Estimates": "gyromc.estimation.estimate",
-    "expect": "gyromc.solve.expect",
-    "check": "gyromc.draws",
-    "sharpen": "gyromc.draws",
-    "Posterior": "gyromc.posterior",
-    "fit": "gyromc.tables.study",
-    "load": "gyromc.io.runs",
-    "DivergenceError": "gyromc.errors",
-    "InvalidInput": "gyromc.errors",
-    "GyromcWarning": "gyromc.errors",
+_PLACES = {
+    "gyromc.draws": ("check", "sharpen"),
+    "gyromc.engines": ("run",),
+    "gyromc.errors": ("DivergenceError", "GyromcWarning", "InvalidInput"),
+    "gyromc.estimation.estimate": ("Estimates", "estimate"),
+    "gyromc.io.runs": ("load",),
+    "gyromc.model": ("Model",),
+    "gyromc.plan": ("Plan",),
+    "gyromc.posterior": ("Posterior",),
+    "gyromc.prediction.predict": ("Prediction", "predict"),
+    "gyromc.results": ("Run",),
+    "gyromc.solve.expect": ("expect",),
+    "gyromc.tables.study": ("fit",),
+    "gyromc.tuning.tune": ("Tuned", "tune"),
 }
+_NAMES = {name: module for module, names in _PLACES.items() for name in names}
 
 __all__ = ["__version__", *_MODULES, *_NAMES]
 

@@ -39,8 +39,8 @@ def cause(error: BaseException) -> str:
 
 def require_finite(array: np.ndarray, name: str) -> None:
     """Raise unless every entry is finite; the message says how many are not, and where the first is."""
-    bad = np.argwhere(~np.isfinite(array)) if np.issubdtype(array.dtype, np.inexact) else ()
-    if len(bad):
+    if np.issubdtype(array.dtype, np.inexact) and not np.isfinite(array).all():
+        bad = np.argwhere(~np.isfinite(array))
         at = f", the first at {tuple(map(int, bad[0]))}" if array.ndim else ""
         raise InvalidInput(f"`{name}` must be finite: {len(bad)} entries are NaN or infinite{at}. Drop or impute them.")
 

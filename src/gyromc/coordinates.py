@@ -248,7 +248,7 @@ LEARNING = LearningSettings()
 def learn(draws: Any) -> Learned:
     """Coordinates in which draws look normal: log-scales that move and scale other parameters, and bent margins.
 
-    For funnels, where the scale of some parameters is another parameter: `gm.expect` learns them itself where it sees one.
+    For funnels; `gm.expect` learns them itself where it sees one.
 
     **Arguments:**
 
@@ -296,10 +296,7 @@ def driving_strength(rows: np.ndarray, z: np.ndarray | None = None) -> np.ndarra
 
 
 def funnel_shaped(draws: np.ndarray) -> bool:
-    """Whether one coordinate changes the scale of two others or more, and none changes its own.
-
-    In a neural network all weights change each other's scales: learned coordinates made its errors four times larger.
-    """
+    """Whether one coordinate changes the scale of two others or more, and none changes its own, as weights of networks do."""
     strength = driving_strength(draws[:: max(1, len(draws) // LEARNING.points)])
     strong = strength > LEARNING.funnel
     one_way = strong & (strength > 2 * strength.T)

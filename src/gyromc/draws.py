@@ -17,7 +17,7 @@ from scipy import special
 
 from gyromc.checks import coverage, leaves, numbers, require, shown
 from gyromc.errors import GyromcWarning, InvalidInput
-from gyromc.fields import FieldRegression, calibrated_weights, choose_fields
+from gyromc.fields import FieldRegression, between, calibrated_weights, choose_fields
 from gyromc.machine import one_blas_thread
 from gyromc.plan import Plan
 from gyromc.posterior import Account, Posterior, by_site
@@ -29,10 +29,14 @@ from gyromc.solve.expect import posterior_means
 from gyromc.solve.question import Question
 from gyromc.targets import Target
 
-# segments into which all draws are cut at least, and draws in one: fewer say nothing about their dependence
-SEGMENTS, SHORTEST = 32, 8
-# that a right sampler is called wrong, over all coordinates and both tests; part of an sd or a variance that is worth a warning
-CHANCE, MATTERS = 1e-3, 0.05
+# into which all draws are cut at least
+SEGMENTS = 32
+# draws in a segment: fewer say nothing about their dependence
+SHORTEST = 8
+# that a right sampler is called wrong, over all coordinates and both tests
+CHANCE = 1e-3
+# part of a standard deviation or a variance that is worth a warning
+MATTERS = 0.05
 NO_DRAWS = "This run kept no draws: run it with `gm.run(plan, thin=10)` to keep every tenth."
 NOT_REMOVED = (
     "A bias of the draws is removed in part, and errors do not contain the rest: `gyromc.check` tests for one."
@@ -74,9 +78,8 @@ class DrawCheck(Records[CheckedCoordinate], Shown):
 
     def shown(self) -> Sequence[Table | str]:
         order = sorted(self.values(), key=lambda row: -max(abs(row.shift_z), abs(row.variance_z)))
-        means = lambda row: [f"{row.shift:+.3f}", f"{row.shift_z:+.1f}"]
-        variances = lambda row: [f"{100 * row.variance_error:+.1f} %", f"{row.variance_z:+.1f}"]
-        cells = [[row.name, *means(row), *variances(row)] for row in order[:20]]
+        off = lambda row: (f"{row.shift:+.3f}", f"{row.shift_z:+.1f}", f"{100 * row.variance_error:+.1f} %")
+        cells = [[row.name, *off(row), f"{row.variance_z:+.1f}"] for row in order[:20]]
         verdict = self.warnings or [f"{self.draws:,} draws agree with the target in every coordinate."]
         return [Table(["coordinate", "mean off by (sd)", "z", "variance off by", "z"], cells), *verdict]
 
@@ -115,7 +118,7 @@ def _checked(question: Question, theta: np.ndarray, gradient: np.ndarray) -> Dra
     shifts = (gradient.mean(axis=0) @ covariance) / sd
     virials = ((theta - center) * gradient - 1).mean(axis=0)  # T13
     limit = -float(special.stdtrit(segments - 1, CHANCE / (4 * d)))
-    z_of = lambda x: x.mean(axis=0) / np.maximum(x.std(axis=0, ddof=1) / math.sqrt(segments), 1e-300)
+    z_of = lambda x: x.mean(axis=0) / np.maximum(between(x), 1e-300)
     columns = (shifts.mean(axis=0), z_of(shifts), virials.mean(axis=0), z_of(virials))
     rows = {}
     for name, *found in zip(question.coordinates, *columns, strict=True):

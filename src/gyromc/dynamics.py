@@ -58,7 +58,10 @@ class Dynamics(eqx.Module):
             raise InvalidInput(
                 f"`D` must be positive definite. {error} Add a multiple of the identity to it."
             ) from None
-        self.diffusion, self.rotation, self.name, self.augmented = diffusion, rotation, name, augmented
+        self.diffusion = diffusion
+        self.rotation = rotation
+        self.name = name
+        self.augmented = augmented
 
     @property
     def size(self) -> int:
@@ -285,7 +288,7 @@ def fastest(K, D=None) -> Dynamics:
 def least_variance(K, directions, rate: float = 1.0, D=None) -> Dynamics:
     """The rotation with the least V of given linear observables, among those with ‖D^{-1/2}QD^{-1/2}‖ = `rate`.
 
-    V falls by 1 + rate², and no Q of that size does better. Without a bound on its size V would fall to 0 and the step with it.
+    V falls by 1 + rate², and no Q of that size does better.
 
     **Arguments:** `K` and `D` as in `pairing`; `directions`: a vector u of the observable uᵀθ, or rows of them; `rate`: positive.
 

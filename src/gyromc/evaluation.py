@@ -1,7 +1,7 @@
 """A function evaluated at many points, in float64: rows of θ in, a NumPy array out.
 
 Points are taken some thousand at a time and padded to few different numbers, so that JAX compiles each function once.
-`entries_read` says which entries of a vector a function reads.
+`indices_read` says which entries of a vector a function reads.
 """
 
 import collections
@@ -13,18 +13,18 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import Literal
 
 from gyromc.checks import require
 from gyromc.machine import why_no_jax
 from gyromc.precision import fresh
 
-__all__ = ["Programs", "compiled", "doubled", "entries_read", "over_rows"]
+__all__ = ["Programs", "compiled", "doubled", "indices_read", "over_rows"]
 
 CHUNK = 2**15
 LARGE = 2**17  # numbers of an array that is put on the device once: a megabyte
-MOST_PROGRAMS = (
-    64  # of one function, that stay in memory: each takes up to 5 MB, and no call needs more than some twenty
-)
+# Of one function, that stay in memory: each takes up to 5 MB, and no call needs more than some twenty.
+MOST_PROGRAMS = 64
 ARRAYS = (jax.Array, np.ndarray, np.generic)
 
 
@@ -110,19 +110,98 @@ def over_rows(function: Callable, rows: np.ndarray, *pieces, chunk: int = CHUNK)
     return np.concatenate(parts)
 
 
-def entries_read(values: Callable, size: int) -> tuple[int, ...]:
-    """The entries of a vector of `size` numbers on which a function depends; `values` evaluates it at rows.
+MOVING = {
+    "slice", "squeeze", "reshape", "transpose", "broadcast_in_dim", "concatenate", "rev", "expand_dims", "copy", "copy_p",
+    "gather", "dynamic_slice",
+}  # fmt: skip
+ELEMENTWISE = {
+    "abs", "acos", "acosh", "add", "and", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "ceil", "clamp",
+    "convert_element_type", "cos", "cosh", "digamma", "div", "eq", "erf", "erf_inv", "erfc", "exp", "exp2", "expm1",
+    "floor", "ge", "gt", "integer_pow", "is_finite", "le", "lgamma", "log", "log1p", "logistic", "lt", "max", "min",
+    "mul", "ne", "neg", "nextafter", "not", "or", "pow", "real", "reduce_precision", "rem", "round", "rsqrt",
+    "select_n", "sign", "sin", "sinh", "sqrt", "square", "stop_gradient", "sub", "tan", "tanh", "xor",
+}  # fmt: skip
+REDUCING = {"reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_or", "reduce_and", "argmax", "argmin"}
+CALLING = {"pjit", "jit", "closed_call", "custom_jvp_call", "custom_vjp_call", "remat", "checkpoint"}
 
-    At points from 0.1 to 1000 in size, each entry is set to another number, and to NaN, which arithmetic passes on: only what
-    a function reads by a comparison alone, and in a rare region, could be missed.
+
+def indices_read(function: Callable, size: int) -> tuple[int, ...]:
+    """The entries of a vector of `size` numbers that a scalar function of it can depend on; too many rather than too few.
+
+    They come from the function's computation and not from its derivatives: a function that is flat where one looks still
+    depends on what decides where it is flat. Operations that move entries are followed entry by entry, all others are taken to
+    mix everything they read.
+
+    ```python
+    import jax.numpy as jnp
+    from gyromc.evaluation import indices_read
+    assert indices_read(lambda t: t[0] ** 2 * jnp.where(t[2] > 0, 1.0, 0.0), 4) == (0, 2)
+    ```
     """
-    rng, sizes = np.random.default_rng(0), np.repeat([0.1, 1.0, 10.0, 100.0, 1000.0], 12)
-    rows = sizes[:, None] * rng.standard_normal((len(sizes), size))
-    others = np.stack([rng.permutation(sizes) * rng.standard_normal(len(sizes)), np.full(len(sizes), np.nan)])
-    before, found = np.tile(values(rows), 2), []
-    for i in range(size):
-        changed = np.stack([rows, rows])
-        changed[:, :, i] = others
-        if not np.array_equal(values(changed.reshape(-1, size)), before, equal_nan=True):
-            found.append(i)
-    return tuple(found)
+    with jax.enable_x64(True):
+        closed = jax.make_jaxpr(function)(jax.ShapeDtypeStruct((size,), jnp.float64))
+        marks = _follow(closed.jaxpr, closed.consts, [np.eye(size, dtype=bool)], size)
+    found = np.zeros(size, bool)
+    for mark in marks:
+        found |= mark.reshape(-1, size).any(axis=0)
+    return tuple(int(i) for i in np.flatnonzero(found))
+
+
+def _follow(jaxpr, consts, marks: list[np.ndarray], size: int) -> list[np.ndarray]:
+    """The marks of a jaxpr's outputs: an array of the output's shape and one more axis over the entries of θ."""
+    known = dict(zip(jaxpr.invars, marks, strict=True))
+    values = dict(zip(jaxpr.constvars, consts, strict=True))
+
+    def mark_of(atom) -> np.ndarray:
+        if not isinstance(atom, Literal) and atom in known:
+            return known[atom]
+        aval: Any = atom.aval
+        return np.zeros((*aval.shape, size), bool)
+
+    for equation in jaxpr.eqns:
+        inputs = [mark_of(atom) for atom in equation.invars]
+        inner = _inner(equation)
+        if inner is not None and len(inner.jaxpr.invars) == len(inputs):
+            outputs = _follow(inner.jaxpr, inner.consts, inputs, size)
+        elif not any(mark.any() for mark in inputs):
+            outputs = [np.zeros((*out.aval.shape, size), bool) for out in equation.outvars]
+        else:
+            outputs = _one(equation, inputs, values, size)
+        known.update(zip(equation.outvars, outputs, strict=True))
+    return [mark_of(atom) for atom in jaxpr.outvars]
+
+
+def _inner(equation):
+    if equation.primitive.name not in CALLING:
+        return None
+    return next((p for p in equation.params.values() if hasattr(p, "jaxpr") and hasattr(p, "consts")), None)
+
+
+def _one(equation, inputs: list[np.ndarray], values: dict, size: int) -> list[np.ndarray]:
+    name, [first, *others] = equation.primitive.name, equation.outvars
+    shape = first.aval.shape
+    if not others and name in MOVING and (moved := _moved(equation, inputs, values)) is not None:
+        return [moved]
+    if not others and name in REDUCING:
+        return [np.asarray(inputs[0].any(axis=tuple(equation.params["axes"])))]
+    if not others and name in ELEMENTWISE:
+        return [np.logical_or.reduce([np.broadcast_to(mark, (*shape, size)) for mark in inputs])]
+    everything = np.logical_or.reduce([mark.reshape(-1, size).any(axis=0) for mark in inputs])
+    return [np.broadcast_to(everything, (*out.aval.shape, size)) for out in equation.outvars]
+
+
+def _moved(equation, inputs: list[np.ndarray], values: dict) -> np.ndarray | None:
+    """The marks moved as the operation moves entries; None where an index is itself computed from θ."""
+    data = inputs if equation.primitive.name == "concatenate" else inputs[:1]
+    rest = equation.invars[len(data) :]
+    if any(mark.any() for mark in inputs[len(data) :]):
+        return None
+    constants = [atom.val if isinstance(atom, Literal) else values.get(atom) for atom in rest]
+    if any(value is None for value in constants):
+        return None
+
+    def move(*parts):
+        return equation.primitive.bind(*parts, *map(jnp.asarray, constants), **equation.params)
+
+    layers = [jnp.asarray(np.moveaxis(mark, -1, 0), jnp.float64) for mark in data]
+    return np.moveaxis(np.asarray(jax.vmap(move)(*layers)) != 0, 0, -1)

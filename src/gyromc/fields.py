@@ -216,7 +216,6 @@ class Sharpened:
     - `without_rotations`, `with_rotations`: corrected with gradients of quadratics at most, and with rotations too.
     - `groups`: the group of fields that each observable was regressed on.
     - `segment_error`: the standard error from segments of chains, too small where these depend on each other.
-    - `least_share`: of a plain standard error that is left at least.
     """
 
     plain: Float[np.ndarray, "chains k"]
@@ -227,7 +226,7 @@ class Sharpened:
     sd: Float[np.ndarray, " k"]
     kurtosis: Float[np.ndarray, " k"]
     segment_error: Float[np.ndarray, " k"]
-    least_share: float = SETTINGS.least_share
+    least_share: float
 
     @property
     def mean(self) -> np.ndarray:
@@ -236,13 +235,13 @@ class Sharpened:
     @property
     def std_error(self) -> np.ndarray:
         """The standard errors of `mean`, from the differences between chains, larger where few chains decide."""
-        own = np.maximum(_between(self.corrected) * _skewness_factor(self.corrected), self.segment_error)
+        own = np.maximum(between(self.corrected) * _skewness_factor(self.corrected), self.segment_error)
         # where one observable has a heavy, slowly explored tail, all depend on it a little
         heavy = min(1.0, float(np.max(_skewness_factor(self.plain), initial=1.0)) - 1)
         share = self.least_share + SETTINGS.heavy_share * heavy
         # an observable whose fourth moment rests on few states: they may be too few
         rare = np.clip((self.kurtosis - SETTINGS.usual_kurtosis) / SETTINGS.large_kurtosis, 0.0, 1.0)
-        return SETTINGS.caution * np.hypot(own, np.maximum(share, SETTINGS.rare_share * rare) * _between(self.plain))
+        return SETTINGS.caution * np.hypot(own, np.maximum(share, SETTINGS.rare_share * rare) * between(self.plain))
 
     @property
     def gain(self) -> np.ndarray:
@@ -254,12 +253,13 @@ class Sharpened:
         return _ratio(self.without_rotations, self.with_rotations)
 
 
-def _between(averages: Float[np.ndarray, "chains k"]) -> np.ndarray:
+def between(averages: Float[np.ndarray, "chains k"]) -> np.ndarray:
+    """The standard error of the mean over independent chains."""
     return averages.std(axis=0, ddof=1) / np.sqrt(len(averages))
 
 
 def _ratio(before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    old, new = _between(before) ** 2, _between(after) ** 2
+    old, new = between(before) ** 2, between(after) ** 2
     return np.where(new > 0, old / np.where(new > 0, new, 1.0), 1.0)
 
 
@@ -278,10 +278,18 @@ class FieldRegression:
     - `num_chains`: at least eight.
     - `center`: rough means of the observables, so that sums of squares lose no digits.
     - `block`: consecutive states of a chain that become one row; neighbours say nearly the same, and fewer rows take less time.
+    - `least_share`: of a plain standard error that is left at least.
     """
 
-    def __init__(self, fields: Fields, num_chains: int, center: Float[np.ndarray, " k"], block: int = 1):
-        self.fields, self.center, self.block = fields, np.asarray(center, float), block
+    def __init__(
+        self,
+        fields: Fields,
+        num_chains: int,
+        center: np.ndarray,
+        block: int = 1,
+        least_share: float = SETTINGS.least_share,
+    ):
+        self.fields, self.center, self.block, self.least_share = fields, np.asarray(center, float), block, least_share
         self.states = self.rows = self.length = 0
         p, k = fields.count, len(self.center)
         self.fold = np.arange(num_chains) % SETTINGS.folds
@@ -373,7 +381,7 @@ class FieldRegression:
         variance = np.einsum("s,sck->k", lengths.astype(float), away**2) / (len(lengths) * len(self.fold) - 1)
         errors = np.sqrt(variance / (len(self.fold) * self.states))
         plain, best, plainer, turned = (whole(x) + self.center for x in (plain, best, plainer, turned))
-        return Sharpened(plain, best, plainer, turned, list(groups), sd, kurtosis, errors)
+        return Sharpened(plain, best, plainer, turned, list(groups), sd, kurtosis, errors, self.least_share)
 
     def _corrected(self, plain: np.ndarray, functions: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, ...]:
         """The averages of segments corrected by the functions, and the squares of the rest on the chains left out."""

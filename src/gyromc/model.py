@@ -29,7 +29,7 @@ from gyromc.approx.sample import (
 from gyromc.checks import numbers, require
 from gyromc.coordinates import Coordinates
 from gyromc.errors import InvalidInput
-from gyromc.evaluation import compiled, entries_read, over_rows
+from gyromc.evaluation import compiled, indices_read, over_rows
 from gyromc.flat import Moved, flatten, unraveler
 from gyromc.observables import Observable, Ridge
 from gyromc.precision import fresh
@@ -159,7 +159,7 @@ class Model:
             return tuple(int(i) for i in np.flatnonzero(h.direction))
         if self.dim > SETTINGS.most_followed:
             return tuple(range(self.dim))
-        return entries_read(lambda rows: self.values(h, rows), self.dim)
+        return indices_read(lambda theta: h(self.unravel(theta)), self.dim)
 
     @functools.cached_property
     def mode(self) -> np.ndarray:

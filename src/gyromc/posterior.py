@@ -23,8 +23,6 @@ from gyromc.show.records import Column, Records, plain_attributes
 from gyromc.show.tables import Shown, Table
 from gyromc.statistics import student_interval
 
-__all__ = ["Account", "Posterior", "PosteriorMean", "by_site", "weighted_quantiles"]
-
 
 @dataclasses.dataclass(frozen=True)
 class PosteriorMean:
@@ -130,6 +128,7 @@ class Posterior(Records[PosteriorMean], Shown):
 
     @property
     def gradient_evaluations(self) -> int:
+        """How many gradients were computed, descents and warm-up counted."""
         return self.account.gradients
 
     @functools.cached_property

@@ -16,8 +16,7 @@ from scipy import sparse
 from gyromc.checks import flag, positive, require, whole
 from gyromc.errors import GyromcWarning
 from gyromc.extras import needs
-from gyromc.io.archive import Archive, write_archive
-from gyromc.io.codec import Codec, known_classes
+from gyromc.io.archive import Archive, Codec, known_classes, write_archive
 from gyromc.regression.draws import POSTERIOR_CLASSES, Draws, Predictions
 from gyromc.regression.fit import Fit, fit, relative_error, solve
 from gyromc.regression.standardised import RowSums

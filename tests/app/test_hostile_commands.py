@@ -40,9 +40,9 @@ FILES = {
     "empty.csv": "",
     "results/results.json": "{}",
     "broken/results.json": "{",
-    "names/results.json": '{"schema": "gyromc.reproduction", "schema_version": 1, "experiments": {"../../x": {}}}',
-    "foreign/results.json": '{"schema": "gyromc.reproduction", "schema_version": 1, "experiments": {"a": {"claims": []}}}',
-    "none/results.json": '{"schema": "gyromc.reproduction", "schema_version": 1}',
+    "names/results.json": '{"schema": "gyromc.reproduction", "schema_version": 2, "experiments": {"../../x": {}}}',
+    "foreign/results.json": '{"schema": "gyromc.reproduction", "schema_version": 2, "experiments": {"a": {"claims": []}}}',
+    "none/results.json": '{"schema": "gyromc.reproduction", "schema_version": 2}',
     "file": "",
 }
 

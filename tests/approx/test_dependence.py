@@ -6,12 +6,7 @@ import numpy as np
 import pytest
 
 import gyromc as gm
-
-
-def indices_read(function, size):
-    target = gm.targets.Quadratic(np.ones(size))
-    return gm.Model(target).coordinates_of(gm.observables.function(function))
-
+from gyromc.evaluation import indices_read
 
 EXACT = {
     "a product with a step": (lambda t: t[0] ** 2 * jnp.where(t[1] > -0.5, 1.0, 0.0), (0, 1)),

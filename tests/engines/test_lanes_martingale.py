@@ -26,6 +26,7 @@ SCHEMES = {
     "leimkuhler_matthews": "preconditioned",
     "lm_ab2": "general",
     "hfhr_splitting": "hfhr",
+    "gaul_splitting": "gaul",
 }
 
 

@@ -25,6 +25,7 @@ FITTING = {
     "leimkuhler_matthews": ["overdamped", "preconditioned"],
     "lm_ab2": ["overdamped", "general", "hfhr", "gaul"],
     "hfhr_splitting": ["hfhr"],
+    "gaul_splitting": ["gaul"],
 }
 CASES = [(scheme, dynamics) for scheme, names in FITTING.items() for dynamics in names]
 

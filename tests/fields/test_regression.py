@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from gyromc.fields import SETTINGS, FieldRegression, calibrated_weights, choose_fields
+from gyromc.fields import SETTINGS, FieldRegression, between, calibrated_weights, choose_fields
 from gyromc.posterior import weighted_quantiles
 
 CAUTION = SETTINGS.caution**2
@@ -82,7 +82,6 @@ def test_coefficients_of_a_chain_do_not_come_from_itself():
 def test_segments_of_chains_give_an_error_with_less_noise():
     """Independent states in 20 pieces become 10 segments of 8 chains: their error scatters like one from 79 degrees, not 7."""
     rng, errors = np.random.default_rng(8), []
-    between = lambda averages: averages.std(axis=0, ddof=1) / np.sqrt(len(averages))
     for _ in range(200):
         theta, gradient = gumbel(rng, 60, 8)
         found = sharpened(theta, gradient, np.sin(3 * theta[..., :1]), pieces=20)

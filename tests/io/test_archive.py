@@ -12,8 +12,7 @@ import pytest
 import gyromc as gm
 from gyromc.errors import InvalidInput
 from gyromc.io import archive as module
-from gyromc.io.archive import VERSION, read_archive, write_archive
-from gyromc.io.codec import Codec, Packed
+from gyromc.io.archive import VERSION, Codec, Packed, read_archive, write_archive
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import gyromc as gm
-from gyromc.io.codec import Codec, Packed, check_fields
+from gyromc.io.archive import Codec, Packed, check_fields
 from gyromc.io.runs import CLASSES
 from gyromc.results import EngineState
 from support.crafting import npy, rewritten

@@ -7,7 +7,7 @@ import pytest
 
 import gyromc as gm
 from gyromc.io.functions import References
-from gyromc.io.runs import description
+from gyromc.io.runs import described as description
 
 HELPERS = """
 FACTOR = 2.0
@@ -69,7 +69,7 @@ def described(name, monkeypatch, before="", now=""):
         observables={"h": getattr(sys.modules["module_of_a_test"], name)},
         step_size=0.1,
     )
-    return description(plan, {})
+    return description(plan)
 
 
 @pytest.mark.parametrize("name", CHANGES)

@@ -35,12 +35,12 @@ def test_every_cell_is_kept_and_found_again(tmp_path):
         np.testing.assert_array_equal(piece.averages, again.pieces[at].averages)
     fresh = execute(todo[:2], Cache(tmp_path), engine="scan", fresh=True)
     assert fresh.computed == 2
-    np.testing.assert_array_equal(fresh.pieces[todo[0].index].averages, first.pieces[todo[0].index].averages)
+    np.testing.assert_array_equal(fresh.pieces[todo[0].place].averages, first.pieces[todo[0].place].averages)
 
 
 def test_a_damaged_entry_is_computed_again_with_a_warning(tmp_path):
     cache, todo = Cache(tmp_path), cells(select(["nld-quadratic"]), TINY)[:1]
-    good = execute(todo, cache, engine="scan").pieces[todo[0].index]
+    good = execute(todo, cache, engine="scan").pieces[todo[0].place]
     path = cache.path(fingerprint(todo[0].plan, "scan"))
     whole = path.read_bytes()
     for damage in (whole[: len(whole) // 2], b"", b"not a zip file", whole[:200] + b"\xff" * 40 + whole[240:]):
@@ -48,7 +48,7 @@ def test_a_damaged_entry_is_computed_again_with_a_warning(tmp_path):
         with pytest.warns(GyromcWarning, match="damaged"):
             outcome = execute(todo, cache, engine="scan")
         assert outcome.computed == 1
-        np.testing.assert_array_equal(outcome.pieces[todo[0].index].averages, good.averages)
+        np.testing.assert_array_equal(outcome.pieces[todo[0].place].averages, good.averages)
 
 
 def _damaged(whole: bytes, rng: np.random.Generator) -> bytes:
@@ -65,8 +65,8 @@ def test_no_damaged_entry_is_used_or_raises(tmp_path, kind):
     """150 damages of each kind of entry: one warning, or the value where the bytes hit hold nothing."""
     plan = cells(select(["nld-quadratic"]), TINY)[0].plan
     cache, rng = Cache(tmp_path), np.random.default_rng(0)
-    key, names = fingerprint(plan, "scan"), tuple(plan.observables)
-    piece = Piece(names, rng.standard_normal((plan.num_chains, len(names))), "scan", 1.0)
+    key = fingerprint(plan, "scan")
+    piece = Piece(rng.standard_normal((plan.num_chains, 1)), "scan", 1.0)
     cache.store(key, piece if kind == "piece" else {"observables": {"h": {"variance": 0.5}}, "verdicts": []})
     path = cache.path(key)
     whole = path.read_bytes()
@@ -160,7 +160,7 @@ from gyromc.paper.catalogue import Profile
 from gyromc.paper import reproduce
 families = ("quadratic", "nonquadratic", "linear", "logistic")
 profile = Profile(name="kill", num_chains=dict.fromkeys(families, 20), num_step_sizes=dict.fromkeys(families, step_sizes),
-                  reference_draws=64, digits=3, bootstrap=100)
+                  reference_draws=64, digits=3)
 done = reproduce(["linear-nld"], profile, engine="scan", out=out or sys.argv[1])
 """
 

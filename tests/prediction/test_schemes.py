@@ -31,6 +31,7 @@ FITTING = {
     "leimkuhler_matthews": ("overdamped", "D"),
     "lm_ab2": tuple(DYNAMICS),
     "hfhr_splitting": ("hfhr",),
+    "gaul_splitting": ("gaul", "hfhr"),
 }
 CASES = [(scheme, name) for scheme, names in FITTING.items() for name in names]
 ORACLES = {"exact": gm.oracles.Exact(), "gaussian": gm.oracles.Gaussian(0.8)}

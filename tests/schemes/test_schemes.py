@@ -96,7 +96,22 @@ def test_lm_ab2_is_of_second_order(eta):
 TURNED = np.linalg.qr(np.arange(9.0).reshape(3, 3) + np.eye(3))[0]
 DYNAMICS |= {
     "dense gaul": gm.dynamics.gaul((TURNED * [0.5, 1.0, 1.8]) @ TURNED.T, 1.0, 2.0),
+    "scalar gaul": gm.dynamics.gaul(1.3 * np.eye(3), 0.7, 1.0),
 }
+
+
+@pytest.mark.parametrize("dynamics", ["gaul", "dense gaul", "scalar gaul", "hfhr"])
+@pytest.mark.parametrize("eta", [0.05, 0.3])
+def test_the_splitting_of_gaul_has_an_exact_covariance(dynamics, eta):
+    found = stationary_covariance(plan_of("gaul_splitting", dynamics, step_size=eta))
+    np.testing.assert_allclose(found, np.linalg.inv(K), atol=1e-10)
+
+
+def test_the_splitting_of_gaul_with_one_is_that_of_hfhr():
+    """The laws agree though the states differ: r is recorded after the O-step in both."""
+    both = [plan_of(scheme, "hfhr").step_matrices for scheme in ("gaul_splitting", "hfhr_splitting")]
+    for name in "ABC":
+        np.testing.assert_allclose(*(getattr(step, name) for step in both), atol=1e-6)
 
 
 def response_error(plan, wave, observed):
@@ -129,6 +144,8 @@ def response_error(plan, wave, observed):
         ("lm_ab2", "general", 2),
         ("lm_ab2", "gaul", 2),
         ("hfhr_splitting", "hfhr", 2),
+        ("gaul_splitting", "gaul", 2),
+        ("gaul_splitting", "dense gaul", 2),
     ],
 )
 def test_the_order_away_from_gaussians(scheme, dynamics, order):
@@ -158,6 +175,8 @@ def test_leimkuhler_matthews_with_a_rotation_would_be_of_first_order():
         ("hfhr_splitting", "general", "needs a momentum"),
         ("hfhr_splitting", "gaul", "D = diag"),
         ("hfhr_splitting", "general on (θ, r)", "`gyromc.dynamics.hfhr`"),
+        ("gaul_splitting", "general on (θ, r)", "`gyromc.dynamics.gaul`"),
+        ("gaul_splitting", "reversible", "`gyromc.dynamics.gaul`"),
         (gm.schemes.balanced([1.0, 2.0]), "general", "`S` acts on 2 numbers"),
     ],
 )
@@ -238,7 +257,9 @@ WITH_MEMORY = ("lm_ab2", "hfhr_splitting")
     "scheme", [pytest.param(s, marks=[] if s in WITH_MEMORY else [pytest.mark.slow]) for s in gm.schemes.SCHEMES]
 )
 def test_a_continued_run_is_one_longer_run(scheme):
-    dynamics = {"leimkuhler_matthews": "reversible", "hfhr_splitting": "hfhr"}.get(scheme, "general")
+    dynamics = {"leimkuhler_matthews": "reversible", "hfhr_splitting": "hfhr", "gaul_splitting": "gaul"}.get(
+        scheme, "general"
+    )
     plan = plan_of(scheme, dynamics, gm.oracles.Gaussian(0.2))
     whole, part = gm.run(plan, "scan"), in_chunks(3, plan.replace(num_steps=20), "scan").continue_(30)
     np.testing.assert_array_equal(whole.state.z, part.state.z)

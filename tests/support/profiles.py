@@ -12,7 +12,6 @@ TINY = Profile(
     num_step_sizes=dict.fromkeys(FAMILIES, 2),
     reference_draws=2**12,
     digits=3,
-    bootstrap=200,
 )
 VARIED = dataclasses.replace(
     TINY, name="varied", sensitivity=dataclasses.replace(TINY, num_step_sizes=dict.fromkeys(FAMILIES, 1))
@@ -23,6 +22,4 @@ def execute(todo, cache, engine="auto", fresh=False):
     """Compute the cells that are not in the cache, or all of them: the pieces, and how many were computed and reused."""
     jobs = piece_jobs(todo, engine)
     values, computed = obtain(jobs.values(), cache, fresh=fresh)
-    return Outcome(
-        {at: values[key] for at, (key, _) in jobs.items()}, {}, len(computed), len(values) - len(computed), ()
-    )
+    return Outcome({at: values[key] for at, (key, _) in jobs.items()}, {}, len(computed), len(values) - len(computed))

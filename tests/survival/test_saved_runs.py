@@ -13,8 +13,7 @@ import pytest
 import gyromc as gm
 from damages import digest
 from gyromc.engines import ENGINES
-from gyromc.io.archive import read_archive, write_archive
-from gyromc.io.codec import Codec
+from gyromc.io.archive import Codec, read_archive, write_archive
 from support import survivors
 from support.survivors import PLANS, small
 

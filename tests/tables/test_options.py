@@ -9,9 +9,9 @@ import pytest
 from gyromc.errors import InvalidInput
 from gyromc.regression.fit import GroupTerm, fit, robust_sd
 from gyromc.tables.datatable import read_table
+from gyromc.tables.encoding import learn_dates
 from gyromc.tables.preparation import asked_priors, prepare
 from gyromc.tables.request import Request
-from gyromc.tables.roles import learn_dates
 from gyromc.tables.study import fit as fit_table
 from gyromc.tables.study import study
 from gyromc.targets.families import FAMILIES

@@ -11,7 +11,7 @@ import pytest
 
 import gyromc
 from gyromc.errors import InvalidInput
-from gyromc.paper.workers import TaskError, WorkerTask, computed, fastest
+from gyromc.paper.workers import WorkerTask, computed, fastest
 from gyromc.show.progress import Progress
 from support import chores
 
@@ -65,7 +65,7 @@ def test_a_worker_that_is_killed_is_said():
 def test_an_error_names_its_task_and_ends_the_others(tmp_path):
     slow = WorkerTask("slow", chores.waiting, (str(tmp_path), 600.0), seconds=9)
     with pytest.raises(
-        TaskError, match=r"(?s)^bad: ZeroDivisionError: the third way.*In the worker:.*chores\.py"
+        RuntimeError, match=r"(?s)^bad: ZeroDivisionError: the third way.*In the worker:.*chores\.py"
     ) as raised:
         list(computed([slow, WorkerTask("bad", chores.raising, ())], 2))
     assert "raise ZeroDivisionError" in str(raised.value)

@@ -1,6 +1,5 @@
 """The command line, `gyromc predict | run | fit | …`. Data go to standard output, everything else to standard error."""
 
-import gc
 import importlib
 import os
 import signal
@@ -14,13 +13,15 @@ import typer
 
 from gyromc.app import fit, plans  # noqa: F401  # they add their commands
 from gyromc.app.output import app, prepare_streams
+from gyromc.errors import DivergenceError, GyromcWarning, InvalidInput
 from gyromc.show.interruption import interruptible
+from gyromc.show.numbers import printable
+from gyromc.show.progress import say
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 """A folder of the checkout that this file belongs to; the package has none."""
 PORT = 8642
 PATIENCE = 1.5  # seconds that Ctrl-C may wait for the end of a step
-AGAIN = 0.1  # seconds after which a signal is sent again that came where Python drops exceptions
 
 
 def _version(wanted: bool) -> None:
@@ -64,7 +65,6 @@ def explore(
     """Serve a page that shows what rotation, schemes and step sizes do on two-dimensional targets. Ctrl-C ends it."""
     from gyromc.explore.server import PageServer, copy_in_one_file
     from gyromc.show.files import require_writable, write_atomically
-    from gyromc.show.progress import say
 
     if out is not None:
         require_writable(out)
@@ -86,9 +86,10 @@ def explore(
 
 def main() -> None:
     """Run the command line as a process. After a signal it ends at once, without waiting for threads that still compute."""
-    sys.unraisablehook, warnings.showwarning = _ignore_interrupts, _show_warning
-    # Nearly all objects that imports and compilation make stay: to look at them again and again takes a tenth of the time.
-    gc.set_threshold(50_000, 20, 50)
+    warnings.showwarning = _show_warning
+    # Ctrl-C that Python drops, as in a garbage collector's callback, is raised again, and need not be printed.
+    silent = lambda dropped: issubclass(dropped.exc_type, KeyboardInterrupt)
+    sys.unraisablehook = lambda dropped: None if silent(dropped) else sys.__unraisablehook__(dropped)
     # Typer's Pydantic would read the metadata of every installed package in search of plugins.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:
@@ -107,8 +108,6 @@ def main() -> None:
 
 def command_line() -> None:
     """Run the command line; a wrong input ends with a message and status 2, never with a traceback."""
-    from gyromc.errors import DivergenceError, InvalidInput
-
     for name in ("SIGTERM", "SIGHUP"):
         _end_on(name)
     try:
@@ -141,8 +140,6 @@ def command_line() -> None:
 
 
 def _say_error(text: str) -> NoReturn:
-    from gyromc.show.numbers import printable
-
     print(f"{_who()}error: {printable(text)}", file=sys.stderr)
     raise SystemExit(2) from None
 
@@ -158,22 +155,9 @@ def _who() -> str:
 
 def _show_warning(message, category, filename, lineno, file=None, line=None) -> None:
     """Print a warning of gyromc as a message, without the line of code that gave it; others as Python does."""
-    from gyromc.errors import GyromcWarning
-    from gyromc.show.numbers import printable
-
     text = f"{_who()}warning: {printable(str(message))}\n"
     own = issubclass(category, GyromcWarning)
     (file or sys.stderr).write(text if own else warnings.formatwarning(message, category, filename, lineno, line))
-
-
-def _ignore_interrupts(dropped) -> None:
-    """Print exceptions that Python drops, but for Ctrl-C, which is raised again, and for signals, which are sent again."""
-    if issubclass(dropped.exc_type, SystemExit):
-        again = threading.Timer(AGAIN, os.kill, (os.getpid(), dropped.exc_value.code - 128))
-        again.daemon = True
-        again.start()
-    elif not issubclass(dropped.exc_type, KeyboardInterrupt):
-        sys.__unraisablehook__(dropped)
 
 
 def _end_on(name: str) -> None:

@@ -9,17 +9,18 @@ import typer
 from typer.core import TyperCommand
 
 from gyromc.app.output import Json, answer, app
+from gyromc.errors import InvalidInput
+from gyromc.extras import require_extra
+from gyromc.show.numbers import counted
+from gyromc.show.progress import say
+from gyromc.show.tables import Table
 from gyromc.tables.request import Request
 
 FIT_EXAMPLES = """Examples:
 
-gyromc fit example:heart --target disease
-
 gyromc fit heart.csv --target disease --categorical thal --predict new.csv --save heart.gyromc
 
-gyromc fit trial.csv --formula "y ~ age * C(arm) + bs(dose, 4) + (1 | clinic)" --explain
-
-gyromc fit claims.parquet --target claims --family poisson --exposure years --drop id --impute --json"""
+gyromc fit trial.csv --formula "y ~ age * C(arm) + bs(dose, 4) + (1 | clinic)" --explain"""
 
 
 class _Fit(TyperCommand):
@@ -57,12 +58,8 @@ def of_request(command: Any) -> Any:
 @of_request
 def fit(json: bool, **options: Any) -> None:
     """Fit a regression to a table: coefficients, predictions, scores, each with its error, and a report."""
-    from gyromc.extras import require_extra
-
     # Before the work, not at its end.
     require_extra("fit", "`gyromc fit`")
-    from gyromc.errors import InvalidInput
-    from gyromc.show.progress import say
     from gyromc.tables.large import is_large, large_study, large_tables
     from gyromc.tables.report import tables
     from gyromc.tables.study import draw_prior, study
@@ -115,7 +112,6 @@ def compare(
 def examples(json: Json = False) -> None:
     """List the tables that come with the package, each with a command that fits it."""
     from gyromc.datasets import EXAMPLES
-    from gyromc.show.tables import Table
 
     columns = ["example", "rows", "what it is", "licence"]
     command = {name: f"gyromc fit example:{name} {one.options}" for name, one in EXAMPLES.items()}
@@ -144,8 +140,6 @@ def apply_model(
     from gyromc.checks import require
     from gyromc.io.runs import load
     from gyromc.show.files import csv_text, require_output, write_atomically
-    from gyromc.show.numbers import counted
-    from gyromc.show.progress import say
     from gyromc.tables.findings import predictions
     from gyromc.tables.saved import FittedModel
 

@@ -10,6 +10,10 @@ from typing import Annotated, Any
 
 import typer
 
+from gyromc.errors import InvalidInput
+from gyromc.show.numbers import printable
+from gyromc.show.tables import console
+
 ASCII = {"−": "-", "–": "-", "\N{NO-BREAK SPACE}": " ", "…": "...", "×": "x", "±": "+-"}
 app = typer.Typer(
     name="gyromc",
@@ -45,8 +49,6 @@ def prepare_streams() -> None:
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # for the whole process
     if sys.stdout is None:
-        from gyromc.errors import InvalidInput
-
         closed = "Standard output is closed: there is nowhere to print to."
         raise InvalidInput(f"{closed} Redirect it, for example to /dev/null.")
     for stream in (sys.stdout, sys.stderr):
@@ -69,9 +71,6 @@ codecs.register_error(_spelled.__name__, _spelled)
 def print_tables(*tables: Any) -> None:
     """Print tables, results that show themselves as tables, and lines of text."""
     from rich.text import Text
-
-    from gyromc.show.numbers import printable
-    from gyromc.show.tables import console
 
     out = console()
     for table in tables:

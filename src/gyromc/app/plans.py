@@ -12,7 +12,12 @@ import typer
 
 from gyromc import __version__
 from gyromc.app.output import Json, answer, app
-from gyromc.errors import GyromcWarning
+from gyromc.errors import GyromcWarning, InvalidInput
+from gyromc.extras import require_extra
+from gyromc.show.interruption import unhurried
+from gyromc.show.numbers import counted, did_you_mean, duration
+from gyromc.show.progress import say
+from gyromc.show.tables import Table
 
 if TYPE_CHECKING:
     from gyromc.plan import Plan
@@ -49,11 +54,9 @@ def is_plan_file(what: str) -> bool:
 
 def find(what: str, step_size: float | None = None, allow_import: bool = False) -> "Plan":
     """Return the plan of a file (a path ending in .toml, or any path that exists) or of an experiment in the catalogue."""
-    from gyromc.errors import InvalidInput
     from gyromc.io.planfiles import load
     from gyromc.paper.catalogue import CATALOGUE
     from gyromc.plan import read_step_size
-    from gyromc.show.numbers import did_you_mean
 
     step_size = None if step_size is None else read_step_size(step_size)
     if is_plan_file(what):
@@ -155,8 +158,6 @@ def continue_(
 def _finish(result: "Run", save: Path | None, json: bool) -> None:
     """Save a run where that is asked for, print it, and end with the status of Ctrl-C where it was interrupted."""
     from gyromc.processes import agree
-    from gyromc.show.interruption import unhurried
-    from gyromc.show.progress import say
 
     # After Ctrl-C too, the steps that were made are not lost.
     with unhurried():
@@ -189,10 +190,8 @@ def tune(
 ) -> None:
     """Choose the sampler and step size with the smallest error for a budget: the plan's own when none is given."""
     from gyromc.checks import require
-    from gyromc.extras import require_extra
     from gyromc.io.planfiles import text_of
     from gyromc.show.files import require_output, write_atomically
-    from gyromc.show.progress import say
     from gyromc.tuning.tune import tune
 
     require_output(html, "--html", what, save)
@@ -254,12 +253,20 @@ def list_experiments(json: Json = False) -> None:
         engines = {f"seconds_{engine}": seconds(experiment, steps, engine) for engine in ("scan", "lanes")}
         return {"chain_steps": steps, **engines}
 
-    rows = []
+    brief = lambda seconds: "< 1 s" if seconds < 1 else duration(seconds)
+    content, rows = [], []
     for e in CATALOGUE.values():
         costs = {profile.name: cost(profile, e) for profile in PROFILES.values()}
         sizes = {"step_sizes": list(e.step_sizes), "dynamics": list(e.roles)}
-        rows.append({"name": e.name, "title": e.title, **sizes, "cost": costs})
-    answer(json, rows, _costs(rows))
+        content.append({"name": e.name, "title": e.title, **sizes, "cost": costs})
+        rows.append([e.name, e.title, f"{e.step_sizes[0]:g} … {e.step_sizes[-1]:g}"])
+        for one in costs.values():
+            times = f"{brief(one['seconds_scan'])} / {brief(one['seconds_lanes'])}"
+            rows[-1] += [f"{one['chain_steps']:.2g}", times]
+    left = ["name", "what", "step sizes"]
+    columns = [*left, *(text for name in PROFILES for text in (f"{name}: chain-steps", "about"))]
+    notes = ["about: time on two cores, engine scan / lanes; equal pieces are computed once"]
+    answer(json, content, Table(columns, rows, notes=notes, left=left))
 
 
 @app.command(epilog="Example: gyromc reproduce nld-quadratic linear-nld --out results/two")
@@ -275,24 +282,23 @@ def reproduce(
     json: Json = False,
 ) -> None:
     """Run the paper's experiments and report every claim with a verdict."""
-    from gyromc.extras import require_extra
-
     # Before the work, not at its end.
     require_extra("report", "`gyromc reproduce`")
-    from gyromc.paper.computation import Interrupted
     from gyromc.paper.report import took
     from gyromc.paper.reproduction import reproduce
-    from gyromc.show.progress import say
 
     try:
         chosen = {"engine": engine, "workers": workers, "sensitivity": sensitivity}
         done = reproduce(names or (), profile, out=out, seed=seed, fresh=fresh, **chosen)
     except KeyboardInterrupt as stop:
-        kept = f": {stop}" if isinstance(stop, Interrupted) else ""
+        kept = f": {stop}" if str(stop) else ""
         say(f"interrupted{kept}. The same command goes on from there.")
         raise typer.Exit(130) from None
-    for text in done.warnings:
-        say(f"warning: {text}")
+    every = [
+        cell for found in done.results["experiments"].values() for cells in found["cells"].values() for cell in cells
+    ]
+    if failed := sum(cell["failed_chains"] for cell in every):
+        say(f"warning: {counted(failed, 'chain')} failed; the report says which")
     say(f"{done.computed} pieces computed, {done.reused} from the cache")
     say(took(done.results["times"]))
     content = {"report": str(done.report), "computed": done.computed, "reused": done.reused, "results": done.results}
@@ -317,30 +323,13 @@ def report(
     answer(json, {"report": str(path.resolve())}, path=path)
 
 
-def _costs(rows: list[dict[str, Any]]):
-    from gyromc.show.numbers import duration
-    from gyromc.show.tables import Table
-
-    brief = lambda seconds: "< 1 s" if seconds < 1 else duration(seconds)
-    cells = []
-    for row in rows:
-        line = [row["name"], row["title"], f"{row['step_sizes'][0]:g} … {row['step_sizes'][-1]:g}"]
-        for cost in row["cost"].values():
-            line += [f"{cost['chain_steps']:.2g}", f"{brief(cost['seconds_scan'])} / {brief(cost['seconds_lanes'])}"]
-        cells.append(line)
-    costs = [text for name in rows[0]["cost"] for text in (f"{name}: chain-steps", "about")]
-    notes = ["about: time on two cores, engine scan / lanes; equal pieces are computed once"]
-    return Table(["name", "what", "step sizes", *costs], cells, notes=notes, left=["name", "what", "step sizes"])
-
-
 def _verdicts(results: dict[str, Any]):
-    from gyromc.paper.report import COLUMNS, SHORT, judged
-    from gyromc.show.tables import Table
+    from gyromc.paper.report import COLUMNS, judged
 
     colours = {"confirmed": "green", "true so far": "green", "not resolved": "yellow", "refuted": "red"}
     rows = []
     for name, found in results["experiments"].items():
-        claims = {claim["key"]: (SHORT[claim["verdict"]], claim["value"]) for claim in found["claims"]}
+        claims = {claim["key"]: (claim["verdict"], claim["value"]) for claim in found["claims"]}
         shown = {key: (f"{word} {value:.3g}", colours[word]) for key, (word, value) in claims.items()}
         rows.append([name, judged(found), *(shown.get(key, "–") for key in COLUMNS)])
     columns = ["experiment", "judged", *COLUMNS.values()]

@@ -58,10 +58,10 @@ def scan(plan: Plan, mesh: Any = None) -> str | None:
     functions = sum(ridge_of(h) is None for h in plan.observables.values())
     if reason := why_no_jax():
         return reason
-    if "data" in shares(mesh) and not _has_rows(plan.flat_target):
+    if "data" in shares(mesh) and not _has_rows(plan):
         return (
-            f"the axis `data` of a mesh shares rows of data in memory, of which {type(plan.target).__name__} has none: leave the "
-            "axis out"
+            f"the axis `data` of a mesh shares rows of data in memory or of mini-batches, of which {type(plan.target).__name__} "
+            f"with {plan.oracle.name} has none: leave the axis out"
         )
     if steps > LIMITS.steps:
         return f"it counts at most {LIMITS.steps} steps and the plan has {steps}: continue a shorter run"
@@ -73,9 +73,10 @@ def scan(plan: Plan, mesh: Any = None) -> str | None:
     return None
 
 
-def _has_rows(target: targets.Target) -> bool:
-    count = getattr(target, "num_data", None)
-    return any(np.shape(leaf)[:1] == (count,) for leaf in jax.tree.leaves(target))
+def _has_rows(plan: Plan) -> bool:
+    count = getattr(plan.flat_target, "num_data", None)
+    held = any(np.shape(leaf)[:1] == (count,) for leaf in jax.tree.leaves(plan.flat_target))
+    return held or (isinstance(plan.flat_target, targets.StreamedRegression) and isinstance(plan.oracle, Batch))
 
 
 def lanes(plan: Plan, mesh: Any = None) -> str | None:

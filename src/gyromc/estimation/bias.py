@@ -36,7 +36,7 @@ from gyromc.targets.regressions import KnownLikelihood
 class BiasSettings:
     """What a prediction may cost, and how pairs of chains run.
 
-    - `healthy`: effective size of draws around the mode, as a share: below it, tails decide the bias and its error is not known.
+    - `healthy`: effective size of draws around the mode, as a share, below which tails decide the bias.
     - `affordable`: numbers of data touched by a prediction from an importance sample.
     - `first`, `each`: seconds that a prediction of a regression takes, about: in all, and per observable; `other`: of another
       target, per observable; `seconds`: what it may take, or as long as the run.
@@ -204,11 +204,7 @@ def _differences(plan: Plan) -> np.ndarray:
 
 @eqx.filter_jit(donate="none")
 def _advance_pairs(coarse: scan.Pieces, fine: scan.Pieces, pairs: tuple, num_steps) -> tuple:
-    """So many coarse steps, each with two fine steps beside it.
-
-    `pairs` are the number of the step, the fine and the coarse states, and high and low parts of the sums of coarse less fine
-    values.
-    """
+    """So many coarse steps, each with two fine ones. `pairs`: the step, fine and coarse states, two parts of the sums of gaps."""
     n, (R, _), dtype = coarse.dynamics.size, pairs[1].shape, pairs[1].dtype
 
     def corrected(pieces, y, zeta, xi):

@@ -180,9 +180,8 @@ def grows(run: Run, name: str) -> bool:
 def relaxation_times(run: Run, names: list[str]) -> dict[str, float]:
     """By observable, the slowest relaxation time that it sees, from the curvature at the chains' last states; 0 where unknown.
 
-    The chain is linearised, dz = -A z dt + noise, A = (D+Q)P. The autocovariance of h then is a sum over the eigenvalues λ of A
-    with weights from the gradient of h, and each relaxes in 1/Re λ; those seen in ∫ autocovariance count. The
-    curvature is that of all states for Gaussian targets, and nearly so for regressions; others are not looked at.
+    The chain is linearised, dz = -A z dt + noise, A = (D+Q)P: each eigenvalue λ of A relaxes in 1/Re λ, and those seen in the
+    integrated autocovariance count. Only Gaussian targets and regressions are looked at.
     """
     plan, target = run.plan, run.plan.flat_target
     known = target.gaussian()

@@ -4,12 +4,10 @@ The groups are `posterior`, `sample_stats` (the log density of each draw), `post
 for, `observed_data` and `constant_data` where the target holds data, and our own `averages`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,9 +25,6 @@ from gyromc.results import Run, flat_draws
 from gyromc.show.records import plain_attributes
 from gyromc.targets import FiniteSum, SumOverData, Target
 
-if TYPE_CHECKING:
-    from xarray import Dataset, DataTree
-
 LIBRARY = {"inference_library": "gyromc", "inference_library_version": __version__}
 MOST_TERMS = 1e9
 """Data terms touched for the log density of every draw; with more it is left out."""
@@ -40,7 +35,7 @@ def to_datatree(
     names: Sequence[str] | None = None,
     predictive: Callable | None = None,
     log_likelihood: bool | Callable = False,
-) -> DataTree:
+) -> Any:
     """A run with kept draws as an ArviZ DataTree; chains that failed are left out, and their number is an attribute.
 
     **Arguments:**
@@ -66,8 +61,7 @@ def to_datatree(
     require(run.draws is not None, none)
     good = ~run.diverged
     draws = jax.tree.map(lambda x: np.asarray(x)[good], run.draws)
-    target: Any = run.plan.target
-    shape = jax.tree.leaves(draws)[0].shape[:2]
+    target, shape = run.plan.target, jax.tree.leaves(draws)[0].shape[:2]
     groups: dict[str, dict[str, Any]] = {"posterior": _posterior(target.reported(draws), names)}
     # the log density at every draw, up to a constant, where that is affordable
     terms = target.num_data if isinstance(target, SumOverData) else 1
@@ -83,7 +77,7 @@ def to_datatree(
         leaves = jax.tree_util.tree_leaves_with_path(target.data)
         groups["observed_data"] = {_path(path) if path else "data": np.asarray(leaf) for path, leaf in leaves}
     elif hasattr(target, "design"):
-        X, y = target.design
+        X, y = run.plan.target.design  # type: ignore[attr-defined]  # seen above
         groups |= {"constant_data": {"X": np.asarray(X)}, "observed_data": {"y": np.asarray(y)}}
     # values that any file format accepts
     about = {
@@ -103,7 +97,7 @@ def to_datatree(
     return tree
 
 
-def posterior_datatree(found: Posterior) -> DataTree:
+def posterior_datatree(found: Posterior) -> Any:
     """What `gyromc.expect` returned as an ArviZ DataTree, with draws of equal weight: each as often as its weight says."""
     with needs("arviz", "`to_datatree`"):
         import arviz_base
@@ -160,7 +154,7 @@ def _pointwise(target: Target, wanted: bool | Callable, draws) -> dict[str, np.n
     return jax.tree.map(np.asarray, found if isinstance(found, dict) else {"y": found})
 
 
-def _averages(found: Run | Posterior, **further: Any) -> Dataset:
+def _averages(found: Run | Posterior, **further: Any) -> Any:
     """Means with their standard errors, R-hat, effective sample size and `further` columns, by observable."""
     import xarray
 

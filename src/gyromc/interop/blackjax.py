@@ -16,14 +16,13 @@ from jax.core import Tracer
 from gyromc import dynamics as families
 from gyromc import schemes
 from gyromc.checks import numbers, positive, require
-from gyromc.dynamics import Dynamics, augment
+from gyromc.dynamics import Dynamics
 from gyromc.engines.scan import cast
 from gyromc.errors import InvalidInput
 from gyromc.extras import needs
 from gyromc.flat import ravel, unraveler
 from gyromc.operators import Operator, as_operator
 from gyromc.precision import owned, private
-from gyromc.prediction.stability import limit_of_mean
 from gyromc.targets import FiniteSum, SumOverData
 
 with needs("blackjax", "`gyromc.interop.blackjax`"):
@@ -39,7 +38,7 @@ class AugmentedState(NamedTuple):
     momentum: Any
 
 
-def sgnlmc(grad_estimator: Callable, J, *, curvature=None) -> SamplingAlgorithm:
+def sgnlmc(grad_estimator: Callable, J) -> SamplingAlgorithm:
     """SGNLMC: Langevin dynamics with a skew-symmetric rotation J: D = I, Q = J.
 
     The state is the position itself, as in `blackjax.sgld`.
@@ -49,8 +48,9 @@ def sgnlmc(grad_estimator: Callable, J, *, curvature=None) -> SamplingAlgorithm:
     - `grad_estimator`: function of (position, minibatch), the gradient of the log density, as BlackJAX's are.
     - `J`: a skew-symmetric matrix, `gyromc.dynamics.rotations(…)`, or a number: the rate at which neighbouring coordinates
       rotate, applied without a matrix.
-    - `curvature`: the Hessian of -log density near its mode: a matrix, a diagonal, or a number times the identity. With it, a
-      step size beyond the largest stable one, which a rotation makes smaller, raises an error that says so.
+
+    A rotation makes the largest stable step size smaller, by 1 + J² where the curvature is the same in all directions: one that
+    suits `blackjax.sgld` can be too large, and the state then grows until it is NaN.
 
     ```python
     import jax, jax.numpy as jnp
@@ -61,38 +61,36 @@ def sgnlmc(grad_estimator: Callable, J, *, curvature=None) -> SamplingAlgorithm:
     ```
     """
     if isinstance(J, Operator) or np.ndim(J):
-        return kernel(families.nonreversible(J), curvature=curvature)(grad_estimator)
+        return kernel(families.nonreversible(J))(grad_estimator)
     rate = float(numbers(J, "J"))
-    return _algorithm(grad_estimator, lambda d: families.nonreversible(families.rotations(d, rate)), curvature)
+    return _algorithm(grad_estimator, lambda d: families.nonreversible(families.rotations(d, rate)))
 
 
-def sghfhrmc(grad_estimator: Callable, alpha: float, gamma: float, *, curvature=None) -> SamplingAlgorithm:
+def sghfhrmc(grad_estimator: Callable, alpha: float, gamma: float) -> SamplingAlgorithm:
     """SGHFHRMC: Hessian-free high-resolution dynamics on (θ, r): D = diag(αI, γI), Q = [[0, -I], [I, 0]], α and γ positive.
 
-    The state is an `AugmentedState`; `init(position)` sets r = 0 and `init(position, rng_key)` draws it from N(0, I). The
-    other arguments, and the use, are those of `sgnlmc`.
+    The state is an `AugmentedState`; `init(position)` sets r = 0 and `init(position, rng_key)` draws it from N(0, I). Its
+    use is that of `sgnlmc`.
     """
     alpha, gamma = positive(alpha, "alpha"), positive(gamma, "gamma")
-    return _algorithm(grad_estimator, lambda d: families.hfhr(d, alpha, gamma), curvature)
+    return _algorithm(grad_estimator, lambda d: families.hfhr(d, alpha, gamma))
 
 
-def sggaulmc(grad_estimator: Callable, C, a: float, gamma: float, *, curvature=None) -> SamplingAlgorithm:
+def sggaulmc(grad_estimator: Callable, C, a: float, gamma: float) -> SamplingAlgorithm:
     """SGGAULMC: gradient-adjusted underdamped dynamics on (θ, r), with the D and Q of `gyromc.dynamics.gaul`, a and γ positive.
 
     `C` is symmetric positive definite; a number is a multiple of the identity, a vector a diagonal. The state is an
     `AugmentedState`, as for `sghfhrmc`.
     """
     if isinstance(C, Operator) or np.ndim(C):
-        return kernel(families.gaul(C, a, gamma), curvature=curvature)(grad_estimator)
+        return kernel(families.gaul(C, a, gamma))(grad_estimator)
     family = lambda d: families.gaul(as_operator(C, "C", size=d), a, gamma)
     # Raises now, not at the first step.
     family(1)
-    return _algorithm(grad_estimator, family, curvature)
+    return _algorithm(grad_estimator, family)
 
 
-def kernel(
-    dynamics: Dynamics, scheme: str | schemes.Scheme = "euler", *, curvature=None
-) -> Callable[[Callable], SamplingAlgorithm]:
+def kernel(dynamics: Dynamics, scheme: str | schemes.Scheme = "euler") -> Callable[[Callable], SamplingAlgorithm]:
     """Any dynamics (D, Q) as a replacement for `blackjax.sgld`: `kernel(dynamics)(grad_estimator)` is a sampling algorithm.
 
     On θ the state is the position itself; on (θ, r) it is an `AugmentedState`. One step with the key `k` draws ξ as
@@ -101,7 +99,7 @@ def kernel(
     **Arguments:**
 
     - `dynamics`: a value of `gyromc.dynamics`, for as many parameters as the position has.
-    - `scheme`: the integrator, a value of `gyromc.schemes` or its name; `curvature` as for `sgnlmc`.
+    - `scheme`: the integrator, a value of `gyromc.schemes` or its name.
 
     ```python
     import jax, jax.numpy as jnp
@@ -120,25 +118,15 @@ def kernel(
     remedy = f"`{found}` needs a memory or a plan. Use `gyromc.run` with it, or `euler` here."
     alone = not found.needs_prepared and not found.memory
     require(alone, f"`kernel` takes a scheme that needs nothing but the state and a gradient: {remedy}")
-    return lambda grad_estimator: _algorithm(grad_estimator, lambda d: dynamics, curvature, found)
+    return lambda grad_estimator: _algorithm(grad_estimator, lambda d: dynamics, found)
 
 
 def _algorithm(
-    grad_estimator: Callable, family: Callable[[int], Dynamics], curvature: Any, scheme: schemes.Scheme = schemes.euler
+    grad_estimator: Callable, family: Callable[[int], Dynamics], scheme: schemes.Scheme = schemes.euler
 ) -> SamplingAlgorithm:
     """`init` and `step` for the dynamics `family(d)`, d the number of parameters."""
     _require_function(grad_estimator, "grad_estimator")
-    P: Any = None if curvature is None else numbers(curvature, "curvature")
     family = functools.lru_cache(maxsize=8)(family)
-
-    @functools.lru_cache(maxsize=8)
-    def largest(d: int) -> tuple[float, float]:
-        """The largest stable step sizes of these dynamics and of SGLD, on a Gaussian of the given curvature."""
-        wanted = f"a number, {d} numbers or a {d} × {d} matrix"
-        require(P.shape in ((), (d,), (d, d)), f"`curvature` must be {wanted}: got shape {P.shape}.")
-        K, of_d = P if P.ndim == 2 else np.diag(np.broadcast_to(P, d)), family(d)
-        A = (of_d.D + of_d.Q) @ augment(K, of_d.has_momentum(d, "the position"))
-        return limit_of_mean(np.linalg.eigvals(A)), limit_of_mean(np.linalg.eigvals(K))
 
     def init(position, rng_key=None):
         position = _checked_position(position)
@@ -153,21 +141,14 @@ def _algorithm(
         theta = ravel(position)
         dynamics = cast(family(theta.size), theta.dtype)
         with_momentum = dynamics.has_momentum(theta.size, "the position")
-        moved = "θ alone: its state is the position. Pass `state.position`"
+        wanted = "θ alone: its state is the position. Pass `state.position`"
         if with_momentum:
-            moved = "(θ, r): `state` must be the `AugmentedState` that `init(position)` returns"
+            wanted = "(θ, r): `state` must be the `AugmentedState` that `init(position)` returns"
         right = isinstance(state, AugmentedState) == with_momentum
-        require(right, f"{dynamics.name} moves {moved}; got {type(state).__name__}.")
+        require(right, f"{dynamics.name} moves {wanted}; got {type(state).__name__}.")
         if with_momentum:
             _same_shapes(state.momentum, position, "`state.momentum`", "Start again from `init(position)`.")
         eta, T = _number(step_size, "step_size", theta.dtype), _number(temperature, "temperature", theta.dtype)
-        if P is not None and scheme.is_euler and not isinstance(step_size, Tracer):
-            limit, plain = largest(theta.size)
-            require(
-                step_size < limit,
-                f"`step_size` = {float(step_size):g} is beyond the largest stable one of {dynamics.name}, {limit:.4g}: the state "
-                f"would grow until it is NaN. Take at most {limit / 2:.3g}. (SGLD is stable up to {plain:.4g}.)",
-            )
         log_gradient = grad_estimator(position, minibatch)
         _check_gradient(log_gradient, position)
         # BlackJAX's gradient is that of log π = -U.

@@ -7,9 +7,7 @@ compute one run begin from the same numbers, and process 0 reads and writes for 
 """
 
 import contextlib
-import dataclasses
 import hashlib
-import json
 import math
 import os
 import re
@@ -27,18 +25,8 @@ from gyromc import processes
 from gyromc.checks import read_path, require, shown, whole
 from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.flat import shaped
-from gyromc.io.archive import read_archive, write_archive
-from gyromc.io.codec import Codec, check_fields
-from gyromc.io.runs import (
-    CLASSES,
-    check_run,
-    description,
-    differences,
-    prepared,
-    remember,
-    versions,
-    warn_of_versions,
-)
+from gyromc.io.archive import Codec, check_fields, read_archive, write_archive
+from gyromc.io.runs import CLASSES, check_run, described, differences, prepared, remember, versions, warn_of_versions
 from gyromc.plan import Plan
 from gyromc.results import Run, RunOptions
 from gyromc.show.files import locked, require_writable, sync_folder
@@ -46,22 +34,12 @@ from gyromc.show.interruption import Interruption
 from gyromc.show.progress import say
 
 KIND = "checkpoint"
-NAME = re.compile(r"step-(\d{15})\.gyromc")
-LEFT = re.compile(r"\.step-.*\.gyromc\.")
-"""The names of unfinished files, which a process left that was killed while it wrote."""
-NUMBERS = ("engine", "thin", "sane_range")
-"""The options that the numbers of a run depend on."""
+CODEC = Codec(CLASSES)
 UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
 
-CODEC = Codec(CLASSES)
-
-
 class DrawsFile:
-    """The draws of one run in a file that only grows, so that a checkpoint writes the new draws alone.
-
-    A checkpoint has the number of draws that belong to it, from the first on, and their SHA-256; what follows is of no meaning.
-    """
+    """The draws of one run in a file that only grows; each checkpoint has the number of those before it, and their SHA-256."""
 
     def __init__(self, path: Path, plan: Plan):
         self.path, self.shape, self.dtype = path, (plan.num_chains, plan.dim), np.dtype(plan.dtype)
@@ -70,7 +48,7 @@ class DrawsFile:
         self.count, self.sum = 0, hashlib.sha256()
 
     def append(self, kept: Sequence[np.ndarray]) -> tuple[int, Any]:
-        """Write the draws that the newest checkpoint lacks; returns how many there are now, and their checksum."""
+        """Write the draws that the newest checkpoint lacks; returns how many there are now, and their SHA-256."""
         total, found = sum(map(len, kept)), self.sum.copy()
         if total > self.count:
             with open(self.path, "r+b" if self.count else "wb") as file:
@@ -80,7 +58,7 @@ class DrawsFile:
                 for part in kept:
                     new = np.ascontiguousarray(part[max(0, self.count - first) :], self.dtype)
                     file.write(new.data)
-                    found.update(new)
+                    found.update(new.data)
                     first += len(part)
                 file.flush()
                 os.fsync(file.fileno())
@@ -97,38 +75,26 @@ class DrawsFile:
     def read(self, count: int, checksum: str) -> np.ndarray | None:
         """So many draws, draws × chains × d; `InvalidInput` where they are missing or damaged."""
         require(not count or self.path.is_file(), f"There is no file {self.path}.")
-        good = count == 0 or 0 < count * self.row <= self.path.stat().st_size
-        data = np.fromfile(self.path, np.uint8, count * self.row) if good and count else np.zeros(0, np.uint8)
-        self.count, self.sum = count, hashlib.sha256(data)
-        require(
-            good and self.sum.hexdigest() == checksum,
-            f"{self.path} is damaged: it lacks the draws of the checkpoint, or holds others.",
-        )
+        size = min(count * self.row, self.path.stat().st_size) if count else 0
+        data = np.fromfile(self.path, np.uint8, size) if size else np.zeros(0, np.uint8)
+        self.count, self.sum = count, hashlib.sha256(data.data)
+        damage = f"{self.path} is damaged: it lacks the draws of the checkpoint, or holds others."
+        require(size == count * self.row and self.sum.hexdigest() == checksum, damage)
         return data.view(self.dtype).reshape(count, *self.shape) if count else None
 
 
 class Checkpoints:
-    """The checkpoints of one run; a context that keeps other processes off its directory. `ended`: whether a signal came.
-
-    Of several processes that compute the run together, process 0 reads and writes for all: the directory need not be on a shared
-    disk.
-    """
+    """The checkpoints of one run; a context that keeps other processes off its directory. `ended`: whether a signal came."""
 
     def __init__(
-        self,
-        directory: str | Path,
-        plan: Plan,
-        options: RunOptions,
-        every: str | int,
-        keep: int,
-        ended: Interruption,
+        self, directory: str | Path, plan: Plan, options: RunOptions, every: str | int, keep: int, ended: Interruption
     ):
         good = isinstance(directory, str | Path) and directory != ""
         require(good, f"`checkpoint` must be a directory: got {shown(directory)}.")
         self.directory, self.plan, self.options, self.ended = read_path(directory), plan, options, ended
         self.seconds, self.steps = _interval(every)
         self.keep = whole(keep, "keep", least=1)
-        self.description = _description(plan, options)
+        self.description = described(plan, options)
         self.saved = time.monotonic()
         # The step of the last checkpoint.
         self.last: int | None = None
@@ -150,9 +116,8 @@ class Checkpoints:
             )
         if free is None:
             say(f"{self.directory} has no locks: see to it that no other run saves there at the same time")
-        for path in self.directory.iterdir():
-            if LEFT.match(path.name):
-                path.unlink(missing_ok=True)
+        for unfinished in self.directory.glob(".step-*.gyromc.*"):
+            unfinished.unlink(missing_ok=True)
 
     def __exit__(self, *raised: Any) -> None:
         self._held.close()
@@ -174,12 +139,12 @@ class Checkpoints:
         for path in reversed(files):
             try:
                 found = self._read(path)
-            except _OtherPlan as error:
-                raise InvalidInput(str(error)) from None
+            except _OtherPlan:
+                raise
             except (InvalidInput, OSError) as error:
                 reasons[path] = str(error)
                 continue
-            # Damaged ones are renamed, so that they are not read again.
+            # They are not read again.
             for damaged, reason in reasons.items():
                 aside = damaged.with_suffix(".damaged")
                 with contextlib.suppress(OSError):
@@ -237,7 +202,7 @@ class Checkpoints:
         self.saved = time.monotonic()
 
     def _read(self, path: Path) -> tuple[Run, dict[str, Any]]:
-        """A file as a run of this plan, and its content with the draws; `_OtherPlan` where it belongs to another plan."""
+        """A file as a run of this plan, and its content with the draws."""
         archive = read_archive(path)
         require(archive.kind == KIND, f"{path} holds {archive.kind!r}, not a checkpoint.")
         with archive.reading("start anew"):
@@ -259,32 +224,31 @@ class Checkpoints:
         return found, content
 
     def _files(self) -> list[Path]:
-        return sorted(path for path in self.directory.iterdir() if NAME.fullmatch(path.name))
+        return sorted(self.directory.glob(f"step-{'[0-9]' * 15}.gyromc"))
 
     def _run(self, content: dict[str, Any]) -> Run:
         """A checkpoint as a partial run, its plan with what was computed for it; its draws: draws × chains × d, or None."""
-        plan, draws = self.plan.replace(), content["draws"]
+        plan, draws, (wall_time, compile_time) = self.plan.replace(), content["draws"], content["times"]
         remember(plan, content["prepared"])
-        if draws is not None:
-            draws = shaped(plan.unravel, draws.swapaxes(0, 1))
-        run = Run(
-            plan=plan,
-            engine=self.options.engine,
-            engine_reason=self.options.reason,
-            state=content["state"],
-            wall_time=content["times"][0],
-            compile_time=content["times"][1],
-            partial=True,
-            failures=content["failures"],
-            draws=draws,
-            options=self.options,
-        )
-        check_fields(Run, {field.name: getattr(run, field.name) for field in dataclasses.fields(run)})
+        fields = {
+            "plan": plan,
+            "engine": self.options.engine,
+            "engine_reason": self.options.reason,
+            "state": content["state"],
+            "wall_time": wall_time,
+            "compile_time": compile_time,
+            "partial": True,
+            "failures": content["failures"],
+            "draws": None if draws is None else shaped(plan.unravel, draws.swapaxes(0, 1)),
+            "options": self.options,
+        }
+        check_fields(Run, fields)
+        run = Run(**fields)
         check_run(run)
         return run
 
 
-class _OtherPlan(Exception):
+class _OtherPlan(InvalidInput):
     """A checkpoint belongs to another plan."""
 
 
@@ -298,10 +262,6 @@ def _interval(every: str | int) -> tuple[float | None, int | None]:
             f'`every` must be a time such as "30s", "5min" or "2h", or a whole number of steps: got {shown(every)}.'
         )
     return float(given[1]) * UNITS[given[2]], None
-
-
-def _description(plan: Plan, options: RunOptions) -> dict[str, str]:
-    return description(plan, {name: getattr(options, name) for name in NUMBERS})
 
 
 def sent(content: Any) -> Any:
@@ -328,12 +288,12 @@ def same_start(plan: Plan) -> Plan:
 
 def require_same(plan: Plan, options: RunOptions, done: int = 0) -> None:
     """Raise `InvalidInput` on every process where two of them differ in plan, options, `done` steps or versions."""
-    own = {"steps done": str(done), **_description(plan, options)}
+    own = {"steps done": str(done), **described(plan, options)}
     own |= {f"version of {name}": str(version) for name, version in versions().items()}
-    if len(set(processes.everyone(hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()))) == 1:
-        return
     everyone = processes.everyone(own)
-    other = next(i for i, theirs in enumerate(everyone) if theirs != everyone[0])
+    other = next((i for i, theirs in enumerate(everyone) if theirs != everyone[0]), None)
+    if other is None:
+        return
     raise InvalidInput(
         f"Process {other} computes something else than process 0. What differs (process 0 → process {other}):\n  "
         + "\n  ".join(differences(everyone[0], everyone[other]))

@@ -1,10 +1,7 @@
 """Functions in files: stored by the name `module:function` alone, found again by importing the module or among those passed.
 
-Input: functions and classes of a user's modules. Output: plain JSON for the codec, and the functions again. A module is
-imported only where that was allowed, because importing runs its code. Digests of the arrays that a function reads and of what
-it computes are stored beside its name, so that a function that would compute something else is noticed. `code_digest` changes
-with the code of a function, the values it holds, and what it calls and reads in a user's modules; not with a comment, another
-place in the file, or another version of an installed package.
+A module is imported only where that was allowed, because importing runs its code. Digests of the arrays that a function reads and
+of what it computes are stored beside its name, so that a function that would compute something else is noticed.
 """
 
 import contextlib
@@ -24,8 +21,7 @@ import numpy as np
 
 from gyromc.checks import require, shown
 from gyromc.errors import GyromcWarning, InvalidInput
-from gyromc.io.archive import digest
-from gyromc.io.codec import NUMBERS
+from gyromc.io.archive import NUMBERS, digest
 from gyromc.precision import Owned, owned
 
 REMEDY = (
@@ -39,27 +35,19 @@ BUILT_IN = ("gyromc.schemes.base:euler_step",)
 def reference(function: Any) -> str:
     """The name `module:qualname` under which a function or class can be imported; `InvalidInput` where there is none."""
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
-    what = getattr(function, "__qualname__", None) or shown(function)
-    require(
-        module and name and "<" not in name,
-        f"The function `{what}` cannot be saved: a lambda or a function inside another one has no name to find it by. {REMEDY}",
-    )
+    refused = f"The function `{name or shown(function)}` cannot be saved"
+    nameless = "a lambda or a function inside another one has no name to find it by"
+    require(module and name and "<" not in name, f"{refused}: {nameless}. {REMEDY}")
     found: Any = sys.modules.get(str(module))
     for part in str(name).split("."):
         found = getattr(found, part, None)
-    require(
-        found is function,
-        f"The function `{what}` cannot be saved: `{module}:{name}` refers to {'nothing' if found is None else 'another object'}. "
-        f"{REMEDY}",
-    )
+    other = "nothing" if found is None else "another object"
+    require(found is function, f"{refused}: `{module}:{name}` refers to {other}. {REMEDY}")
     return f"{module}:{name}"
 
 
 def find_function(name: str, allow_import: bool, given: Mapping[str, Any], remedy: str) -> Any:
-    """The function of a name `module:qualname`: one of those given, or imported where that is allowed.
-
-    `remedy` says how to allow it. `InvalidInput` where it is not allowed, or there is no such function.
-    """
+    """The function of a name `module:qualname`: one of those given, or imported where that is allowed; `remedy` says how."""
     if name in given:
         return given[name]
     module, colon, path = name.partition(":")
@@ -95,12 +83,10 @@ class References:
         """The name of a function or class, with digests of the arrays that it reads and of its code."""
         require(callable(value), f"A {type(value).__name__} cannot be saved.")
         function = value.function if isinstance(value, Owned) else value
-        name, qualified = getattr(function, "__qualname__", type(function).__name__), ""
-        if "<" not in name:
-            qualified = f"{getattr(function, '__module__', None)}:{name}"
+        name, module = getattr(function, "__qualname__", type(function).__name__), getattr(function, "__module__", "")
         # The code of gyromc's own functions belongs to its version.
-        own = qualified.partition(".")[0] == __name__.partition(".")[0] and hasattr(function, "__qualname__")
-        name = qualified if own else name if self.compared else reference(function)
+        own = _root(module) == _root(__name__) and hasattr(function, "__qualname__") and "<" not in name
+        name = f"{module}:{name}" if own else name if self.compared else reference(function)
         stored = {"type" if isinstance(function, type) else "function": name}
         if not own:
             stored["code"] = f"{PYTHON} {code_digest(function)}"
@@ -110,12 +96,12 @@ class References:
 
     def unpack(self, entry: Any) -> Any:
         """The function or class, found by its name."""
+        name = entry.get("type") or entry["function"]
         remedy = (
             "Pass `allow_import=True` (on the command line `--allow-import`) if you trust the file, or the function itself: "
-            '`gyromc.load(path, functions={"…": f})`.'
+            f'`gyromc.load(path, functions={{"{name}": f}})`.'
         )
-        name = entry.get("type") or entry["function"]
-        function = find_function(name, self.allow_import, self.given, remedy.replace("…", name))
+        function = find_function(name, self.allow_import, self.given, remedy)
         require(isinstance(function, type) or "type" not in entry, f"`{name}` is no class.")
         found = function if "type" in entry else owned(function)
         reads = _digests(found.arrays) if isinstance(found, Owned) else None
@@ -139,44 +125,55 @@ def _digests(arrays: tuple[np.ndarray, ...]) -> str:
     return hashlib.sha256("".join(map(digest, arrays)).encode()).hexdigest()
 
 
+def _root(module: str | None) -> str:
+    return (module or "builtins").partition(".")[0]
+
+
 def code_digest(function: Any) -> str:
-    """A digest of what a function or class computes with: its code, plain values, and what it refers to in a user's modules."""
-    found = hashlib.sha256()
-    for line in _lines(function, {}, outermost=True):
-        found.update(f"{line}\n".encode())
+    """A digest that changes with the code of a function or class, the values it holds, and what it refers to in a user's modules.
+
+    It does not change with a comment, another place in the file, or another version of an installed package.
+    """
+    found, seen = hashlib.sha256(), {}
+
+    def visit(value: Any) -> None:
+        if isinstance(value, bool | int | float | complex | str | bytes | types.NoneType):
+            found.update(f"{value!r}\n".encode())
+            return
+        # Python may share equal tuples or not.
+        if not isinstance(value, tuple):
+            known = id(value) in seen
+            number, _ = seen.setdefault(id(value), (len(seen), value))
+            found.update(f"{number} {getattr(value, '__qualname__', type(value).__qualname__)}\n".encode())
+            if known:
+                return
+        for inner in _parts(value, value is function):
+            visit(inner)
+
+    visit(function)
     return found.hexdigest()
 
 
-def _lines(value: Any, seen: dict[int, Any], outermost: bool = False) -> Iterator[str]:
-    """Texts that change when the value does. `seen` holds what was visited, by identity; installed packages are not entered."""
-    if isinstance(value, bool | int | float | complex | str | bytes | types.NoneType):
-        yield repr(value)
-        return
-    if id(value) in seen:
-        yield f"number {list(seen).index(id(value))}"
-        return
-    seen[id(value)] = value
-    name = getattr(value, "__qualname__", type(value).__qualname__)
-    yield name
-    if isinstance(value, types.FunctionType):
-        if outermost or _users(value):
-            yield _text(value.__code__)
-            for inner in _referred(value):
-                yield from _lines(inner, seen)
-    elif isinstance(value, np.ndarray | jax.Array):
-        numeric = getattr(value.dtype, "kind", "") in NUMBERS
-        yield digest(np.asarray(value)) if numeric else str(value.dtype)
-    elif isinstance(value, types.ModuleType):
-        yield value.__name__
-    else:
-        for inner in _parts(value, outermost):
-            yield from _lines(inner, seen)
+INSIDE = ("__wrapped__", "py_func", "__func__", "fget", "func", "method")
+"""Where compiled functions, properties and methods of Equinox modules hold the function in Python."""
 
 
 def _parts(value: Any, outermost: bool) -> Iterator[Any]:
-    """What a value that is no function, array or module consists of."""
-    if isinstance(value, Mapping):
-        yield from (entry for pair in value.items() for entry in pair)
+    """What a value consists of; installed packages are not entered."""
+    if isinstance(value, types.FunctionType):
+        if outermost or _users(value.__module__):
+            # No lines of the file, so that a comment above changes nothing.
+            for code in _codes(value.__code__):
+                yield repr((code.co_code.hex(), code.co_names, code.co_varnames, code.co_freevars))
+                constants = (c for c in code.co_consts if not isinstance(c, types.CodeType))
+                yield repr([sorted(c, key=repr) if isinstance(c, frozenset) else c for c in constants])
+            yield from _referred(value)
+    elif isinstance(value, np.ndarray | jax.Array):
+        yield digest(np.asarray(value)) if getattr(value.dtype, "kind", "") in NUMBERS else str(value.dtype)
+    elif isinstance(value, types.ModuleType):
+        yield value.__name__
+    elif isinstance(value, Mapping):
+        yield from value.items()
     elif isinstance(value, tuple | list):
         yield from value
     elif isinstance(value, set | frozenset):
@@ -186,26 +183,21 @@ def _parts(value: Any, outermost: bool) -> Iterator[Any]:
     elif isinstance(value, types.MethodType):
         yield from (value.__func__, value.__self__)
     elif isinstance(value, type):
-        if outermost or _users(value):
-            for name, member in sorted(vars(value).items()):
-                # What was written there: not its documentation, and not what `dataclass` makes.
-                if not name.startswith(("__", "_abc_")) or name == "__call__":
-                    yield from (name, member)
-            yield from (base for base in value.__bases__ if _users(base))
-    elif _users(type(value)):
+        if outermost or _users(value.__module__):
+            # What was written there: not its documentation, and not what `dataclass` makes.
+            members = sorted(vars(value).items())
+            yield from (one for one in members if not one[0].startswith(("__", "_abc_")) or one[0] == "__call__")
+            yield from (base for base in value.__bases__ if _users(base.__module__))
+    elif _users(type(value).__module__):
         yield from (type(value), getattr(value, "__dict__", None))
     else:
         yield from (getattr(value, name) for name in INSIDE if hasattr(value, name))
 
 
-INSIDE = ("__wrapped__", "py_func", "__func__", "fget", "func", "method")
-"""Where compiled functions, properties and methods of Equinox modules hold the function in Python."""
-
-
-def _users(value: Any) -> bool:
-    """Whether a function or class is the user's own: of no installed package, of Python or of gyromc."""
-    root = (getattr(value, "__module__", None) or "builtins").partition(".")[0]
-    if root in sys.stdlib_module_names or root == __name__.partition(".")[0]:
+def _users(module: str | None) -> bool:
+    """Whether a module is the user's own: of no installed package, of Python or of gyromc."""
+    root = _root(module)
+    if root in sys.stdlib_module_names or root == _root(__name__):
         return root == "__main__"
     file = getattr(sys.modules.get(root), "__file__", None) or ""
     return not {"site-packages", "dist-packages"} & set(Path(file).parts)
@@ -218,25 +210,18 @@ def _referred(function: types.FunctionType) -> Iterator[Any]:
         # A cell that is not assigned yet raises.
         with contextlib.suppress(ValueError):
             yield cell.cell_contents
-    names = sorted(_names(function.__code__))
+    names = sorted(set().union(*(code.co_names for code in _codes(function.__code__))))
     for name in names:
         value = function.__globals__.get(name)
-        if isinstance(value, types.ModuleType) and _users(types.SimpleNamespace(__module__=value.__name__)):
+        if isinstance(value, types.ModuleType) and _users(value.__name__):
             yield from (vars(value)[inner] for inner in names if inner in vars(value))
         elif value is not None:
             yield value
 
 
-def _names(code: types.CodeType) -> set[str]:
-    """The names that code uses and does not define, and the code inside it."""
-    inside = (_names(constant) for constant in code.co_consts if isinstance(constant, types.CodeType))
-    return set(code.co_names).union(*inside)
-
-
-def _text(code: types.CodeType) -> str:
-    """Instructions, names and constants; no lines of the file, so that a comment above changes nothing."""
-    constants = [
-        _text(c) if isinstance(c, types.CodeType) else repr(sorted(c, key=repr) if isinstance(c, frozenset) else c)
-        for c in code.co_consts
-    ]
-    return repr((code.co_code.hex(), code.co_names, code.co_varnames, code.co_freevars, constants))
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    """The code of a function, and of the functions inside it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _codes(constant)

@@ -5,6 +5,7 @@ from the file itself, from a CSV file or from .npy files beside it; functions ar
 that was allowed. Messages say the key. docs/scale.md has an example and all kinds.
 """
 
+import functools
 import inspect
 import json
 import os
@@ -17,11 +18,11 @@ from typing import Any
 import numpy as np
 
 from gyromc import coordinates, data, dynamics, observables, oracles, schemes, targets
-from gyromc.checks import flag, read_path, require, shown
+from gyromc.checks import flag, numbers, read_path, require, shown
 from gyromc.data.csvfile import read_numbers
 from gyromc.errors import InvalidInput
 from gyromc.io.functions import find_function
-from gyromc.oracles import ControlVariate, Exact
+from gyromc.oracles import ControlVariate
 from gyromc.plan import Plan
 from gyromc.schemes import Balanced
 from gyromc.show.numbers import did_you_mean
@@ -38,12 +39,8 @@ def streamed_regression(X_file, y_file, family: str, prior_scale: float = 1.0) -
     return targets.StreamedRegression(data.Mapped(X_file, y_file), family, prior_scale)
 
 
-def _scheme(name: str) -> Callable:
-    return lambda: schemes.find(name)
-
-
 def _named(*makers: Callable) -> dict[str, Callable]:
-    """Functions and classes by their names in files: `LinearRegression` is `linear_regression`."""
+    """Functions and classes by their names in files."""
     return {re.sub(r"(?<=[a-z])(?=[A-Z])", "_", make.__name__).lower(): make for make in makers}
 
 
@@ -62,7 +59,10 @@ KINDS: dict[str, Mapping[str, Callable]] = {
     "coordinates": _named(coordinates.Linear, coordinates.Bijection),
     "observable": _public(observables, observables.Observable),
     "likelihood": _named(*families.LIKELIHOODS),
-    "scheme": {**{name: _scheme(name) for name in schemes.SCHEMES}, "balanced": schemes.balanced},
+    "scheme": {
+        **{name: functools.partial(schemes.find, name) for name in schemes.SCHEMES},
+        "balanced": schemes.balanced,
+    },
     **{key: {"rotations": dynamics.rotations} for key in ("J", "K", "C", "D", "Q", "S", "preconditioner")},
 }
 """The kinds of pieces, by the argument that they stand for and by name; what makes each."""
@@ -98,17 +98,17 @@ def loads(text: str, folder: str | Path = ".", allow_import: bool = False) -> Pl
 
 
 class _Reader:
-    """One reading of a plan file. `path` is that of a key, such as `("target", "groups", 0, "Z")`."""
+    """Reads one plan file. `path` is that of a key, such as `("target", "groups", 0, "Z")`."""
 
     def __init__(self, folder: Path, allow_import: bool):
         self.folder, self.allow_import = folder, allow_import
 
     def plan(self, table: dict[str, Any]) -> Plan:
         """The plan of the whole document."""
-        self.known(table, inspect.signature(Plan).parameters, "The plan", ())
+        _known(table, inspect.signature(Plan).parameters, "The plan", ())
         for name in ("target", "dynamics", "observables"):
-            self.check(isinstance(table.get(name), dict), f"The plan needs a table [{name}].", ())
-        self.check("step_size" in table, "The plan needs a number `step_size`.", ())
+            require(isinstance(table.get(name), dict), f"The plan needs a table [{name}].")
+        require("step_size" in table, "The plan needs a number `step_size`.")
         fields = {"target": self.value(table["target"], ("target",))}
         given = table["dynamics"]
         make, dim = self.maker(given, ("dynamics",), "dynamics"), fields["target"].dim
@@ -119,6 +119,12 @@ class _Reader:
 
     def value(self, given: Any, path: tuple) -> Any:
         """What is passed for an argument: a piece, a function, an array, or what stands there."""
+        try:
+            return self._value(given, path)
+        except InvalidInput as error:
+            raise _keyed(str(error), path) from None
+
+    def _value(self, given: Any, path: tuple) -> Any:
         name = path[-1]
         if path == ("observables",):
             return {h: self.piece(table, (name, h), "observable") for h, table in given.items()}
@@ -126,19 +132,19 @@ class _Reader:
             return self.piece(given, path, name)
         if isinstance(given, dict):
             if set(given) == {"npy"}:
-                return self.stored(given["npy"], path)
+                return self.stored(given["npy"])
             found = {key: self.value(entry, (*path, key)) for key, entry in given.items()}
-            return {key: np.asarray(x, float) if _numeric(x) else x for key, x in found.items()}
+            return {key: numbers(x, key) if isinstance(x, int | float | list) else x for key, x in found.items()}
         if name in ("X_file", "y_file"):
-            return self.file(given, path)
+            return self.file(given)
         if name == "groups" and isinstance(given, list):
             return tuple(self.arguments(targets.Group, "group", entry, (*path, i)) for i, entry in enumerate(given))
         if isinstance(given, str) and (name == "start" or FUNCTION.fullmatch(given)):
             remedy = "Add `--allow-import` (in Python `allow_import=True`) if you trust the file and the module."
-            return self.made(lambda: find_function(given, self.allow_import, {}, remedy), {}, path)
+            return find_function(given, self.allow_import, {}, remedy)
         # NumPy would take truth values for numbers.
         good = not isinstance(given, list) or not re.search("True|False", str(given))
-        self.check(good, f"`{name}` must hold numbers: got {shown(given)}.", path)
+        require(good, f"`{name}` must hold numbers: got {shown(given)}.")
         return given
 
     def piece(self, given: Any, path: tuple, argument: str) -> Any:
@@ -146,31 +152,31 @@ class _Reader:
         make = self.maker(given, path, argument)
         rest = {name: value for name, value in given.items() if name != "kind"}
         if argument == "target" and "csv" in rest:
-            rest |= self.rows(rest, path)
-            rest = {name: value for name, value in rest.items() if name not in ("csv", "response", "intercept")}
+            named = {name: rest.pop(name) for name in ("csv", "response", "intercept") if name in rest}
+            rest |= self.made(self.rows, named, path)
         return self.arguments(make, given["kind"], rest, path)
 
     def maker(self, given: Any, path: tuple, argument: str) -> Callable:
         """What makes the kind of a table; `LinearRegression`, as in Python, is `linear_regression`."""
-        where = ".".join(map(str, path))
-        self.check(isinstance(given, dict), f"[{where}] must be a table with a `kind`: got {shown(given)}.", path)
-        among, kind = KINDS[argument], given.get("kind")
-        plain = {name.replace("_", ""): make for name, make in among.items()}
+        where, among = ".".join(map(str, path)), KINDS[argument]
+        if not isinstance(given, dict):
+            raise _keyed(f"[{where}] must be a table with a `kind`: got {shown(given)}.", path)
+        kind, plain = given.get("kind"), {name.replace("_", ""): make for name, make in among.items()}
         make = plain.get(str(kind).replace("_", "").lower())
         if make is None:
             hint = did_you_mean(str(kind), list(among), "There are:", 1) if kind else ""
             said = f"[{where}] needs a `kind` of {', '.join(among)}: got {shown(kind)}. {hint}"
-            raise InvalidInput(_keyed(said, (*path, "kind")))
+            raise _keyed(said, (*path, "kind"))
         return make
 
     def arguments(self, make: Callable, kind: str, given: Any, path: tuple) -> Any:
         """What a kind makes of its arguments."""
         where = f"[{'.'.join(map(str, path))}] of kind {kind!r}"
-        self.check(isinstance(given, dict), f"{where} must be a table: got {shown(given)}.", path)
+        require(isinstance(given, dict), f"{where} must be a table: got {shown(given)}.")
         taken = {name: p for name, p in inspect.signature(make).parameters.items() if p.kind is not p.VAR_KEYWORD}
-        self.known(given, taken, where, path)
+        _known(given, taken, where, path)
         missing = [name for name, p in taken.items() if p.default is p.empty and name not in given]
-        self.check(not missing, f"{where} lacks {', '.join(missing)}.", path)
+        require(not missing, f"{where} lacks {', '.join(missing)}.")
         return self.made(make, {name: self.value(entry, (*path, name)) for name, entry in given.items()}, path)
 
     def made(self, make: Callable, arguments: dict[str, Any], path: tuple) -> Any:
@@ -181,86 +187,68 @@ class _Reader:
             text = str(error)
             named = [(name,) for name in re.findall(r"`(\w+)", text) if name in arguments]
             among = [("observables", h) for h in arguments.get("observables", ()) if f"Observable {h!r}" in text]
-            raise InvalidInput(_keyed(text, (*path, *(among or named or [()])[0]))) from None
+            raise _keyed(text, (*path, *(among or named or [()])[0])) from None
 
-    def file(self, name: Any, path: tuple) -> Path:
+    def file(self, name: Any, said: str = "The file") -> Path:
         """The path of a file that exists, from the folder of the plan file on."""
         place = self.folder / str(name)
-        self.check(os.path.isfile(place), f"The file {shown(str(place))} does not exist.", path)
+        require(os.path.isfile(place), f"{said} {shown(str(place))} does not exist.")
         return place
 
-    def stored(self, name: Any, path: tuple) -> np.ndarray:
+    def stored(self, name: Any) -> np.ndarray:
         """The array of a .npy file, which holds numbers alone."""
-        place = self.file(name, path)
+        place = self.file(name)
         try:
             found = np.load(place, allow_pickle=False)
         except (ValueError, OSError, EOFError) as error:
-            raise InvalidInput(_keyed(f"{place} cannot be read as an array of numbers ({error}).", path)) from None
-        numeric = isinstance(found, np.ndarray) and found.dtype.kind in "fiub"
-        self.check(numeric, f"{place} holds no array of numbers.", path)
+            raise InvalidInput(f"{place} cannot be read as an array of numbers ({error}).") from None
+        require(isinstance(found, np.ndarray) and found.dtype.kind in "fiub", f"{place} holds no array of numbers.")
         return found
 
-    def rows(self, table: Mapping[str, Any], path: tuple) -> dict[str, np.ndarray]:
+    def rows(self, csv: Any, response: Any = None, intercept: Any = False) -> dict[str, np.ndarray]:
         """The X and y of a regression whose table names a CSV file."""
-        intercept = self.made(lambda: flag(table.get("intercept", False), "intercept"), {}, (*path, "intercept"))
-        place = self.file(table["csv"], (*path, "csv"))
+        intercept, place = flag(intercept, "intercept"), self.file(csv, "`csv`:")
         names, rows = read_numbers(place, place.name)
-        response = table.get("response")
         listed = f"[target] needs `response`, a column of {place.name}: {', '.join(names)}. Got {shown(response)}."
-        self.check(response in names, listed, (*path, "response"))
+        require(response in names, listed)
         column = names.index(response)
         X = np.delete(rows, column, axis=1)
         return {"X": np.column_stack([np.ones(len(X)), X]) if intercept else X, "y": rows[:, column]}
 
-    def known(self, table: Mapping[str, Any], accepted: Iterable[str], where: str, path: tuple) -> None:
-        for key in table:
+
+def _known(table: Mapping[str, Any], accepted: Iterable[str], where: str, path: tuple) -> None:
+    for key in table:
+        if key not in accepted:
             hint = did_you_mean(key, list(accepted), "It takes", 1)
-            self.check(key in accepted, f"{where} has no key {key!r}. {hint}", (*path, key))
-
-    def check(self, condition: object, message: str, path: tuple) -> None:
-        require(condition, _keyed(message, path))
+            raise _keyed(f"{where} has no key {key!r}. {hint}", (*path, key))
 
 
-def _keyed(message: str, path: tuple) -> str:
-    """The message with the key in front, once."""
+def _keyed(message: str, path: tuple) -> InvalidInput:
+    """The error with the key in front, once."""
     known = message.startswith("key ") or not path
-    return message if known else f"key `{'.'.join(map(str, path))}`: {message}"
-
-
-def _numeric(value: Any) -> bool:
-    if isinstance(value, list):
-        return all(map(_numeric, value))
-    return isinstance(value, int | float)
+    return InvalidInput(message if known else f"key `{'.'.join(map(str, path))}`: {message}")
 
 
 def text_of(plan: Plan, source: Path, destination: Path) -> str:
-    """A plan with dense dynamics, tuned from the file `source`, as the TOML text of a file `destination`.
-
-    A data file named in `source` is named relative to the folder of `destination`.
-    """
+    """A plan with dense dynamics, tuned from the file `source`, as the TOML text of a file `destination`."""
     given = tomllib.loads(source.read_text(encoding="utf-8-sig"))
     target = dict(given["target"])
     if "csv" in target:
         data = (source.parent / str(target["csv"])).resolve()
         target["csv"] = os.path.relpath(data, destination.resolve().parent)
-    numbers = ("num_steps", "num_chains", "burn_in", "seed", "dtype", "martingale")
+    kept = ("num_steps", "num_chains", "burn_in", "seed", "dtype", "martingale")
     scheme: dict[str, Any] = {"kind": plan.scheme.name}
     if isinstance(plan.scheme, Balanced):
         assert plan.scheme.second_moment is not None
         scheme["S"] = plan.scheme.second_moment.dense()
-    Q, given_by = plan.dynamics.Q, plan.oracle
-    # One of those that a tuning chooses from.
-    require(
-        isinstance(given_by, Exact | ControlVariate),
-        f"`--save` knows no plan file for the oracle {given_by.name}. Use `gyromc.tune` in Python.",
-    )
-    oracle: dict[str, Any] = {"kind": "exact"}
-    if isinstance(given_by, ControlVariate):
-        center = np.asarray(given_by.center, float)
-        oracle = {"kind": "control_variate", "size": given_by.size, "order": given_by.order, "center": center}
+    # A tuning chooses from these two.
+    oracle, Q = {"kind": "exact"}, plan.dynamics.Q
+    if isinstance(plan.oracle, ControlVariate):
+        numbers_of = {"size": plan.oracle.size, "order": plan.oracle.order}
+        oracle = {"kind": "control_variate", **numbers_of, "center": np.asarray(plan.oracle.center, float)}
     table = {
         "step_size": plan.eta,
-        **{name: getattr(plan, name) for name in numbers},
+        **{name: getattr(plan, name) for name in kept},
         "start": np.asarray(plan.start, float),
         "target": target,
         "dynamics": {"kind": "general", "D": plan.dynamics.D, "Q": Q if np.any(Q) else 0},
@@ -268,13 +256,9 @@ def text_of(plan: Plan, source: Path, destination: Path) -> str:
         "oracle": oracle,
         "observables": given["observables"],
     }
-    lines = [f"# gyromc tune {source.name}"]
-    for name, value in sorted(table.items(), key=lambda entry: isinstance(entry[1], Mapping)):
-        if isinstance(value, Mapping):
-            lines += ["", f"[{name}]", *(f"{_value(key)} = {_value(entry)}" for key, entry in value.items())]
-        else:
-            lines.append(f"{name} = {_value(value)}")
-    return "\n".join(lines) + "\n"
+    return "\n".join(
+        [f"# gyromc tune {source.name}", *(f"{name} = {_value(value)}" for name, value in table.items()), ""]
+    )
 
 
 def _value(value: Any) -> str:

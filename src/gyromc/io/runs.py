@@ -1,13 +1,12 @@
 """Plans and runs in files: the classes they are made of, `run.save` and `gyromc.load`, and how two plans differ.
 
-Input: a `Plan` or a `Run`. Output: plain values for the codec, an archive, and the plan or run again. With a plan goes what was
-computed for it, the prepared oracle and scheme and the martingale: the mode or the moments of gradients, computed anew on
-another machine, could differ in their last digits. So a loaded run is continued bit for bit, on the same kind of machine with
-the same versions. `check_run` compares the shapes of a stored run with those of its plan, before any compiled code sees them.
-`description` is a plan as lines of text, to compare it with another.
+With a plan goes what was computed for it, the prepared oracle and scheme and the martingale: computed anew on another machine,
+they could differ in their last digits. So a loaded run goes on bit for bit, on the same kind of machine with the same versions.
 """
 
+import contextlib
 import dataclasses
+import json
 import math
 import os
 import platform
@@ -30,8 +29,7 @@ from gyromc.dynamics import Dynamics
 from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.extras import function_above
 from gyromc.flat import shaped
-from gyromc.io.archive import Archive, digest, read_archive, write_archive
-from gyromc.io.codec import Codec, Packed, check_fields, known_classes
+from gyromc.io.archive import Archive, Codec, Packed, check_fields, digest, known_classes, read_archive, write_archive
 from gyromc.io.functions import References
 from gyromc.martingale import Martingale, martingale
 from gyromc.observables import Observable
@@ -63,16 +61,7 @@ PLAIN = Codec(CLASSES)
 
 def prepared(plan: Plan, functions: bool = True) -> dict[str, Any]:
     """What was computed for a plan before its first step; without `functions` only what holds none of a user's own."""
-
-    def stored(value: Any) -> bool:
-        if value is None or functions:
-            return value is not None
-        try:
-            PLAIN.pack(value)
-        except InvalidInput:
-            return False
-        return True
-
+    stored = {}
     # What there was to warn of was said when the plan ran.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -82,7 +71,11 @@ def prepared(plan: Plan, functions: bool = True) -> dict[str, Any]:
             "martingale": martingale(plan) if plan.martingale else None,
             "sums": plan.target.known_sums() if isinstance(plan.target, StreamedRegression) else None,
         }
-    return {name: value for name, value in found.items() if stored(value)}
+    for name, value in found.items():
+        with contextlib.suppress(InvalidInput):
+            if value is not None and (functions or PLAIN.pack(value)):
+                stored[name] = value
+    return stored
 
 
 def remember(plan: Plan, found: Mapping[str, Any]) -> None:
@@ -125,14 +118,14 @@ def _same_settings(found: Any, given: Any) -> bool:
     return type(found) is type(given) and all(getattr(found, name) == getattr(given, name) for name in static)
 
 
-def packed_plan(plan: Plan) -> dict[str, Any]:
+def _packed(plan: Plan) -> dict[str, Any]:
     """What the plan was built from, and what was computed for it."""
     fields = {name: getattr(plan, name) for name in FIELDS}
     fields["num_steps"] = None if plan.steps_follow_eta else plan.num_steps
     return {"fields": fields, "prepared": prepared(plan)}
 
 
-def unpacked_plan(content: Mapping[str, Any]) -> Plan:
+def _unpacked(content: Mapping[str, Any]) -> Plan:
     """The plan, checked as any other is, with what was computed for it."""
     plan = Plan(**content["fields"])
     remember(plan, content["prepared"])
@@ -146,11 +139,11 @@ class SentPlan:
     plan: Plan
 
     def __reduce__(self):
-        return _arrived, tuple(Codec(CLASSES, References()).pack(packed_plan(self.plan)))
+        return _arrived, tuple(Codec(CLASSES, References()).pack(_packed(self.plan)))
 
 
-def _arrived(content: Any, arrays: Mapping[str, np.ndarray]) -> SentPlan:
-    return SentPlan(unpacked_plan(Codec(CLASSES, References(allow_import=True)).unpack(Packed(content, arrays))))
+def _arrived(*packed: Any) -> SentPlan:
+    return SentPlan(_unpacked(Codec(CLASSES, References(allow_import=True)).unpack(Packed(*packed))))
 
 
 def check_run(run: Run) -> None:
@@ -158,20 +151,16 @@ def check_run(run: Run) -> None:
     plan, state = run.plan, run.state
     chains, sums = plan.num_chains, len(plan.observables) * (2 if plan.martingale else 1)
     shapes = {"z": (chains, plan.state_size), "high": (chains, sums), "low": (chains, sums), "failed_at": (chains,)}
-    for name, shape in shapes.items():
-        found = getattr(state, name).shape
-        if found != shape:
-            raise ValueError(f"the state has {name} of shape {found}, where the plan has {shape}")
+    _require(all(getattr(state, name).shape == shape for name, shape in shapes.items()), "state")
     _require(state.z.dtype == plan.dtype and (state.generator is None or len(state.generator) == chains), "state")
     _require(0 <= state.step <= plan.burn_in + plan.num_steps, "number of steps")
     _require(state.checked is None or 0 <= state.checked <= state.step, "step of the last check")
     _require(all(math.isfinite(x) and x >= 0 for x in (run.wall_time, run.compile_time, sum(state.clock))), "time")
     # The time of a constant step size is known, up to its rounding.
     times = [(run.steps_done, sum(state.clock)), *state.clocks.items()]
-    known = [] if plan.scheduled else [math.isclose(time, k * plan.eta, rel_tol=1e-3) for k, time in times]
-    _require(all(known), "time")
-    blocks = list(state.snapshots)
-    _require(set(blocks) == set(state.clocks) and all(0 < k <= run.steps_done for k in blocks), "list of blocks")
+    _require(plan.scheduled or all(math.isclose(time, k * plan.eta, rel_tol=1e-3) for k, time in times), "time")
+    same = set(state.snapshots) == set(state.clocks)
+    _require(same and all(0 < k <= run.steps_done for k in state.snapshots), "list of blocks")
     _require(all(0 <= failure.chain < chains for failure in run.failures), "list of failures")
     if run.options is not None:
         _require(run.engine == run.options.engine, "engine")
@@ -179,22 +168,20 @@ def check_run(run: Run) -> None:
         leaves = jax.tree.leaves(run.draws)
         _require((np.shape(leaves[0])[1:2] or (0,))[0] == kept if leaves else kept == 0, "number of draws")
     if run.draws is not None:
-        wanted, structure = jax.tree.flatten(shaped(plan.unravel, np.zeros((chains, 0, plan.dim))))
         given, found = jax.tree.flatten(run.draws)
-        _require(structure == found and all(isinstance(leaf, np.ndarray) for leaf in given), "draws")
-        like = [(leaf.shape[0], *leaf.shape[2:]) for leaf in wanted]
-        _require([(*leaf.shape[:1], *leaf.shape[2:]) for leaf in given] == like, "draws")
+        _require(all(isinstance(leaf, np.ndarray) and leaf.ndim > 1 for leaf in given), "draws")
         _require(len({leaf.shape[1] for leaf in given}) == 1, "draws")
+        wanted, structure = jax.tree.flatten(shaped(plan.unravel, np.zeros((chains, 0, plan.dim))))
+        trimmed = [leaf[:, :0].shape for leaf in given]
+        _require(structure == found and trimmed == [leaf.shape for leaf in wanted], "draws")
 
 
 def versions() -> dict[str, str | None]:
     """The programs that numbers depend on, and the kind of processor."""
-    found: dict[str, str | None] = {"gyromc": __version__}
-    for name in ("jax", "jaxlib", "numpy", "numba"):
-        try:
+    found: dict[str, str | None] = {"gyromc": __version__, **dict.fromkeys(("jax", "jaxlib", "numpy", "numba"))}
+    for name in [*found][1:]:
+        with contextlib.suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            found[name] = None
     return {**found, "machine": platform.machine()}
 
 
@@ -206,18 +193,16 @@ def warn_of_versions(path: Path, before: Mapping[str, str | None], consequence: 
         warnings.warn(f"{path} was written by other programs ({other}): {consequence}.", GyromcWarning, stacklevel=3)
 
 
-def description(plan: Plan, options: Mapping[str, Any]) -> dict[str, str]:
-    """Everything that the numbers of a run depend on, one short text for each place: what a checkpoint is compared with.
-
-    Arrays are given by shape and digest, functions by name and digest of their code.
-    """
+def described(plan: Plan, options: RunOptions | None = None) -> dict[str, str]:
+    """Everything that the numbers of a run depend on, one short text for each place: what a checkpoint is compared with."""
     fields = {name: getattr(plan, name) for name in FIELDS}
     drawn = None if plan.starts.draw is None else plan.start
     fields["start"] = {"vector": plan.starts.theta, "momentum": plan.starts.r, "drawn by": drawn}
     # Sums are stored in the order of the observables.
     found = {"observables": ", ".join(plan.observables)}
     codec = Codec(CLASSES, References(compared=True))
-    for name, value in {**fields, **options}.items():
+    numbers = {} if options is None else {name: getattr(options, name) for name in ("engine", "thin", "sane_range")}
+    for name, value in {**fields, **numbers}.items():
         packed = codec.pack(value)
         _describe(packed.content, name, packed.arrays, found)
     return found
@@ -248,10 +233,10 @@ def _describe(value: Any, where: str, arrays: Mapping[str, np.ndarray], found: d
 
 
 def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """What changed between two descriptions, one line for each place, at most a few."""
+    """What changed between two descriptions, one line for each place."""
     places = [place for place in {**before, **now} if before.get(place) != now.get(place)]
-    lines = [f"{place}: {before.get(place, 'absent')} → {now.get(place, 'absent')}" for place in places[:MOST_SHOWN]]
-    return lines + ([f"and {len(places) - MOST_SHOWN} more"] if len(places) > MOST_SHOWN else [])
+    lines = [f"{place}: {before.get(place, 'absent')} → {now.get(place, 'absent')}" for place in places]
+    return lines if len(lines) <= MOST_SHOWN else [*lines[:MOST_SHOWN], f"and {len(places) - MOST_SHOWN} more"]
 
 
 def load(
@@ -284,8 +269,8 @@ def load(
     assert 15 < model.predict([[30.0]])[0] < 21
     ```
     """
-    for name, given in (("functions", functions), ("data", data)):
-        good = given is None or (isinstance(given, Mapping) and all(isinstance(key, str | Path) for key in given))
+    for name, given in (("functions", functions or {}), ("data", data or {})):
+        good = isinstance(given, Mapping) and all(isinstance(key, str | Path) for key in given)
         require(good, f"`{name}` must be a mapping, by the names in the file: got {shown(given)}.")
     for name, function in (functions or {}).items():
         require(callable(function), f"`functions` must hold functions: {shown(name)} is {shown(function)}.")
@@ -309,9 +294,9 @@ def load(
 
 
 def save_run(run: Run, path: str | Path) -> None:
-    """Write a run to a file, whole or not at all; `InvalidInput` where a function in it has no name."""
+    """Write a run to a file; `InvalidInput` where a function in it has no name."""
     content = {
-        "plan": packed_plan(run.plan),
+        "plan": _packed(run.plan),
         "run": {name: getattr(run, name) for name in RUN_FIELDS},
         "options": None if run.options is None else run.options.__getstate__(),
         "versions": versions(),
@@ -320,16 +305,13 @@ def save_run(run: Run, path: str | Path) -> None:
 
 
 def _run(archive: Archive, functions: References, data: Mapping[str, str | Path]) -> Run:
-    """The run of an archive; `data`: where files of rows are now, by the paths that they had."""
     with archive.reading("run the plan again"):
-        moved = Packed(_moved(archive.content, data), archive.arrays)
-        content = Codec(CLASSES, functions).unpack(moved)
+        content = Codec(CLASSES, functions).unpack(Packed(_moved(archive.content, data), archive.arrays))
         options = content["options"]
         if options is not None:
-            options["mesh"] = None
-            check_fields(RunOptions, options)
+            check_fields(RunOptions, options := {**options, "mesh": None})
             options = RunOptions(**options)
-        fields = {"plan": unpacked_plan(content["plan"]), "options": options, **content["run"]}
+        fields = {"plan": _unpacked(content["plan"]), "options": options, **content["run"]}
         check_fields(Run, fields)
         run = Run(**fields, resume=None if options is None else function_above("resume"))
         check_run(run)
@@ -341,21 +323,16 @@ def _run(archive: Archive, functions: References, data: Mapping[str, str | Path]
 def _moved(content: Any, data: Mapping[str, str | Path]) -> Any:
     """The packed content with other paths for files of rows; `InvalidInput` for a path that is not in it."""
     named: list[str] = []
-
-    def walk(value: Any) -> Any:
-        if isinstance(value, list):
-            return [walk(entry) for entry in value]
-        if not isinstance(value, dict):
-            return value
-        found = {key: walk(entry) for key, entry in value.items()}
-        if found.get("class") == FilePrint.__name__:
-            named.append(found["fields"]["path"])
-            found["fields"]["path"] = now.get(named[-1], named[-1])
-        return found
-
     now = {os.path.abspath(before): os.path.abspath(after) for before, after in data.items()}
-    walked = walk(content) if data else content
+
+    def moved(entry: dict[str, Any]) -> dict[str, Any]:
+        if entry.get("class") == FilePrint.__name__:
+            named.append(entry["fields"]["path"])
+            entry["fields"]["path"] = now.get(named[-1], named[-1])
+        return entry
+
+    changed = json.loads(json.dumps(content), object_hook=moved) if data else content
     unknown = [before for before in now if before not in named]
     listed = f"It reads {', '.join(dict.fromkeys(named))}." if named else "It reads no file of rows."
     require(not unknown, f"`data` names {', '.join(unknown)}, which the stored plan does not read. {listed}")
-    return walked
+    return changed

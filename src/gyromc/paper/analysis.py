@@ -1,5 +1,4 @@
-"""The findings of one experiment: errors and their predictions, the claims of the paper's §6 with their verdicts; and how
-claim (i) depends on what the paper leaves open (the data, the test row and the start).
+"""The findings of one experiment: errors, their predictions, claims, and how claim (i) depends on what the paper leaves open.
 
 Input: the averages of one experiment and of its variants, its forecast and, for logistic regression, an independent reference
 (importance sampling around the mode, no Markov chain). Output: plain dictionaries, the experiment's part of results.json.
@@ -18,7 +17,7 @@ from gyromc.approx.sample import Expectation, expectation
 from gyromc.model import Model
 from gyromc.paper import claims
 from gyromc.paper.catalogue import DATA, STARTS, Experiment, PaperProblem, Profile, variants
-from gyromc.paper.claims import Bootstrap, interval, normality, rmse, rmse_ratio
+from gyromc.paper.claims import normality, rmse, rmse_interval, rmse_ratio
 from gyromc.paper.computation import ERRORS, Outcome, Piece, Predicted
 from gyromc.plan import paper_steps
 from gyromc.targets import LogisticRegression
@@ -35,23 +34,16 @@ def predictive_reference(
 
 
 def forecast(e: Experiment, etas: Sequence[float], predicted: Predicted) -> dict[str, Any]:
-    """The predictions by role: V, how it was found, the verdicts on assumptions, and `cells`, one by observable per step size.
+    """The predictions by role: V, how it was found, the verdicts on assumptions, and `cells`, one for each step size.
 
     Where the errors are not exact, the prediction at the smallest η is converted to the others.
     """
     found = {}
     for role in e.roles:
         last = predicted[e.name, role, etas[-1]]
-        rows = [
-            {
-                h: {key: (row if e.problem.gaussian else _scaled(row, etas[-1], eta))[key] for key in ERRORS}
-                for h, row in (predicted[e.name, role, eta] if e.problem.gaussian else last)["observables"].items()
-            }
-            for eta in etas
-        ]
-        primary = last["observables"][e.problem.primary]
-        constants = {"variance": primary["variance"], "method": primary["method"], "verdicts": last["verdicts"]}
-        found[role] = {**constants, "cells": rows}
+        rows = [predicted[e.name, role, eta] if e.problem.gaussian else _scaled(last, etas[-1], eta) for eta in etas]
+        constants = {key: last[key] for key in ("variance", "method", "verdicts")}
+        found[role] = {**constants, "cells": [{key: row[key] for key in ERRORS} for row in rows]}
     return found
 
 
@@ -80,28 +72,23 @@ class Measured:
     pieces: Mapping[tuple[str, float], Piece]
     forecast: Mapping[str, Any]
     reference: Expectation | None
-    bootstrap: Bootstrap
 
     @property
-    def primary(self) -> str:
-        return self.experiment.problem.primary
+    def chosen(self) -> int:
+        """The position of the observable of the paper's panels among all."""
+        problem = self.experiment.problem
+        return list(problem.pieces["observables"]).index(problem.primary)
 
-    @property
-    def rows(self) -> list[str]:
-        """The names of all observables."""
-        return list(self.experiment.problem.pieces["observables"])
-
-    def averages(self, role: str, eta: float, name: str | None = None) -> np.ndarray:
+    def averages(self, role: str, eta: float) -> np.ndarray:
         """One average per chain; NaN for a chain that failed."""
-        piece = self.pieces[role, eta]
-        return piece.averages[:, piece.names.index(name or self.primary)]
+        return self.pieces[role, eta].averages[:, self.chosen]
 
     @functools.cached_property
     def truth(self) -> float:
         """μ(h): in closed form where there is one, else from importance sampling."""
         if self.reference is not None:
-            return float(self.reference.mean[self.rows.index(self.primary)])
-        return self.forecast["nonreversible"]["cells"][-1][self.primary]["expectation"]
+            return float(self.reference.mean[self.chosen])
+        return self.forecast["nonreversible"]["cells"][-1]["expectation"]
 
     @functools.cached_property
     def errors(self) -> dict[str, list[np.ndarray]]:
@@ -147,8 +134,7 @@ def _cell(data: Measured, role: str, k: int) -> dict[str, Any]:
     errors = data.errors[role][k]
     alive = errors[np.isfinite(errors)]
     value, se = rmse(alive)
-    cells, V = data.forecast[role]["cells"][k], data.forecast[role]["variance"]
-    predicted = cells[data.primary]
+    predicted, V = data.forecast[role]["cells"][k], data.forecast[role]["variance"]
     exact = predicted["rmse"] if problem.gaussian else None
     cell = {
         "step_size": eta,
@@ -158,7 +144,7 @@ def _cell(data: Measured, role: str, k: int) -> dict[str, Any]:
         "seed": data.experiment.noise_seed(eta),
         "engine": data.pieces[role, eta].engine,
         "rmse": value,
-        "rmse_interval": interval(data.bootstrap.rmse(errors, k)),
+        "rmse_interval": rmse_interval(errors),
         "bias": float(alive.mean()),
         "bias_std_error": float(alive.std(ddof=1) / np.sqrt(alive.size)),
         "std": float(alive.std(ddof=1)),
@@ -168,18 +154,8 @@ def _cell(data: Measured, role: str, k: int) -> dict[str, Any]:
     }
     if data.reference is not None:
         paper = data.paper_errors[role][k]
-        cell["paper_rmse"] = rmse(paper[np.isfinite(paper)])[0]
-        cell["paper_rmse_interval"] = interval(data.bootstrap.rmse(paper, k))
-    if problem.even is not None:
-        # The bias of the even observable over chains, and the exact bias where that is known.
-        averages, even = data.averages(role, eta, problem.even), cells[problem.even]
-        averages, mean = averages[np.isfinite(averages)], even["expectation"]
-        bias, se = (
-            None if mean is None else float(averages.mean() - mean),
-            averages.std(ddof=1) / np.sqrt(averages.size),
-        )
-        z = None if bias is None or even["bias"] is None else (bias - even["bias"]) / se
-        cell["even"] = {"bias": bias, "bias_std_error": float(se), "predicted_bias": even["bias"], "z": z}
+        cell["paper_rmse"] = rmse(paper)[0]
+        cell["paper_rmse_interval"] = rmse_interval(paper)
     return cell
 
 
@@ -188,8 +164,8 @@ def _qq(data: Measured, role: str) -> dict[str, Any]:
     averages, V = np.sort(data.averages(role, data.etas[-1])), data.forecast[role]["variance"]
     averages = averages[np.isfinite(averages)]
     center = float(averages.mean()) if data.reference is not None else data.truth
-    known = data.experiment.problem.gaussian and V is not None
-    scale = float(np.sqrt(data.etas[-1] * V if known else np.mean((averages - center) ** 2)))
+    known = data.experiment.problem.gaussian
+    scale = math.sqrt(data.etas[-1] * V if known and V else np.mean((averages - center) ** 2))
     return {
         "averages": [float(f"{x:.9g}") for x in averages],
         "center": center,
@@ -204,8 +180,7 @@ def _rows(data: Measured, reference: Expectation) -> dict[str, Any]:
     """All test rows: bias, standard deviation and RMSE, and the share of rows where each sampler wins."""
     table = {}
     for role in data.experiment.roles:
-        order = [data.pieces[role, data.etas[0]].names.index(name) for name in data.rows]
-        errors = [data.pieces[role, eta].averages[:, order] - reference.mean for eta in data.etas]
+        errors = [data.pieces[role, eta].averages - reference.mean for eta in data.etas]
         table[role] = {
             "bias": [np.nanmean(e, axis=0).tolist() for e in errors],
             "std": [np.nanstd(e, axis=0, ddof=1).tolist() for e in errors],
@@ -228,47 +203,38 @@ def _rows(data: Measured, reference: Expectation) -> dict[str, Any]:
             "efficiency": reference.efficiency,
             "mean": reference.mean.tolist(),
             "std_error": reference.std_error.tolist(),
-            "chosen": data.rows.index(data.primary),
+            "chosen": data.chosen,
         },
     }
 
 
 def _claims(data: Measured, found: Mapping[str, Any]) -> list[claims.Claim]:
     """Judge every claim that this experiment can decide, the paper's first."""
-    paper, errors, boot, etas = data.paper_errors, data.errors, data.bootstrap, data.etas
+    paper, errors, etas = data.paper_errors, data.errors, data.etas
     theory = {role: data.forecast[role]["variance"] for role in PAIR}
     own, gaussian = data.reference is not None, data.experiment.problem.gaussian
     exact = {role: [c["predicted"]["rmse"] for c in found["cells"][role]] for role in PAIR} if gaussian else {}
-    made = [claims.smaller_error(paper, etas, boot, about=", about the paper's own reference" if own else "")]
+    made = [claims.smaller_error(paper, etas, about=", about the paper's own reference" if own else "")]
     if None not in theory.values():
-        made.append(claims.asymptotic(errors, etas, theory, boot, "paper" if gaussian else "beyond", exact))
+        made.append(claims.asymptotic(errors, etas, theory, "paper" if gaussian else "beyond", exact))
     # Of logistic regression the paper claims a smaller RMSE and normal errors alone.
     pair, source = {role: paper[role] for role in PAIR}, "beyond" if own else "paper"
-    made.append(claims.half_slope(pair, etas, boot, source, exact))
+    made.append(claims.half_slope(pair, etas, source, exact))
     made.append(claims.normal_errors({role: found["qq"][role] for role in PAIR}))
     if own:
         key, about = "smaller-error-independent", ", about an independent reference"
-        made.append(claims.smaller_error(errors, etas, boot, "reversible", key, "beyond", about))
+        made.append(claims.smaller_error(errors, etas, "reversible", key, "beyond", about))
     if "sgld" in errors:
-        made.append(claims.smaller_error(errors, etas, boot, "sgld", "smaller-error-sgld", "beyond"))
-    # Cell by cell: the RMSE, and the bias of the even observable.
+        made.append(claims.smaller_error(errors, etas, "sgld", "smaller-error-sgld", "beyond"))
     cells = {(role, c["step_size"]): c for role, series in found["cells"].items() for c in series}
     if known := {at: c for at, c in cells.items() if c["z"] is not None}:
         ratios = {at: c["rmse"] / c["predicted"]["rmse"] for at, c in known.items()}
         made.append(claims.exact({at: c["z"] for at, c in known.items()}, ratios))
-    if even := {at: c["even"] for at, c in cells.items() if c.get("even") and c["even"]["z"] is not None}:
-        z, biases = ({at: e[key] for at, e in even.items()} for key in ("z", "bias"))
-        made.append(claims.exact(z, biases, "even-bias", found["formulas"]["even observable"]))
     return [claims.judged_at(claim, etas, data.experiment.step_sizes) for claim in made]
 
 
 def sensitivity(
-    e: Experiment,
-    profile: Profile,
-    outcome: Outcome,
-    truth: float,
-    reference: Callable[[PaperProblem], Expectation],
-    bootstrap: Bootstrap,
+    e: Experiment, profile: Profile, outcome: Outcome, truth: float, reference: Callable[[PaperProblem], Expectation]
 ) -> dict[str, Any]:
     """The choices, and for each way of judging claim (i) in how many cases (data set, test row, start) it holds.
 
@@ -276,27 +242,24 @@ def sensitivity(
     `truth`; for logistic regression about the paper's own reference and about an independent one.
     """
     problem, etas, made = e.problem, profile.step_sizes(e), variants(e)
-    names, abouts = (problem.primary,), ("exact prediction",) if problem.gaussian else ("about μ(h)",)
+    abouts = ("exact prediction",) if problem.gaussian else ("about μ(h)",)
     if problem.family == "logistic":
-        names = tuple(problem.pieces["observables"])
         abouts = ("about the paper's own reference", "about an independent reference")
 
     def errors(v: Experiment, role: str, eta: float, about: str) -> np.ndarray:
         """One row per chain; of exact predictions a single one."""
         if problem.gaussian:
-            return np.array([[outcome.predicted[v.name, role, eta]["observables"][problem.primary]["rmse"]]])
-        all_at = {at: outcome.pieces[v.name, role, at] for at in (eta, etas[-1])}
-        chosen = {at: piece.averages[:, [piece.names.index(name) for name in names]] for at, piece in all_at.items()}
+            return np.array([[outcome.predicted[v.name, role, eta]["rmse"]]])
+        here, last = (outcome.pieces[v.name, role, at].averages for at in (eta, etas[-1]))
         if problem.family == "nonquadratic":
-            return chosen[eta] - truth
-        own = np.nanmean(chosen[etas[-1]], axis=0)
-        return chosen[eta] - (own if about == abouts[0] else reference(v.problem).mean)
+            return here - truth
+        return here - (np.nanmean(last, axis=0) if about == abouts[0] else reference(v.problem).mean)
 
     def group(about: str) -> dict[str, Any]:
         ratios = []
-        for k, eta in enumerate(etas):
+        for eta in etas:
             pairs = [[errors(v, role, eta, about) for role in PAIR] for v in made]
-            found = [[(a / b)[0]] * 3 if problem.gaussian else rmse_ratio(a, b, bootstrap, k) for a, b in pairs]
+            found = [[(a / b)[0]] * 3 if problem.gaussian else rmse_ratio(a, b) for a, b in pairs]
             ratio, low, high = map(np.concatenate, zip(*found, strict=True))
             ratios.append(ratio)
         return {
@@ -315,12 +278,7 @@ def sensitivity(
         "data": field,
         "num_data": len(values),
         "starts": list(STARTS),
-        "num_observables": len(names),
+        "num_observables": len(problem.pieces["observables"]),
         "num_chains": None if problem.gaussian else profile.chains(e),
         "groups": [group(about) for about in abouts],
     }
-
-
-def headlines(found: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """In how many variants claim (i) holds, by each reference, the paper's first; nothing without such a study."""
-    return found.get("sensitivity", {"groups": []})["groups"]

@@ -24,14 +24,11 @@ U_DIRECTION = (math.sqrt(2) / 2, -math.sqrt(2) / 2, 0.0)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PaperProblem(abc.ABC):
-    """A target with its oracle and observables; the fields are the choices that the paper does not state.
-
-    `primary` names the observable of the paper's panels, `even` one whose mean shows the O(η) bias, or None.
-    """
+    """A target with its oracle and observables; the fields are the choices that the paper does not state."""
 
     family: ClassVar[str]
+    # The observable of the paper's panels.
     primary: ClassVar[str] = "h"
-    even: ClassVar[str | None] = "even"
 
     @functools.cached_property
     @abc.abstractmethod
@@ -63,13 +60,10 @@ class Bowl(PaperProblem):
 
     @functools.cached_property
     def pieces(self):
-        flat = self.beta == 0
-        h = observables.linear(U_DIRECTION) if flat else observables.tanh(U_DIRECTION)
-        return {
-            "target": targets.Quadratic(np.ones(self.dim)) if flat else targets.CosinePerturbed(self.dim, self.beta),
-            "oracle": oracles.Gaussian(self.tau),
-            "observables": {"h": h, "even": observables.square(np.eye(self.dim)[0])},
-        }
+        target, h = targets.Quadratic(np.ones(self.dim)), observables.linear(U_DIRECTION)
+        if self.beta != 0:
+            target, h = targets.CosinePerturbed(self.dim, self.beta), observables.tanh(U_DIRECTION)
+        return {"target": target, "oracle": oracles.Gaussian(self.tau), "observables": {"h": h}}
 
     @property
     def formulas(self):
@@ -77,7 +71,6 @@ class Bowl(PaperProblem):
         return {
             "potential": f"U(θ) = ½|θ|²{bend}, d = {self.dim}",
             "observable": "h(θ) = uᵀθ" if self.beta == 0 else "h(θ) = tanh(uᵀθ)",
-            "even observable": "θ₁²",
             "oracle": f"∇U + τζ, τ = {self.tau:g}",
             "reference": "μ(h) = 0, by symmetry",
         }
@@ -101,7 +94,7 @@ class SyntheticRegression(PaperProblem):
             # pyright takes the fields of the class for the arguments of its inherited constructor
             "target": targets.LinearRegression(X, y, self.prior_scale),  # pyright: ignore[reportArgumentType]
             "oracle": oracles.Minibatch(self.batch_size),
-            "observables": {"h": observables.linear(U_DIRECTION), "even": observables.square([1.0, 0.0, 0.0])},
+            "observables": {"h": observables.linear(U_DIRECTION)},
         }
 
     @property
@@ -110,7 +103,6 @@ class SyntheticRegression(PaperProblem):
             "potential": f"U(β) = ½ Σ (yᵢ - xᵢᵀβ)² + |β|²/(2·{self.prior_scale:g}²), "
             f"N = {self.num_data}, d = {len(self.coefficients)}",
             "observable": "h(β) = uᵀβ",
-            "even observable": "β₁²",
             "oracle": f"mini-batch of {self.batch_size} with replacement, prior exact",
             "reference": "μ(h) = uᵀm_N, in closed form",
         }
@@ -127,7 +119,6 @@ class HeartDisease(PaperProblem):
     batch_size: int = 32
     prior_scale: float = 1.0
     family = "logistic"
-    even = None
 
     def __post_init__(self):
         whole(self.test_row, "test_row", least=0, most=self.num_test - 1)
@@ -185,22 +176,17 @@ class Sampler:
     dynamics: Callable[[int], dynamics.Dynamics]
 
 
-def rotation(scale: float) -> Sampler:
-    """SGNLMC: J is a multiple of J₁ (d = 3)."""
-    formula = f"J = {'' if scale == 1 else f'{scale:g} '}J₁"
-    return Sampler("SGNLMC", formula, lambda dim: dynamics.nonreversible(scale * CYCLE))
+def _nld(scale: float, formula: str) -> Sampler:
+    return Sampler("SGNLMC", f"J = {formula}", lambda dim: dynamics.nonreversible(scale * CYCLE))
 
 
-def high_resolution(alpha: float, gamma: float) -> Sampler:
-    """SGHFHRMC."""
+def _hfhr(alpha: float, gamma: float) -> Sampler:
     return Sampler("SGHFHRMC", f"α = {alpha:g}, γ = {gamma:g}", lambda dim: dynamics.hfhr(dim, alpha, gamma))
 
 
-def gradient_adjusted(a: float, gamma: float, C: float | tuple[float, ...]) -> Sampler:
-    """SGGAULMC; C is a diagonal, or one number for a multiple of the identity."""
-    matrix = f"{C:g} I" if isinstance(C, int | float) else f"diag({', '.join(f'{c:g}' for c in C)})"
-    formula = f"a = {a:g}, γ = {gamma:g}, C = {matrix}"
-    return Sampler("SGGAULMC", formula, lambda dim: dynamics.gaul(np.full(dim, C), a, gamma))
+def _gaul(a: float, gamma: float, C: Any, formula: str) -> Sampler:
+    text = f"a = {a:g}, γ = {gamma:g}, C = {formula}"
+    return Sampler("SGGAULMC", text, lambda dim: dynamics.gaul(np.full(dim, C), a, gamma))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,7 +209,6 @@ class Experiment:
     step_sizes: tuple[float, ...]
     start: float = 0.0
     seed: int = 0
-    dtype: str = "float32"
 
     @property
     def title(self) -> str:
@@ -243,14 +228,14 @@ class Experiment:
         return tuple(self.dynamics)
 
     def plan(self, step_size: float, dynamics: str = "nonreversible", num_chains: int = 2000, **changes) -> Plan:
-        """Return the plan of one cell, with N = ⌊η⁻²⌋ steps."""
+        """The plan of one cell, with N = ⌊η⁻²⌋ steps."""
         role = one_of(dynamics, ROLE_NAMES, "dynamics")
         fields = {
             **self.problem.pieces,
             "dynamics": self.dynamics.get(role, self.dynamics["reversible"]),
             "start": None if self.start == 0 else np.full(self.problem.pieces["target"].dim, self.start),
             "seed": self.noise_seed(step_size),
-            "dtype": self.dtype,
+            "dtype": "float32",
             "step_size": step_size,
             "num_chains": num_chains,
         }
@@ -263,23 +248,20 @@ class Experiment:
     @property
     def choices(self) -> Mapping[str, object]:
         """Every choice that the paper does not state."""
-        own = {"start": self.start, "momentum_start": 0.0, "seed": self.seed, "dtype": self.dtype}
+        own = {"start": self.start, "momentum_start": 0.0, "seed": self.seed, "dtype": "float32"}
         return {**dataclasses.asdict(self.problem), **own}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Profile:
-    """Chains R and the step sizes kept, by family: how many from the largest, or their positions; None keeps all.
-
-    `sensitivity` is the profile of the variants over which claim (i) is judged again; None leaves them out.
-    """
+    """Chains R and the step sizes kept, by family: how many from the largest, or their positions; None keeps all."""
 
     name: str
     num_chains: Mapping[str, int]
     num_step_sizes: Mapping[str, int | tuple[int, ...] | None]
     reference_draws: int
     digits: int
-    bootstrap: int = 2000
+    # Of the variants over which claim (i) is judged again.
     sensitivity: "Profile | None" = None
 
     def step_sizes(self, experiment: Experiment) -> tuple[float, ...]:
@@ -290,7 +272,6 @@ class Profile:
         return self.num_chains[experiment.problem.family]
 
     def chain_steps(self, experiment: Experiment) -> int:
-        """The steps over all chains, dynamics and step sizes."""
         steps = sum(paper_steps(eta) for eta in self.step_sizes(experiment))
         return len(experiment.roles) * self.chains(experiment) * steps
 
@@ -327,14 +308,17 @@ DATA = {"linear": ("data_seed", range(10)), "logistic": ("split_seed", range(5))
 def variants(experiment: Experiment) -> list[Experiment]:
     """The experiment with other data and other noise (where it has data) and from another start, its own choices first."""
     field, values = DATA.get(experiment.problem.family, ("", (None,)))
-    made = []
-    for start in STARTS:
-        for k, value in enumerate(values):
-            problem = dataclasses.replace(experiment.problem, **({field: value} if field else {}))
-            name = f"{experiment.name} {field} {value} start {start:g}"
-            changes = {"name": name, "problem": problem, "start": start, "seed": experiment.seed + k}
-            made.append(dataclasses.replace(experiment, **changes))
-    return made
+    return [
+        dataclasses.replace(
+            experiment,
+            name=f"{experiment.name} {field} {value} start {start:g}",
+            problem=dataclasses.replace(experiment.problem, **({field: value} if field else {})),
+            start=start,
+            seed=experiment.seed + k,
+        )
+        for start in STARTS
+        for k, value in enumerate(values)
+    ]
 
 
 RATES = {
@@ -354,14 +338,14 @@ def _halvings(first: float, count: int) -> tuple[float, ...]:
 
 
 _BASIC = {
-    "nld": rotation(scale=1.0),
-    "hfhr": high_resolution(alpha=1.0, gamma=2.0),
-    "gaul": gradient_adjusted(a=1.0, gamma=2.0, C=(0.5, 1.5, 2.0)),
+    "nld": _nld(1.0, "J₁"),
+    "hfhr": _hfhr(alpha=1.0, gamma=2.0),
+    "gaul": _gaul(a=1.0, gamma=2.0, C=(0.5, 1.5, 2.0), formula="diag(0.5, 1.5, 2)"),
 }
 _LINEAR = {
-    "nld": (rotation(scale=0.3377), _halvings(0.05, 6)),
-    "hfhr": (high_resolution(alpha=0.5, gamma=6.0), _halvings(0.025, 6)),
-    "gaul": (gradient_adjusted(a=0.3, gamma=4.0, C=2.0), _halvings(0.025, 5)),
+    "nld": (_nld(0.3377, "0.3377 J₁"), _halvings(0.05, 6)),
+    "hfhr": (_hfhr(alpha=0.5, gamma=6.0), _halvings(0.025, 6)),
+    "gaul": (_gaul(a=0.3, gamma=4.0, C=2.0, formula="2 I"), _halvings(0.025, 5)),
 }
 _LOGISTIC = {
     "nld": Sampler(
@@ -369,8 +353,8 @@ _LOGISTIC = {
         "J = 1.0113 blockdiag([[0, -1], [1, 0]])",
         lambda dim: dynamics.nonreversible(dynamics.rotations(dim, 1.0113)),
     ),
-    "hfhr": high_resolution(alpha=0.1, gamma=40.0),
-    "gaul": gradient_adjusted(a=0.1, gamma=73.5, C=5.0),
+    "hfhr": _hfhr(alpha=0.1, gamma=40.0),
+    "gaul": _gaul(a=0.1, gamma=73.5, C=5.0, formula="5 I"),
 }
 
 CATALOGUE: Mapping[str, Experiment] = {
@@ -386,7 +370,7 @@ CATALOGUE: Mapping[str, Experiment] = {
 
 
 def select(names: Iterable[str] = (), seed: int = 0) -> tuple[Experiment, ...]:
-    """Return the experiments with these names (default: all) in the catalogue's order, with noise derived from `seed`."""
+    """The experiments with these names (default: all) in the catalogue's order, with noise derived from `seed`."""
     wanted = list(names)
     for name in wanted:
         hint = did_you_mean(name, list(CATALOGUE), "There are:", cutoff=0.4)

@@ -2,7 +2,7 @@
 
 Input: errors μ̂ - μ of R chains and predictions of one experiment. A claim about the limit η → 0 is judged at the smallest η run:
 confirmed when its interval lies within the tolerance, refuted when the interval lies outside and smaller steps do not bring it
-nearer, and otherwise not resolved. All resampling is seeded.
+nearer, and otherwise not resolved. Intervals are those of the delta method.
 """
 
 import dataclasses
@@ -15,53 +15,44 @@ from typing import Any
 import numpy as np
 from scipy import special
 
+Interval = tuple[float, float]
+Errors = Mapping[str, Sequence[np.ndarray]]
+"""By dynamics: one array over chains for each step size; NaN for a chain that failed."""
+
 
 def rmse(errors: np.ndarray) -> tuple[float, float]:
-    """√mean(e²) and its standard error, by the delta method."""
-    square = errors**2
+    """√mean(e²) over the chains that did not fail, and its standard error."""
+    square = errors[np.isfinite(errors)] ** 2
     value = math.sqrt(square.mean())
     return value, float(square.std(ddof=1) / math.sqrt(square.size) / (2 * value))
 
 
-class Bootstrap:
-    """Resampled chains: the same `draws` resamples for every dynamics, so that comparisons are paired."""
-
-    def __init__(self, num_chains: int, draws: int = 2000, seed: int = 0):
-        rng = np.random.default_rng(seed)
-        self.weights = rng.multinomial(num_chains, np.full(num_chains, 1 / num_chains), size=draws).astype(np.float32)
-
-    def rmse(self, errors: np.ndarray, column: int = 0) -> np.ndarray:
-        """RMSE of each resample of chains (× observables), without failed chains; each `column` is resampled independently."""
-        alive = np.isfinite(errors)
-        square = np.where(alive, errors, 0.0) ** 2
-        weights = np.roll(self.weights, column, axis=0)
-        scale = square.max() or 1.0
-        sums = weights @ (square / scale).astype(np.float32)
-        return np.sqrt(sums.astype(float) * scale / np.maximum(weights @ alive.astype(np.float32), 1))
+def rmse_interval(errors: np.ndarray, unit: float = 1.0) -> Interval:
+    """A 95 % interval of the RMSE in some unit."""
+    value, se = rmse(errors)
+    half = math.exp(1.96 * se / value)
+    return value / half / unit, value * half / unit
 
 
-def interval(resamples: np.ndarray, level: float = 0.95) -> tuple[float, float]:
-    """The central interval of resampled values."""
-    low, high = np.quantile(resamples, [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
+def rmse_ratio(ours: np.ndarray, theirs: np.ndarray, level: float = 0.95) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The ratio of two RMSEs and the ends of its interval, for each observable.
+
+    Errors are chains (× observables). Chain r has the same noise in both; one that failed in one of them is left out of both.
+    """
+    squares = np.where(np.isfinite(ours) & np.isfinite(theirs), [ours**2, theirs**2], np.nan)
+    means = np.nanmean(squares, axis=1)
+    ratio = np.sqrt(means[0] / means[1])
+    influence = squares[0] / means[0] - squares[1] / means[1]
+    se = np.nanstd(influence, axis=0, ddof=1) / np.sqrt(np.isfinite(influence).sum(axis=0)) / 2
+    half = np.exp(special.ndtri((1 + level) / 2) * se)
+    return ratio, ratio / half, ratio * half
 
 
-def rmse_ratio(
-    ours: np.ndarray, theirs: np.ndarray, bootstrap: Bootstrap, column: int = 0, level: float = 0.95
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The ratio of two RMSEs and the ends of its paired bootstrap interval; a chain that failed in one is left out of both."""
-    both = np.isfinite(ours) & np.isfinite(theirs)
-    ours, theirs = np.where(both, ours, np.nan), np.where(both, theirs, np.nan)
-    ratio = np.sqrt(np.nanmean(ours**2, axis=0) / np.nanmean(theirs**2, axis=0))
-    resamples = bootstrap.rmse(ours, column) / bootstrap.rmse(theirs, column)
-    low, high = np.quantile(resamples, [(1 - level) / 2, (1 + level) / 2], axis=0)
-    return ratio, low, high
-
-
-def slope(step_sizes, values: np.ndarray) -> np.ndarray | float:
-    """The least-squares slope of log(values) against log(step_sizes), for each resample along the first axis."""
-    result = np.polyfit(np.log(step_sizes), np.log(values).T, 1)[0]
-    return float(result) if np.ndim(result) == 0 else result
+def slope(step_sizes: Sequence[float], values: Sequence[float], std_errors: Sequence[float]) -> tuple[float, float]:
+    """The least-squares slope of log(values) against log(step_sizes), and its standard error."""
+    x = np.log(step_sizes) - np.mean(np.log(step_sizes))
+    weights = x / np.sum(x**2)
+    return float(weights @ np.log(values)), float(np.linalg.norm(weights * np.divide(std_errors, values)))
 
 
 def normality(z: np.ndarray, scale_known: bool) -> dict[str, Any]:
@@ -108,17 +99,9 @@ class Judgement(enum.StrEnum):
     """The verdict on a claim, the worst first."""
 
     REFUTED = "refuted"
-    UNRESOLVED = "not resolved at this sample size"
-    HOLDS_HERE = "holds at the step sizes run"
+    UNRESOLVED = "not resolved"
+    HOLDS_HERE = "true so far"
     CONFIRMED = "confirmed"
-
-
-class Reach(enum.StrEnum):
-    """What a claim speaks about."""
-
-    CELLS = "the cells run"
-    EVERY = "every step size"
-    LIMIT = "the limit of small step sizes"
 
 
 REFUTED, UNRESOLVED, HOLDS_HERE, CONFIRMED = Judgement
@@ -128,11 +111,6 @@ SLOPE_POINTS = 4
 QQ_TOLERANCE = 0.10
 MAX_Z = 4.0
 
-Errors = Mapping[str, Sequence[np.ndarray]]
-"""By dynamics: one array over chains for each step size."""
-Cells = Mapping[tuple[str, float], float]
-"""By (dynamics, step size)."""
-
 
 @dataclasses.dataclass(frozen=True)
 class Item:
@@ -140,28 +118,56 @@ class Item:
 
     where: str
     value: float
-    interval: tuple[float, float] | None
+    interval: Interval | None
     verdict: Judgement
     note: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-    """A statement about one experiment, the number that decides it and the verdict.
-
-    `source` is `paper` for the paper's own claims, `beyond` for others.
-    """
+    """A statement about one experiment (`source`: `paper`, or `beyond` it), the number that decides it and the verdict."""
 
     key: str
     statement: str
     source: str
     relation: str
     value: float
-    interval: tuple[float, float] | None
+    interval: Interval | None
     level: str
     verdict: Judgement
     items: tuple[Item, ...]
-    reach: Reach
+
+
+STATEMENTS = {
+    "smaller-error": (
+        "At every step size the non-reversible RMSE is below that of {rival}{about}.",
+        "RMSE ratio < 1",
+        "95 %, paired, simultaneous over step sizes",
+    ),
+    "asymptotic": (
+        "RMSE/√(ηV) tends to 1 as η decreases.",
+        f"→ 1 within {RATIO_TOLERANCE:g}",
+        "95 %, at the smallest η",
+    ),
+    "slope": (
+        "The log-log slope of the RMSE tends to ½.",
+        f"→ ½ within {SLOPE_TOLERANCE:g}",
+        "95 %, over the {count} smallest η",
+    ),
+    "normality": (
+        "At the smallest step size the errors divided by {by} are standard normal.",
+        f"p > 0.01, Q-Q line within {QQ_TOLERANCE:g} of y = x",
+        "Q-Q slope, 95 %; {test}",
+    ),
+    "exact": (
+        "RMSE equals the exact finite-step prediction in all {count} cells (χ² = {chi2:.1f} on {count}, p = {p:.2g}).",
+        f"|z| ≤ {MAX_Z:g}",
+        "largest |z| = {largest:.2f}, {where}",
+    ),
+}
+"""By kind of claim: the statement, the relation that decides it, and how its interval is made."""
+LIMITS = ("asymptotic", "slope", "normality")
+"""The claims about the limit of small step sizes."""
 
 
 def judged_at(claim: Claim, step_sizes: Sequence[float], published: Sequence[float]) -> Claim:
@@ -171,10 +177,10 @@ def judged_at(claim: Claim, step_sizes: Sequence[float], published: Sequence[flo
     the smallest they do not refute a limit either.
     """
     missing = set(published) - set(step_sizes)
-    open_limit = claim.reach is Reach.LIMIT and min(published) in missing
+    open_limit = claim.key in LIMITS and min(published) in missing
 
     def decided(verdict: Judgement) -> Judgement:
-        if missing and claim.reach is not Reach.CELLS and verdict is CONFIRMED:
+        if missing and claim.key != "exact" and verdict is CONFIRMED:
             return HOLDS_HERE
         return UNRESOLVED if open_limit and verdict is REFUTED else verdict
 
@@ -182,68 +188,17 @@ def judged_at(claim: Claim, step_sizes: Sequence[float], published: Sequence[flo
     return dataclasses.replace(claim, verdict=decided(claim.verdict), items=items)
 
 
-STATEMENTS = {
-    "smaller-error": (
-        "At every step size the non-reversible RMSE is below that of {rival}{about}.",
-        "RMSE ratio < 1",
-        "95 %, paired bootstrap, simultaneous over step sizes",
-        Reach.EVERY,
-    ),
-    "asymptotic": (
-        "RMSE/√(ηV) tends to 1 as η decreases.",
-        f"→ 1 within {RATIO_TOLERANCE:g}",
-        "95 %, bootstrap, at the smallest η",
-        Reach.LIMIT,
-    ),
-    "slope": (
-        "The log-log slope of the RMSE tends to ½.",
-        f"→ ½ within {SLOPE_TOLERANCE:g}",
-        "95 %, bootstrap, over the {count} smallest η",
-        Reach.LIMIT,
-    ),
-    "normality": (
-        "At the smallest step size the errors divided by {by} are standard normal.",
-        f"p > 0.01, Q-Q line within {QQ_TOLERANCE:g} of y = x",
-        "Q-Q slope, 95 %; {test}",
-        Reach.LIMIT,
-    ),
-    "exact": (
-        "RMSE equals the exact finite-step prediction in all {count} cells (χ² = {chi2:.1f} on {count}, p = {p:.2g}).",
-        f"|z| ≤ {MAX_Z:g}",
-        "largest |z| = {largest:.2f}, {where}",
-        Reach.CELLS,
-    ),
-    "even-bias": (
-        "The bias of the even observable {name}, hidden from odd ones by symmetry, equals its exact prediction.",
-        f"|z| ≤ {MAX_Z:g}",
-        "largest |z| = {largest:.2f}, {where}",
-        Reach.CELLS,
-    ),
-}
-"""By kind of claim: the statement, the relation that decides it, how its interval is made, and what it speaks about."""
-
-
 def _claim(kind: str, source: str, judged: Sequence[tuple[Item, float]], key: str | None = None, **words: Any) -> Claim:
     """A claim of the items with their distance from holding: the one with the worst verdict, or furthest from it, decides."""
     order = list(Judgement)
     worst, _ = max(judged, key=lambda pair: (-order.index(pair[0].verdict), pair[1]))
-    statement, relation, level, reach = STATEMENTS[kind]
-    return Claim(
-        key=key or kind,
-        statement=statement.format(**words),
-        source=source,
-        relation=relation,
-        value=worst.value,
-        interval=worst.interval,
-        level=level.format(**words),
-        verdict=worst.verdict,
-        items=tuple(item for item, _ in judged),
-        reach=reach,
-    )
+    statement, relation, level = (text.format(**words) for text in STATEMENTS[kind])
+    items = tuple(item for item, _ in judged)
+    return Claim(key or kind, statement, source, relation, worst.value, worst.interval, level, worst.verdict, items)
 
 
 def _limit(
-    where: str, value: float, bounds: tuple[float, float], goal: float, tolerance: float,
+    where: str, value: float, bounds: Interval, goal: float, tolerance: float,
     earlier: float | None, at: str, exact: float | None,
 ) -> tuple[Item, float]:  # fmt: skip
     """Judge "→ goal": confirmed inside the tolerance, refuted outside unless smaller steps bring it nearer by a fifth.
@@ -254,25 +209,22 @@ def _limit(
     away = low > goal + tolerance or high < goal - tolerance
     stuck = earlier is not None and abs(value - goal) >= 0.8 * abs(earlier - goal)
     foretold = exact is not None and low <= exact <= high
+    verdict = REFUTED if away and stuck and not foretold else UNRESOLVED
     if goal - tolerance <= low and high <= goal + tolerance:
         verdict = CONFIRMED
-    else:
-        verdict = REFUTED if away and stuck and not foretold else UNRESOLVED
     notes = [] if earlier is None else [f"{earlier:.3f} {at}"]
     notes += [] if exact is None else [f"exact theory at these step sizes: {exact:.3f}"]
     return Item(where, value, bounds, verdict, "; ".join(notes)), abs(value - goal)
 
 
 def smaller_error(
-    errors: Errors, etas: Sequence[float], bootstrap: Bootstrap, baseline: str = "reversible",
+    errors: Errors, etas: Sequence[float], baseline: str = "reversible",
     key: str = "smaller-error", source: str = "paper", about: str = "",
 ) -> Claim:  # fmt: skip
-    """(i) At every η the RMSE is below the baseline's: paired bootstrap intervals, simultaneous over the step sizes."""
-    level = 1 - 0.05 / len(etas)
+    """(i) At every η the RMSE is below the baseline's: paired intervals, simultaneous over the step sizes."""
     judged = []
-    for k, eta in enumerate(etas):
-        ours, theirs = errors["nonreversible"][k], errors[baseline][k]
-        ratio, low, high = map(float, rmse_ratio(ours, theirs, bootstrap, k, level))
+    for eta, ours, theirs in zip(etas, errors["nonreversible"], errors[baseline], strict=True):
+        ratio, low, high = map(float, rmse_ratio(ours, theirs, 1 - 0.05 / len(etas)))
         verdict = CONFIRMED if high < 1 else REFUTED if low > 1 else UNRESOLVED
         judged.append((Item(f"η = {eta:g}", ratio, (low, high), verdict), ratio))
     rival = "plain SGLD" if baseline == "sgld" else "the reversible baseline"
@@ -280,35 +232,33 @@ def smaller_error(
 
 
 def asymptotic(
-    errors: Errors, etas: Sequence[float], variances: Mapping[str, float], bootstrap: Bootstrap,
-    source: str, exact_rmse: Mapping[str, Sequence[float]],
+    errors: Errors, etas: Sequence[float], variances: Mapping[str, float], source: str,
+    exact_rmse: Mapping[str, Sequence[float]],
 ) -> Claim:  # fmt: skip
     """(ii) RMSE/√(ηV) → 1."""
     judged = []
     for role, V in variances.items():
-        ratios = [float(np.sqrt(np.nanmean(e**2) / (eta * V))) for e, eta in zip(errors[role], etas, strict=True)]
-        bounds = interval(bootstrap.rmse(errors[role][-1], len(etas) - 1) / np.sqrt(etas[-1] * V))
+        units = [math.sqrt(eta * V) for eta in etas]
+        ratios = [rmse(e)[0] / unit for e, unit in zip(errors[role], units, strict=True)]
+        bounds = rmse_interval(errors[role][-1], units[-1])
         earlier = ratios[-2] if len(ratios) > 1 else None
-        predicted = exact_rmse[role][-1] / math.sqrt(etas[-1] * V) if role in exact_rmse else None
+        predicted = exact_rmse[role][-1] / units[-1] if role in exact_rmse else None
         at, before = f"{role}, η = {etas[-1]:g}", "at the step size before"
         judged.append(_limit(at, ratios[-1], bounds, 1.0, RATIO_TOLERANCE, earlier, before, predicted))
     return _claim("asymptotic", source, judged)
 
 
-def half_slope(
-    errors: Errors, etas: Sequence[float], bootstrap: Bootstrap, source: str, exact_rmse: Mapping[str, Sequence[float]]
-) -> Claim:
+def half_slope(errors: Errors, etas: Sequence[float], source: str, exact_rmse: Mapping[str, Sequence[float]]) -> Claim:
     """(iii) The log-log slope of the RMSE tends to ½, judged over the smallest step sizes."""
-    last = range(max(0, len(etas) - SLOPE_POINTS), len(etas))
-    small = [etas[k] for k in last]
+    small = etas[-SLOPE_POINTS:]
     judged = []
     for role, series in errors.items():
-        values = np.array([np.sqrt(np.nanmean(e**2)) for e in series])
-        resampled = np.stack([bootstrap.rmse(series[k], k) for k in last], axis=1)
-        bounds = interval(np.asarray(slope(small, resampled)))
-        earlier = float(slope(etas[:2], values[:2])) if len(etas) > 2 else None
-        predicted = float(slope(small, np.array(exact_rmse[role])[last])) if role in exact_rmse else None
-        value, before = float(slope(small, values[last])), "over the two largest step sizes"
+        values, std_errors = zip(*map(rmse, series), strict=True)
+        value, se = slope(small, values[-SLOPE_POINTS:], std_errors[-SLOPE_POINTS:])
+        earlier = slope(etas[:2], values[:2], std_errors[:2])[0] if len(etas) > 2 else None
+        exact = exact_rmse.get(role)
+        predicted = slope(small, exact[-SLOPE_POINTS:], [0.0] * len(small))[0] if exact else None
+        bounds, before = (value - 1.96 * se, value + 1.96 * se), "over the two largest step sizes"
         judged.append(_limit(role, value, bounds, 0.5, SLOPE_TOLERANCE, earlier, before, predicted))
     return _claim("slope", source, judged, count=len(small))
 
@@ -327,13 +277,13 @@ def normal_errors(found: Mapping[str, Mapping[str, Any]]) -> Claim:
     return _claim("normality", "paper", judged, by=first["by"], test=known if first["scale_known"] else estimated)
 
 
-def exact(z_scores: Cells, values: Cells, kind: str = "exact", name: str = "") -> Claim:
-    """A value equals its exact prediction in every cell, within `MAX_Z` standard errors: the RMSE, or the bias of `name`."""
+def exact(z_scores: Mapping[tuple[str, float], float], ratios: Mapping[tuple[str, float], float]) -> Claim:
+    """The RMSE equals its exact prediction in every cell, within `MAX_Z` standard errors; `ratios` to the prediction."""
     judged = []
     for (role, eta), z in z_scores.items():
         verdict = CONFIRMED if abs(z) <= MAX_Z else REFUTED
-        judged.append((Item(f"{role}, η = {eta:g}", values[role, eta], None, verdict, f"z = {z:+.2f}"), abs(z)))
+        judged.append((Item(f"{role}, η = {eta:g}", ratios[role, eta], None, verdict, f"z = {z:+.2f}"), abs(z)))
     worst, largest = max(judged, key=lambda pair: pair[1])
     chi2 = float(np.sum(np.square(list(z_scores.values()))))
-    words = {"count": len(judged), "chi2": chi2, "p": float(special.chdtrc(len(judged), chi2)), "name": name}
-    return _claim(kind, "beyond", judged, largest=largest, where=worst.where, **words)
+    words = {"count": len(judged), "chi2": chi2, "p": float(special.chdtrc(len(judged), chi2))}
+    return _claim("exact", "beyond", judged, largest=largest, where=worst.where, **words)

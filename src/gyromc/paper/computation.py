@@ -8,11 +8,10 @@ computed from the content of their plans, the engine and the package version; a 
 import contextlib
 import dataclasses
 import hashlib
-import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,49 +19,40 @@ import gyromc
 from gyromc import engines
 from gyromc.checks import require, whole
 from gyromc.errors import GyromcWarning
-from gyromc.io.archive import digest, read_archive, write_archive
-from gyromc.io.codec import Codec
+from gyromc.io.archive import Codec, digest, read_archive, write_archive
 from gyromc.io.functions import References
 from gyromc.io.runs import CLASSES, SentPlan
 from gyromc.paper.catalogue import Experiment, Profile, seconds, variants
-from gyromc.paper.workers import WorkerTask, computed, fastest, threads_each
+from gyromc.paper.workers import WorkerTask, computed, fastest
 from gyromc.plan import FIELDS, Plan
 from gyromc.show.files import json_text, locked, require_writable
-from gyromc.show.interruption import interruptible
-from gyromc.show.progress import Progress, say
+from gyromc.show.progress import Progress
 
 PREDICTION_SECONDS = {"quadratic": 0.1, "nonquadratic": 6.0, "linear": 0.2, "logistic": 8.0}
 """About how long one prediction takes, by family."""
 ERRORS = ("expectation", "rmse", "rmse_method", "bias", "bias_method", "std")
 """What is stored of a prediction and depends on η."""
-LOOK_AGAIN = 0.5
-"""Seconds between two looks at whether another process still computes."""
 
 Index = tuple[str, str, float]
 """(experiment, dynamics, η)."""
 Predicted = Mapping[Index, dict[str, Any]]
-"""Predictions as plain values."""
 Job = tuple[str, WorkerTask]
-"""The key under which the result of a task is stored, and the task."""
+"""A task, and before it the key under which its result is stored."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Piece:
-    """The results of one plan: the averages of each chain (chains × observables), the engine, the time, failures, warnings."""
+    """The results of one plan: the averages of each chain (chains × observables; NaN for one that failed), engine, seconds."""
 
-    names: tuple[str, ...]
     averages: np.ndarray
     engine: str
     wall_time: float
-    failures: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
 
 
 CODEC = Codec({"Piece": Piece})
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Cell:
+class Cell(NamedTuple):
     """One dynamics of an experiment at one step size, as a plan."""
 
     experiment: Experiment
@@ -71,7 +61,7 @@ class Cell:
     plan: Plan
 
     @property
-    def index(self) -> Index:
+    def place(self) -> Index:
         return self.experiment.name, self.role, self.step_size
 
     def __str__(self) -> str:
@@ -89,10 +79,7 @@ def cells(experiments: Sequence[Experiment], profile: Profile, most: int | None 
 
 
 def fingerprint(plan: Plan, engine: str) -> str:
-    """Return 32 hexadecimal digits that name the content of a plan and the engine: equal plans have equal names.
-
-    A plan with a lambda is refused: what has no name cannot be compared.
-    """
+    """32 hexadecimal digits that name the content of a plan and the engine; a plan with a lambda is refused."""
     fields = {name: getattr(plan, name) for name in FIELDS}
     content, arrays = Codec(CLASSES, References()).pack(fields)
     parts = gyromc.__version__, engine, json_text(content), *map(digest, arrays.values())
@@ -101,38 +88,24 @@ def fingerprint(plan: Plan, engine: str) -> str:
 
 def piece_jobs(todo: Sequence[Cell], engine: str = "auto") -> dict[Index, Job]:
     """The cells as jobs; those with equal plans have the same key."""
-    chosen: dict[object, str] = {}
     found = {}
     for cell in todo:
-        plan, e = cell.plan, cell.experiment
-        # The choice depends neither on the step size nor on the numbers in the data.
-        like = (e.sampler, cell.role, e.problem.family, plan.num_chains)
-        if like not in chosen:
-            chosen[like] = engines.choose(plan, engine)[0]
-        name = chosen[like]
-        expected = 0.2 + seconds(e, plan.gradients, name)
-        found[cell.index] = fingerprint(plan, name), WorkerTask(str(cell), compute, (SentPlan(plan), name), expected)
+        name, _ = engines.choose(cell.plan, engine)
+        expected = 0.2 + seconds(cell.experiment, cell.plan.gradients, name)
+        task = WorkerTask(str(cell), compute, (SentPlan(cell.plan), name), expected)
+        found[cell.place] = fingerprint(cell.plan, name), task
     return found
 
 
 def compute(sent: SentPlan, engine: str) -> Piece:
-    """Run one plan; return its piece, with the warnings of gyromc. Ctrl-C raises `KeyboardInterrupt`."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", GyromcWarning)
+    """Run one plan; return its piece. Ctrl-C raises `KeyboardInterrupt`."""
+    with warnings.catch_warnings():
+        # Chains that failed are NaN.
+        warnings.simplefilter("ignore", GyromcWarning)
         run = engines.run(sent.plan, engine, on_divergence="report", progress=False)
     if run.partial:
         raise KeyboardInterrupt
-    for warning in caught:
-        if not issubclass(warning.category, GyromcWarning):
-            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
-    return Piece(
-        names=tuple(run.averages),
-        averages=np.column_stack([*run.averages.values()]),
-        engine=run.engine,
-        wall_time=run.wall_time,
-        failures=tuple(map(str, run.failures)),
-        warnings=tuple(str(w.message) for w in caught if issubclass(w.category, GyromcWarning)),
-    )
+    return Piece(np.column_stack([*run.averages.values()]), run.engine, run.wall_time)
 
 
 def prediction_jobs(todo: Sequence[Cell], digits: int) -> dict[Index, Job]:
@@ -140,22 +113,21 @@ def prediction_jobs(todo: Sequence[Cell], digits: int) -> dict[Index, Job]:
     found = {}
     for cell in todo:
         problem = cell.experiment.problem
-        wanted = {h: cell.plan.observables[h] for h in (problem.primary, problem.even) if h is not None}
-        plan = cell.plan.replace(observables=wanted, num_chains=1)
+        plan = cell.plan.replace(observables={problem.primary: cell.plan.observables[problem.primary]}, num_chains=1)
         task = WorkerTask(f"{cell}: prediction", predict, (SentPlan(plan), digits), PREDICTION_SECONDS[problem.family])
-        found[cell.index] = f"prediction-{fingerprint(plan, f'to {digits} digits')}", task
+        found[cell.place] = f"prediction-{fingerprint(plan, f'to {digits} digits')}", task
     return found
 
 
 def predict(sent: SentPlan, digits: int) -> dict[str, Any]:
     """Predict for one plan; return what the report uses as plain values."""
     made = gyromc.predict(sent.plan, digits=digits).to_dict()
-    rows = {h: {key: row[key] for key in ("variance", "method", *ERRORS)} for h, row in made["observables"].items()}
-    return {"observables": rows, "verdicts": made["verdicts"]}
+    (row,) = made["observables"].values()
+    return {**{key: row[key] for key in ("variance", "method", *ERRORS)}, "verdicts": made["verdicts"]}
 
 
 class Cache:
-    """Results in a directory, one file each; the directory is made, or refused when it cannot be written."""
+    """Results in a directory, one file each."""
 
     def __init__(self, directory: Path):
         self.directory = Path(directory)
@@ -163,17 +135,10 @@ class Cache:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator["Cache"]:
-        """Wait for another process on this machine that computes for this cache, and keep later ones waiting."""
-        with contextlib.ExitStack() as held:
-            with interruptible("stopping") as stop:
-                waited = False
-                while held.enter_context(locked(self.directory)) is False:
-                    held.close()
-                    if not waited:
-                        say(f"waiting for another process that computes in {self.directory}")
-                    waited = True
-                    stop.check()
-                    time.sleep(LOOK_AGAIN)
+        """Keep other processes on this machine from computing for this cache."""
+        with locked(self.directory) as free:
+            other = f"Another process computes in {self.directory}. Wait for it, or pass another directory."
+            require(free is not False, other)
             yield self
 
     def path(self, key: str) -> Path:
@@ -197,16 +162,12 @@ class Cache:
         write_archive(self.path(key), key, value, CODEC, own_folder=True)
 
 
-class Interrupted(KeyboardInterrupt):
-    """Ctrl-C; the message names how many pieces are finished, and where they are stored."""
-
-
 def obtain(
     jobs: Iterable[Job], cache: Cache, workers: int = 1, shown: Progress | None = None, fresh: bool = False
 ) -> tuple[dict[str, Any], set[str]]:
     """Load what the cache has, compute the rest, and store each result as soon as it is there.
 
-    Jobs with the same key are one. Returns the results by key, and the keys of those that were computed now.
+    Returns the results by key, and the keys of those that were computed now.
     """
     tasks, shown = dict(jobs), shown or Progress()
     values = {} if fresh else {key: value for key in tasks if (value := cache.load(key)) is not None}
@@ -218,26 +179,21 @@ def obtain(
                 cache.store(missing[number], value)
                 values[missing[number]] = value
     except KeyboardInterrupt:
-        raise Interrupted(f"{len(values)} of {len(tasks)} pieces are kept in {cache.directory}") from None
+        raise KeyboardInterrupt(f"{len(values)} of {len(tasks)} pieces are kept in {cache.directory}") from None
     return values, set(missing)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Outcome:
-    """Pieces and predictions by (experiment, dynamics, η), and how many pieces were computed and reused."""
+class Outcome(NamedTuple):
+    """Pieces and predictions, and how many pieces were computed and reused."""
 
     pieces: Mapping[Index, Piece]
     predicted: Predicted
     computed: int
     reused: int
-    warnings: tuple[str, ...]
 
 
 class Computation:
-    """The jobs of a reproduction: the pieces and the predictions of its cells and of their variants.
-
-    Arguments are those of `reproduce`. On a GPU one process computes all.
-    """
+    """The jobs of a reproduction: the pieces and the predictions of its cells and of their variants."""
 
     def __init__(
         self,
@@ -256,7 +212,6 @@ class Computation:
         # Where errors are not exact, the prediction at the smallest η is converted to the others.
         smallest = {(e.name, profile.step_sizes(e)[-1]) for e in experiments}
         wanted = [c for c in todo if c.experiment.problem.gaussian or (c.experiment.name, c.step_size) in smallest]
-        # Variants are run where their errors are not exact.
         wanted += [c for c in others if c.experiment.problem.gaussian]
         self.pieces = piece_jobs([*todo, *(c for c in others if not c.experiment.problem.gaussian)], engine)
         self.predictions = prediction_jobs(wanted, profile.digits)
@@ -272,15 +227,6 @@ class Computation:
         alone = "On a GPU one process computes: leave `workers` out, or choose an engine of the CPU, such as `lanes`."
         require(self.workers == 1 or not on_gpu, alone)
 
-    @property
-    def place(self) -> str:
-        """Where pieces are computed, as text."""
-        return (
-            "this process"
-            if self.workers == 1
-            else f"{self.workers} processes, {threads_each(self.workers)} threads each"
-        )
-
     def outcome(self, shown: Progress) -> Outcome:
         """Compute what the cache does not have; return all pieces and predictions."""
         values, made = obtain(self.jobs.items(), self.cache, self.workers, shown, self.fresh)
@@ -290,7 +236,4 @@ class Computation:
             predicted={at: values[key] for at, (key, _) in self.predictions.items()},
             computed=len(mine.keys() & made),
             reused=len(mine.keys() - made),
-            warnings=tuple(
-                f"{self.jobs[key].name}: {note}" for key in mine if key in made for note in values[key].warnings
-            ),
         )

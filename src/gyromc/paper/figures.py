@@ -1,6 +1,5 @@
 """The figures of one experiment: RMSE against η, a normal Q-Q plot, and one that the paper does not have.
 
-Input: one experiment's part of results.json. Output: Matplotlib figures with alternative texts and the numbers in them.
 Colours are distinguishable for colour-blind readers; each dynamics has its own marker and line style, for greyscale print.
 """
 
@@ -39,8 +38,8 @@ class Panel:
 
 
 def panels(name: str, found: dict[str, Any]) -> Iterator[Panel]:
-    """Draw the panels of one experiment from its part of results.json: `rmse`, `qq`, and `bias` or `rows`."""
-    for draw in (_rmse_panel, _qq_panel, _rows_panel if "rows" in found else _bias_panel):
+    """Draw the panels of one experiment from its part of results.json: `rmse`, `qq` and, for test rows, `rows`."""
+    for draw in (_rmse_panel, _qq_panel, *([_rows_panel] if "rows" in found else [])):
         with matplotlib.rc_context(FIGURE_STYLE):
             panel = draw(name, found)
             lay_out(panel.figure)
@@ -61,11 +60,6 @@ def _axes(title: str, ylabel: str, etas: Sequence[float] | None = None, xlabel: 
     return figure, ax
 
 
-def _error_bars(ax, etas, values, bars, role: str) -> None:
-    style = {"fmt": MARKERS[role], "color": COLOURS[role], "capsize": 2.5, "elinewidth": 1, "zorder": 3}
-    ax.errorbar(etas, values, bars, label=ROLE_NAMES[role], **style)
-
-
 def _rmse_panel(name: str, found: dict[str, Any]) -> Panel:
     etas, own = found["step_sizes"], "rows" in found
     figure, ax = _axes(f"{name}: RMSE against step size", "RMSE of a time average", etas)
@@ -74,8 +68,15 @@ def _rmse_panel(name: str, found: dict[str, Any]) -> Panel:
     for role, cells in found["cells"].items():
         values = np.array([c[key] for c in cells])
         low, high = np.array([c[f"{key}_interval"] for c in cells]).T
-        _error_bars(ax, etas, values, np.maximum([values - low, high - values], 0), role)
-        _theory_lines(ax, etas, cells, role, own)
+        style = {"color": COLOURS[role], "zorder": 3}
+        bars = {"fmt": MARKERS[role], "capsize": 2.5, "elinewidth": 1, "label": ROLE_NAMES[role]}
+        ax.errorbar(etas, values, [values - low, high - values], **bars, **style)
+        if None not in (asymptotic := [c["asymptotic_rmse"] for c in cells]):
+            ax.plot(etas, asymptotic, linestyle=(0, (2, 2)), linewidth=0.9, alpha=0.8, **style)
+        if cells[0]["z"] is not None:
+            ax.plot(etas, [c["predicted"]["rmse"] for c in cells], linestyle=LINES[role], linewidth=1.1, **style)
+        if own:
+            ax.plot(etas, [c["rmse"] for c in cells], MARKERS[role], markerfacecolor="none", markersize=8, **style)
         rows += [
             (role, *(c[x] for x in ("step_size", "num_steps", "num_chains", key)), *c[f"{key}_interval"], c["bias"], c["std"],
              c["predicted"]["rmse"], c["asymptotic_rmse"], c["z"], c["rmse"] if own else None)
@@ -87,50 +88,15 @@ def _rmse_panel(name: str, found: dict[str, Any]) -> Panel:
     ax.yaxis.set_major_locator(LogLocator(10, subs=(1, 2, 5)))
     ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:.3g}"))
     ax.yaxis.set_minor_formatter(NullFormatter())
-    _slope_guide(ax, etas)
     _legend(ax)
     alt = f"Log-log plot of RMSE against step size for {name}. RMSE: {'; '.join(ends)}."
     first = found["cells"]["nonreversible"][0]
-    lines = "Dotted: √(ηV) with V from the Poisson equation."
-    if own:
-        lines = "Filled: about the paper's own reference; open: about the independent one."
-    elif first["z"] is not None:
-        lines = "Solid: exact for finite η; dotted: √(ηV)."
-    caption = f"RMSE of {first['num_chains']} chains with 95 % bootstrap intervals. {lines}"
-    return Panel(name, "rmse", figure, alt, caption, RMSE_COLUMNS, rows)
-
-
-RMSE_COLUMNS = ("dynamics", "step_size", "num_steps", "num_chains", "rmse", "low", "high", "bias", "std", "predicted_rmse",
-                "asymptotic_rmse", "z", "rmse_independent_reference")  # fmt: skip
-
-
-def _theory_lines(ax, etas, cells, role: str, own: bool) -> None:
-    """Draw √(ηV), the exact finite-step curve, and for logistic runs the errors about the independent reference."""
-    asymptotic, exact = ([c["asymptotic_rmse"] for c in cells], [c["predicted"]["rmse"] for c in cells])
-    dotted, open_circles = {"linestyle": (0, (2, 2)), "linewidth": 0.9}, {"markerfacecolor": "none", "markersize": 8}
-    lines: list[tuple[bool, Any, str, dict[str, Any]]] = [
-        (None not in asymptotic, asymptotic, "√(ηV), theory", {**dotted, "alpha": 0.8}),
-        (cells[0]["z"] is not None, exact, "exact, finite η", {"linestyle": LINES[role], "linewidth": 1.1}),
-        (own, [c["rmse"] for c in cells], "independent reference", {"marker": MARKERS[role], "linestyle": "", **open_circles}),
-    ]  # fmt: skip
-    for present, values, label, style in lines:
-        if present:
-            ax.plot(etas, values, color=COLOURS[role], zorder=2, **style)
-            if role == "nonreversible":
-                # In black, since it stands for all dynamics.
-                ax.plot([], [], color="#333333", label=label, **style)
-
-
-def _slope_guide(ax, etas) -> None:
-    """Draw a short line of slope ½ in the lower right corner."""
-    low, high = ax.get_ylim()
-    low /= (high / low) ** 0.12
-    ax.set_ylim(low, high)
-    x = np.array([etas[1] if len(etas) > 1 else etas[0] / 2, etas[0]])
-    base = low * (high / low) ** 0.08
-    ax.plot(x, base * np.sqrt(x / x[0]), color="#333333", linewidth=1)
-    place = {"xytext": (3, -3), "textcoords": "offset points", "ha": "left", "va": "top"}  # inside the axes
-    ax.annotate("slope ½", (x[0], base), fontsize=7, **place)
+    lines = "Dotted: √(ηV) from theory."
+    lines += " Filled: about the paper's own reference; open: about the independent one." if own else ""
+    lines += " Solid: exact for finite η." if first["z"] is not None else ""
+    caption = f"RMSE of {first['num_chains']} chains with 95 % intervals. {lines}"
+    columns = "dynamics step_size num_steps num_chains rmse low high bias std predicted_rmse asymptotic_rmse z"
+    return Panel(name, "rmse", figure, alt, caption, (*columns.split(), "rmse_independent_reference"), rows)
 
 
 def _legend(ax) -> None:
@@ -167,32 +133,6 @@ def _qq_panel(name: str, found: dict[str, Any]) -> Panel:
     return Panel(name, "qq", figure, alt, caption, ("dynamics", "normal_quantile", "normalised_error"), rows)
 
 
-def _bias_panel(name: str, found: dict[str, Any]) -> Panel:
-    """Draw the bias of the even observable against η."""
-    even, etas = found["formulas"]["even observable"], found["step_sizes"]
-    figure, ax = _axes(f"{name}: bias of {even}", f"mean of {even} less its expectation", etas)
-    ax.axhline(0, color="#333333", linewidth=0.8)
-    rows, summary = [], []
-    for role, cells in found["cells"].items():
-        e = [c["even"] for c in cells]
-        if any(x["bias"] is None for x in e):
-            continue
-        bias, se = np.array([x["bias"] for x in e]), np.array([x["bias_std_error"] for x in e])
-        _error_bars(ax, etas, bias, 1.96 * se, role)
-        predicted = [x["predicted_bias"] for x in e]
-        if None not in predicted:
-            ax.plot(etas, predicted, linestyle=LINES[role], color=COLOURS[role], linewidth=1.1)
-        rows += [(role, eta, float(b), float(s), p) for eta, b, s, p in zip(etas, bias, se, predicted, strict=True)]
-        summary.append(f"{ROLE_NAMES[role]} {bias[0]:+.3g} at η = {etas[0]:g}")
-    _legend(ax)
-    known = found["cells"]["nonreversible"][0]["even"]["predicted_bias"] is not None
-    caption = "An even observable shows the O(η) bias that odd ones hide; bars are 95 % intervals"
-    caption += ", lines predictions." if known else "."
-    alt = f"Bias of {even} against step size for {name}: {'; '.join(summary) or 'expectation not known'}."
-    columns = ("dynamics", "step_size", "bias", "std_error", "predicted_bias")
-    return Panel(name, "bias", figure, alt, caption, columns, rows)
-
-
 def _rows_panel(name: str, found: dict[str, Any]) -> Panel:
     """Draw RMSE ratios over all test rows, one column of points per step size, the chosen row marked."""
     etas, chosen, table = found["step_sizes"], found["reference"]["chosen"], found["rows"]
@@ -208,10 +148,8 @@ def _rows_panel(name: str, found: dict[str, Any]) -> Panel:
     for j, rival in enumerate(rivals):
         ratios = np.array(table["nonreversible"]["rmse"]) / np.array(table[rival]["rmse"])
         # Beside the step size, in factors of 2.
-        middle, scatter = (
-            0.28 * (j - (len(rivals) - 1) / 2),
-            np.random.default_rng(0).uniform(-0.09, 0.09, ratios.shape),
-        )
+        middle = 0.28 * (j - (len(rivals) - 1) / 2)
+        scatter = np.random.default_rng(0).uniform(-0.09, 0.09, ratios.shape)
         places = np.array(etas)[:, None] * 2 ** (middle + scatter)
         style = {"color": COLOURS[rival], "markersize": 3, "alpha": 0.6}
         label = f"against {ROLE_NAMES[rival].removesuffix(' baseline')}"

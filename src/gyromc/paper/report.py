@@ -1,7 +1,6 @@
-"""report.html: one self-contained page with the paper's claims, the measurements and the predictions.
+"""report.html: one self-contained page with the paper's claims, the measurements and the predictions; and its figures.
 
-Input: the content of results.json. Output: figures (SVG, PNG, PDF, CSV) and the page. Every number comes from the results, so
-`gyromc report DIR` rebuilds everything without sampling.
+Every number comes from results.json, so `gyromc report DIR` rebuilds everything without sampling.
 """
 
 import re
@@ -15,7 +14,6 @@ from gyromc.datasets import HEART
 from gyromc.extras import require_extra
 from gyromc.machine import num_threads
 from gyromc.paper import claims
-from gyromc.paper.analysis import headlines
 from gyromc.paper.catalogue import ROLE_NAMES
 from gyromc.paper.workers import WorkerTask, computed
 from gyromc.show.files import ResultsFile, csv_text, require_writable, write_atomically
@@ -34,20 +32,12 @@ COLUMNS = {
     "smaller-error-sgld": "beats plain SGLD",
 }
 """The verdict table: claim by column, the paper's four first."""
-SHORT = {
-    claims.CONFIRMED: "confirmed",
-    claims.HOLDS_HERE: "true so far",
-    claims.UNRESOLVED: "not resolved",
-    claims.REFUTED: "refuted",
-}
 SIGNS = {claims.CONFIRMED: "✓", claims.HOLDS_HERE: "✓", claims.UNRESOLVED: "?", claims.REFUTED: "✗"}
-CLASSES = {claims.CONFIRMED: "yes", claims.HOLDS_HERE: "yes", claims.UNRESOLVED: "open", claims.REFUTED: "no"}
+CLASSES = {"✓": "yes", "?": "open", "✗": "no"}
 STATUS_CLASSES = {"holds": "yes", "certified": "yes", "confirmed": "yes", "fails": "no", "violated": "no"}
 FORMATS = ("svg", "png", "pdf", "csv")
 SAVED: Mapping[str, dict[str, Any]] = {"png": {"dpi": 160}, "pdf": {"metadata": {"CreationDate": None}}}
 """How Matplotlib saves figures."""
-PAPER_KINDS = ("rmse", "qq")
-"""The panels that the paper shows; others go beyond it."""
 SECONDS_PER_FIGURES = 1.4
 """Of one experiment, for the progress bar."""
 FEW_EXPERIMENTS = 5
@@ -63,8 +53,8 @@ def write_report(
 ) -> Path:
     """Draw the figures in so many processes, left out: the fastest, and write report.html; return its path."""
     directory = Path(directory)
-    names = list(results["experiments"])
-    for name in names:
+    experiments = results["experiments"]
+    for name in experiments:
         require(
             re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name),
             f"{RESULTS.name} has an experiment {name!r}; a name has letters, digits and hyphens only, as files are named after "
@@ -74,13 +64,13 @@ def write_report(
     require_writable(directory)
     tasks = [
         WorkerTask(f"{name}: figures", drawn, (name, found, formats), SECONDS_PER_FIGURES)
-        for name, found in results["experiments"].items()
+        for name, found in experiments.items()
     ]
     pictures: dict[str, list[Picture]] = {}
     if workers is None:
-        workers = 1 if len(names) <= FEW_EXPERIMENTS else min(num_threads(), len(names))
+        workers = 1 if len(tasks) <= FEW_EXPERIMENTS else min(num_threads(), len(tasks))
     for i, (made, files) in computed(tasks, workers, shown):
-        pictures[names[i]] = made
+        pictures[list(experiments)[i]] = made
         for file, content in files.items():
             write_atomically(directory / "figures" / file, content)
     path = directory / "report.html"
@@ -96,21 +86,16 @@ def drawn(name: str, found: dict[str, Any], formats: tuple[str, ...]) -> tuple[l
     for panel in panels(name, found):
         picture = Picture.of(panel.kind, panel.figure, panel.alt, panel.caption)
         pictures.append(picture)
-        for kind in formats:
-            if kind == "csv":
-                content = csv_text(panel.columns, panel.rows)
-            elif kind == "svg":
-                content = picture.svg
-            else:
-                content = image(panel.figure, kind, **SAVED[kind])
-            files[f"{name}-{panel.kind}.{kind}"] = content
+        content = {"csv": csv_text(panel.columns, panel.rows), "svg": picture.svg}
+        content |= {kind: image(panel.figure, kind, **SAVED[kind]) for kind in formats if kind in SAVED}
+        files |= {f"{name}-{panel.kind}.{kind}": content[kind] for kind in formats}
     return pictures, files
 
 
 def render(results: Mapping[str, Any], pictures: Mapping[str, list[Picture]]) -> str:
-    """Return the page as text, with the pictures of each experiment."""
+    """The page as text, with the pictures of each experiment."""
     experiments = results["experiments"]
-    counts = {source: dict.fromkeys(SHORT, 0) for source in ("paper", "beyond")}
+    counts = {source: dict.fromkeys(SIGNS, 0) for source in ("paper", "beyond")}
     for claim in (claim for found in experiments.values() for claim in found["claims"]):
         counts[claim["source"]][claim["verdict"]] += 1
     template = environment("gyromc.paper").get_template("report.html.j2")
@@ -122,10 +107,8 @@ def render(results: Mapping[str, Any], pictures: Mapping[str, list[Picture]]) ->
         columns=COLUMNS,
         verdicts={name: {c["key"]: c for c in found["claims"]} for name, found in experiments.items()},
         judged=judged,
-        headlines={name: headlines(found) for name, found in experiments.items()},
         counts=counts,
-        z_table=_z_table(experiments),
-        short=SHORT,
+        exact=_exact(experiments),
         signs=SIGNS,
         classes=CLASSES,
         role_names=ROLE_NAMES,
@@ -133,13 +116,12 @@ def render(results: Mapping[str, Any], pictures: Mapping[str, list[Picture]]) ->
         heart=HEART.citation if any(f["family"] == "logistic" for f in experiments.values()) else None,
         tolerances=claims,
         version=gyromc.__version__,
-        paper_kinds=PAPER_KINDS,
         took=took,
     )
 
 
 def answer(experiments: Mapping[str, Any]) -> str:
-    """Return the answer to the page's title in a sentence: where claim (i) holds, by how much, and why not elsewhere."""
+    """The answer to the page's title in a sentence: where claim (i) holds, by how much, and why not elsewhere."""
     found = {name: next(c for c in one["claims"] if c["key"] == "smaller-error") for name, one in experiments.items()}
     lower = {name: c for name, c in found.items() if c["verdict"] in (claims.CONFIRMED, claims.HOLDS_HERE)}
     refuted = [name for name, c in found.items() if c["verdict"] == claims.REFUTED]
@@ -181,7 +163,7 @@ def judged(found: Mapping[str, Any]) -> str:
 
 
 def markdown(results: Mapping[str, Any]) -> str:
-    """Return the verdict table as Markdown, with the command and the machine that made it."""
+    """The verdict table as Markdown, with the command and the machine that made it."""
     where = results["environment"]
     lines = [
         f"`{results['command']}`, gyromc {where['gyromc']}, {where['processor']}, {where['cores']} cores, "
@@ -193,17 +175,15 @@ def markdown(results: Mapping[str, Any]) -> str:
     for name, found in results["experiments"].items():
         verdicts = {claim["key"]: claim for claim in found["claims"]}
         cells = [
-            f"{SHORT[c['verdict']]}, {number(c['value'])} {bounds(c['interval'])}".strip() if c else "–"
+            f"{c['verdict']}, {number(c['value'])} {bounds(c['interval'])}".strip() if c else "–"
             for c in (verdicts.get(key) for key in COLUMNS)
         ]
         lines.append(f"| {name} | {judged(found)} | " + " | ".join(cells) + " |")
-    if table := _z_table(results["experiments"]):
-        summary = f"{table['num']} cells, largest |z| {table['worst']:.2f}, mean z² {table['mean_square']:.2f}"
-        lines += ["", f"Exact predictions: {summary}."]
+    lines += ["", _exact(results["experiments"])]
     rows = [
         f"| {name} | {h['about']} | {h['cases']} | {h['every']} | {h['below']} | {h['clearly_below']} | {h['clearly_above']} |"
         for name, found in results["experiments"].items()
-        for h in headlines(found)
+        for h in found.get("sensitivity", {"groups": ()})["groups"]
     ]
     head = "| experiment | judged by | cases | ratio < 1 at every η | at the smallest η | clearly | clearly > 1 |"
     said = "Claim (i) over other data, test rows and starts, against the reversible baseline:"
@@ -211,22 +191,11 @@ def markdown(results: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _z_table(experiments: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the z-scores against exact predictions, one row per experiment and dynamics; None where there are none."""
-    rows = [
-        {"name": name, "role": role, "cells": cells}
-        for name, found in experiments.items()
-        for role, cells in found["cells"].items()
-        if cells[0]["z"] is not None
-    ]
-    if not rows:
-        return None
-    paper = [c["z"] for row in rows if row["role"] != "sgld" for c in row["cells"]]
-    return {
-        "rows": rows,
-        "width": max(len(row["cells"]) for row in rows),
-        "num": len(paper),
-        "worst": max(map(abs, paper)),
-        "beyond": sum(abs(z) > claims.MAX_Z for z in paper),
-        "mean_square": sum(z * z for z in paper) / len(paper),
-    }
+def _exact(experiments: Mapping[str, Any]) -> str:
+    """How far the RMSEs of the paper's dynamics are from their exact predictions, as a sentence; empty where none are known."""
+    roles = [cells for found in experiments.values() for role, cells in found["cells"].items() if role != "sgld"]
+    z = [cell["z"] for cells in roles for cell in cells if cell["z"] is not None]
+    if not z:
+        return ""
+    mean = sum(x * x for x in z) / len(z)
+    return f"In {len(z)} cells with an exact prediction the largest |z| is {max(map(abs, z)):.2f}, the mean of z² {mean:.2f}."

@@ -1,8 +1,4 @@
-"""Reproduces the paper's experiments: predict, run, compare, report.
-
-Input: names and a profile. Output: results.json, figures and report.html in a directory. Finished pieces are not
-computed twice.
-"""
+"""Reproduces the paper's experiments: predict, run, compare, report. Finished pieces are not computed twice."""
 
 import dataclasses
 import datetime
@@ -16,7 +12,6 @@ from gyromc.approx.sample import Expectation
 from gyromc.checks import one_of
 from gyromc.paper.analysis import Measured, analyse, forecast, predictive_reference, sensitivity
 from gyromc.paper.catalogue import PROFILES, Experiment, HeartDisease, Profile, select
-from gyromc.paper.claims import Bootstrap
 from gyromc.paper.computation import Cache, Computation, Outcome
 from gyromc.paper.report import RESULTS, SECONDS_PER_FIGURES, write_report
 from gyromc.show.pages import machine
@@ -28,14 +23,13 @@ SECONDS_PER_ANALYSIS = 2.0
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Reproduction:
-    """The results, their directory and report, how many pieces were computed and reused, and warnings."""
+    """The results, their directory and report, and how many pieces were computed and reused."""
 
     results: dict[str, Any]
     directory: Path
     report: Path
     computed: int
     reused: int
-    warnings: tuple[str, ...]
 
 
 def reproduce(
@@ -92,24 +86,18 @@ def reproduce(
                     "started": started.isoformat(timespec="seconds"),
                     "wall": time.perf_counter() - began,
                     "sampling": sum({id(piece): piece.wall_time for piece in outcome.pieces.values()}.values()),
-                    "workers": work.place,
+                    "workers": work.workers,
                     "pieces": {"computed": outcome.computed, "reused": outcome.reused},
                 },
             }
             results = RESULTS.save(content, directory)
             report = write_report(results, directory, shown)
-    return Reproduction(results, directory, report, outcome.computed, outcome.reused, outcome.warnings)
+    return Reproduction(results, directory, report, outcome.computed, outcome.reused)
 
 
 def _findings(
     experiments: Sequence[Experiment], profile: Profile, outcome: Outcome, shown: Progress, seed: int
 ) -> dict[str, Any]:
-    """Analyse each experiment; return the findings by name."""
-
-    @functools.cache
-    def bootstrap(chains: int) -> Bootstrap:
-        return Bootstrap(chains, profile.bootstrap, seed)
-
     @functools.cache
     def reference(draws: int, problem: HeartDisease) -> Expectation:
         return predictive_reference(problem.pieces["target"], problem.split.X_test, draws, seed)
@@ -119,12 +107,11 @@ def _findings(
         shown.describe(f"{e.name}: predictions and claims")
         pieces = {at[1:]: piece for at, piece in outcome.pieces.items() if at[0] == e.name}
         known = reference(profile.reference_draws, e.problem) if isinstance(e.problem, HeartDisease) else None
-        etas, chains = profile.step_sizes(e), bootstrap(profile.chains(e))
-        data = Measured(e, etas, pieces, forecast(e, etas, outcome.predicted), known, chains)
+        etas = profile.step_sizes(e)
+        data = Measured(e, etas, pieces, forecast(e, etas, outcome.predicted), known)
         found[e.name] = analyse(data)
         if (fewer := profile.sensitivity) is not None:
             known_at = functools.partial(reference, fewer.reference_draws)
-            study = sensitivity(e, fewer, outcome, data.truth, known_at, bootstrap(fewer.chains(e)))
-            found[e.name]["sensitivity"] = study
+            found[e.name]["sensitivity"] = sensitivity(e, fewer, outcome, data.truth, known_at)
         shown.advance(SECONDS_PER_ANALYSIS)
     return found

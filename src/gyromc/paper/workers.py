@@ -1,8 +1,6 @@
-"""Computes tasks in this process, or in several on this machine.
+"""Computes tasks in this process, or in several on this machine; yields their results one by one as they are finished.
 
-Input: `WorkerTask`s, each a function of a module with its arguments. Output: their results, one by one as they are finished; the
-caller stores them. An error in a task is raised with the task's name, Ctrl-C raises `KeyboardInterrupt`; either ends the other
-tasks.
+An error in a task is raised with the task's name, Ctrl-C raises `KeyboardInterrupt`; either ends the other tasks.
 """
 
 import contextlib
@@ -15,7 +13,7 @@ import sys
 import threading
 import traceback
 import types
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
@@ -32,16 +30,9 @@ SHORT = 30.0
 SHARED = ("GYROMC_THREADS", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NPROC")  # NPROC is XLA's
 
 
-class TaskError(RuntimeError):
-    """A task failed in a worker; the message names the task and has the traceback."""
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class WorkerTask:
-    """`function(*arguments)`, to be computed anywhere in about so many `seconds`; `name` is for errors and progress.
-
-    The function is one of a module, so that a worker can import it; function, arguments and result are pickled.
-    """
+    """`function(*arguments)`, to be computed in about so many `seconds`; the function is one of a module, and all is pickled."""
 
     name: str
     function: Callable[..., Any]
@@ -61,11 +52,6 @@ def fastest(seconds: Sequence[float], available: int | None = None) -> int:
         return 1
     threads = max(1, math.ceil(max(seconds) * available / total - 1e-9))
     return max(1, available // threads)
-
-
-def threads_each(workers: int) -> int:
-    """How many threads each of so many processes has: its share of the processors."""
-    return max(1, num_threads() // workers)
 
 
 def computed(
@@ -134,13 +120,20 @@ def _submitted(tasks: Sequence[WorkerTask], workers: int) -> Iterator[dict[Futur
     """Tasks in a pool of new processes, as futures with their numbers; the processes are gone when the block ends."""
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(min(workers, len(tasks)), mp_context=context, initializer=_begin)
-    processes = ()
+    before, main, processes = dict(os.environ), sys.modules["__main__"], ()
     try:
-        with _starting(dict.fromkeys(SHARED, str(threads_each(workers)))):
+        try:
+            os.environ.update(dict.fromkeys(SHARED, str(max(1, num_threads() // workers))))
+            # Else each process would run the user's script again.
+            sys.modules["__main__"] = types.ModuleType("__main__")
             # The longest first, so that no long one is left for the end.
             order = sorted(range(len(tasks)), key=lambda number: -tasks[number].seconds)
             numbers = {pool.submit(_sent, tasks[number]): number for number in order}
-        processes = tuple(pool._processes.values())
+        finally:
+            processes = tuple(pool._processes.values())
+            sys.modules["__main__"] = main
+            os.environ.clear()
+            os.environ.update(before)
         yield numbers
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
@@ -148,23 +141,6 @@ def _submitted(tasks: Sequence[WorkerTask], workers: int) -> Iterator[dict[Futur
             process.kill()
         for process in processes:
             process.join()
-
-
-@contextlib.contextmanager
-def _starting(environment: Mapping[str, str]) -> Iterator[None]:
-    """While processes start: variables of their environment, and no main module: else each would run the user's script again."""
-    before, main = {name: os.environ.get(name) for name in environment}, sys.modules["__main__"]
-    os.environ.update(environment)
-    sys.modules["__main__"] = types.ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 def _begin() -> None:
@@ -189,4 +165,4 @@ def _sent(task: WorkerTask) -> Any:
         raise
     except BaseException as error:
         said = f"{type(error).__name__}: {str(error) or type(error).__name__}"
-        raise TaskError(f"{task.name}: {said}\n\nIn the worker:\n{traceback.format_exc()}") from None
+        raise RuntimeError(f"{task.name}: {said}\n\nIn the worker:\n{traceback.format_exc()}") from None

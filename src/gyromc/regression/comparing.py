@@ -59,7 +59,6 @@ class ComparedFamily:
 
     @property
     def cells(self) -> list[str]:
-        """What a table has of it: elpd, difference, effective parameters, and a verdict in words."""
         if self.elpd is None:
             return ["–", "–", "–", f"not fitted: {self.refused}"]
         gap = "–" if self.difference == 0 else plus_minus(self.difference, self.difference_std_error)
@@ -100,7 +99,6 @@ class Comparison:
 
     @property
     def reason(self) -> str:
-        """Why the family was chosen, in one sentence."""
         fitted = [one for one in self.candidates if one.elpd is not None]
         if len(fitted) == 1:
             return f"{self.chosen} is the only family of {len(self.candidates)} that could be fitted"
@@ -198,7 +196,6 @@ def compare(
 def _log_density(
     X: np.ndarray, y: np.ndarray, family: str, beside: dict[str, Any], given: Mapping[str, Any]
 ) -> np.ndarray:
-    """log p(y_i | θ_s) of a cheap fit of a family."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", GyromcWarning)  # the errors of a comparison are those of LOO
         posterior = fit(X, y, family, num_draws=NUM_DRAWS, effort=EFFORT, **beside, **given).posterior

@@ -18,7 +18,7 @@ from scipy import special
 
 from gyromc.checks import numbers, require
 from gyromc.errors import InvalidInput
-from gyromc.io.codec import known_classes
+from gyromc.io.archive import known_classes
 from gyromc.machine import num_threads
 from gyromc.regression.marginal import ENDS, log_prior
 from gyromc.regression.problem import GroupTerm, Problem, of_rows
@@ -234,7 +234,6 @@ class Draws:
         return mean, error, np.sqrt(variance), np.sqrt(noise)
 
     def _linear(self, X: np.ndarray, offset=None, **_: Any) -> Predictions:
-        """Predictions where the mean is the linear predictor, from the mean and the covariance of the draws."""
         chains, rows, scale = len(self.theta), self.units.rows(X), self.units.y_scale
         by_chain = self.theta.mean(axis=1)
         center = by_chain.mean(axis=0)
@@ -369,7 +368,6 @@ class Predictive:
         return self.likelihood.completed(rng, self.t[s], y, *given)
 
     def replicate(self, rng: np.random.Generator) -> np.ndarray:
-        """One response for each draw and row, S × n: data as they would come if the model were right."""
         return self.likelihood.sample(rng, self.t, *self.given)
 
 

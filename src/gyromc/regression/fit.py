@@ -105,7 +105,6 @@ class Fit(Records[Coefficient]):
 
     @property
     def rows(self) -> Mapping[str, Coefficient]:
-        """The coefficients by name, then the further parameters."""
         found = {c.label: c for c in self.coefficients}
         for row in self.auxiliary:
             found[row.label if row.label not in found else f"{row.label} (of the {self.family} model)"] = row
@@ -247,7 +246,6 @@ class _Question:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """In how many groups how many draws are kept."""
         return self.num_chains, math.ceil(whole(self.num_draws, "num_draws", least=1) / self.num_chains)
 
     @property
@@ -265,7 +263,6 @@ class _Question:
 
     @property
     def coefficients(self) -> list[tuple[str, str | None]]:
-        """Names and outputs, in the table's order."""
         one = [*(["intercept"] if self.standard.units.intercept else []), *self.names]
         outputs = self.classes if self.classes is not None and len(self.target.likelihood.basis) > 1 else [None]
         return [(name, output) for output in outputs for name in one]
@@ -290,7 +287,6 @@ class _Question:
 
 
 def _closed_form(question: _Question) -> Fit | str:
-    """Independent draws of a linear regression: nothing is warmed up, and no chain is run."""
     standard, target = question.standard, question.target
     if isinstance(target.likelihood, NormalNoise):
         return "priors of coefficients are not normal" if target.priors else "groups have variances of their own"
@@ -312,7 +308,6 @@ def _closed_form(question: _Question) -> Fit | str:
 
 
 def _marginal(question: _Question) -> Fit | str:
-    """A linear model with groups, coefficients and deviations integrated out."""
     why_not = marginal.why_not(question.target)
     if why_not is not None:
         return why_not
@@ -339,7 +334,6 @@ def _marginal(question: _Question) -> Fit | str:
 
 
 def _solved(question: _Question) -> Fit:
-    """Any regression, by the solver."""
     full = question.target
     lift, prior_scale = _spanned(full), float(full.prior_precision) ** -0.5
     of_one_output = lift[: full.X.shape[1], : lift.shape[1] // full.likelihood.outputs]

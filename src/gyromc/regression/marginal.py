@@ -1,8 +1,7 @@
 """Linear regressions with their coefficients integrated out: independent draws of the posterior, and its moments.
 
-Without groups (`Integrated`), p(σ | y) is known on a grid: means and sds are sums over it, and a draw is a σ from the grid and
-a Gaussian θ given σ. With groups (`Marginal`), what is left are the variances: a few numbers φ, nearly standard normal a
-priori, drawn from a t-distribution fitted to p(φ | y) in rounds, and weighted. It takes a tenth of the solver's time.
+Without groups (`Integrated`), p(σ | y) is known on a grid: means and sds are sums over it. With groups (`Marginal`), what is
+left are the variances: a few numbers φ, drawn from a t-distribution fitted to p(φ | y) in rounds, and weighted.
 """
 
 import dataclasses
@@ -68,7 +67,6 @@ class Integrated:
     prior: Prior | None = None
 
     def log_density(self, log_sigma: np.ndarray) -> np.ndarray:
-        """log p(log σ | y) up to a constant, at every log σ."""
         variance = np.exp(2 * np.asarray(log_sigma, float))[..., None]
         seen = self.values > 0
         total = variance + self.prior_scale**2 * self.values[seen]
@@ -103,7 +101,6 @@ class Integrated:
         return weights, means @ along.T, np.sqrt(sds**2 @ (along**2).T)
 
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
-        """Means and standard deviations of the coefficients."""
         weights, means, sds = self._parts
         mean = weights @ means
         return mean, np.sqrt(weights @ (sds**2 + (means - mean) ** 2))
@@ -180,7 +177,6 @@ class MarginalDraws(NamedTuple):
 
     @property
     def share(self) -> float:
-        """The effective size as a share of the number of draws."""
         return self.effective / SETTINGS.rounds[-1]
 
 
@@ -261,7 +257,6 @@ class Marginal:
         return [phi[first : first + at_once] for first in range(0, len(phi), at_once)]
 
     def log_densities(self, phi: np.ndarray) -> np.ndarray:
-        """log p(φ | y) up to a constant, at every row of φ."""
         _, _, squares, count = self._sums
         found = []
         for part in self._parts(phi):
@@ -304,7 +299,6 @@ class Marginal:
         return MarginalDraws(mean, sd, error, ends, self._theta(drawn, v), effective_size(weights))
 
     def _theta(self, phi: np.ndarray, v: np.ndarray) -> np.ndarray:
-        """θ from φ, coefficients and deviations."""
         p, at = self.target.num_coefficients, 1
         parts, first = [v[:, :p], phi[:, :1]], p
         for group in self.target.groups:

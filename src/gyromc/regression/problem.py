@@ -1,7 +1,4 @@
-"""What a user passes to a regression, read and checked: X, y, the family, names, groups of rows, priors.
-
-Arrays and texts in; a `Problem`, whose values fit each other, or an `InvalidInput` that says what to change, out.
-"""
+"""What a user passes to a regression, read and checked: X, y, the family, names, groups of rows, priors."""
 
 import dataclasses
 import itertools
@@ -23,11 +20,15 @@ MOST_COLUMNS = 6  # of a group: beyond, correlations are too many to be told apa
 class GroupTerm:
     """A group of rows with deviations of their own: (1 + time | subject) has `columns` ("intercept", "time").
 
-    **Arguments:**
-
-    - `name`: of the grouping column, for the tables; `columns`: names of what deviates.
     - `Z`: rows × columns: ones for an intercept, the column itself for a slope.
     - `index`: the level of every row as a place in `levels`; -1 for a level that is not among them, in new rows.
+
+    ```python
+    import numpy as np
+    from gyromc.regression.problem import GroupTerm
+    term = GroupTerm("subject", ("intercept",), np.ones((4, 1)), [0, 0, 1, 1], ("Ann", "Bob"))
+    assert term.names == ("sd(intercept | subject)",)
+    ```
     """
 
     name: str
@@ -53,7 +54,6 @@ class GroupTerm:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What is reported of the group: its standard deviations, then its correlations."""
         pairs = itertools.combinations(self.columns, 2)
         sds = (f"sd({c} | {self.name})" for c in self.columns)
         return (*sds, *(f"cor({a}, {b} | {self.name})" for a, b in pairs))
@@ -113,9 +113,10 @@ def of_family(priors: Mapping[str, Any] | None, family: str) -> dict[str, Any]:
 
 
 def read_priors(priors: Any, known: Mapping[str, Domain]) -> dict[str, Prior]:
-    """Priors by name of what is settable: a text, a `Prior`, a scale, or (location, scale).
+    """Priors by name of what is settable: a text, a `Prior`, (location, scale), or a scale alone.
 
-    A scale alone is that of a normal law for a coefficient, and the mean of an exponential law for a positive parameter.
+    That is the standard deviation of a normal law for a coefficient, and the mean of an exponential law for a positive
+    parameter.
     """
     if priors is None:
         return {}
@@ -221,7 +222,6 @@ def _known(y: np.ndarray, family: type[Likelihood], beside: Mapping[str, Any]) -
 
 
 def _texts(given, name: str) -> list[str] | None:
-    """A list of names or classes as texts."""
     if given is None:
         return None
     given = given.tolist() if hasattr(given, "tolist") else given
@@ -231,7 +231,6 @@ def _texts(given, name: str) -> list[str] | None:
 
 
 def _labels(X: np.ndarray, names, likelihood: Likelihood, classes) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
-    """Names of columns and classes."""
     d = X.shape[1]
     names = [f"x{j}" for j in range(d)] if names is None else names
     each = len(names) == len(set(names)) == d

@@ -129,7 +129,6 @@ def _std_error(rows: np.ndarray) -> float:
 
 
 def _wilson(hits: float, n: int, z: float = 1.96) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share."""
     centre = (hits + z * z / 2) / (n + z * z)
     half = z / (n + z * z) * math.sqrt(hits * (n - hits) / n + z * z / 4)
     return max(0.0, centre - half), min(1.0, centre + half)
@@ -159,7 +158,6 @@ class Loo:
 
     @property
     def std_error(self) -> float:
-        """The standard error of `elpd` over rows: √n sd for all n rows; larger where a part stands for all."""
         return self.scale * math.sqrt(self.elpd_rows.size * float(np.var(self.elpd_rows)))
 
     @property
@@ -206,7 +204,6 @@ class Waic:
 
     @property
     def waic(self) -> float:
-        """-2 elpd, on the scale of a deviance."""
         return -2 * self.elpd
 
 

@@ -73,7 +73,6 @@ class Units:
         return self.y_center + (0.0 if self.location is None else (X - self.center) @ self.location)
 
     def rows(self, X: np.ndarray) -> np.ndarray:
-        """Standardised rows, the intercept's column first."""
         Z = (X - self.center) / self.scale
         if not self.intercept:
             return Z
@@ -221,7 +220,6 @@ class RowSums:
 
     @property
     def two_values(self) -> np.ndarray:
-        """Which columns, y the last, take exactly two values."""
         return self.two & (self.ends[0] < self.ends[1])
 
     def moments(self, centred: bool = True) -> tuple[np.ndarray, np.ndarray]:

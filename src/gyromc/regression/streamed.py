@@ -1,8 +1,7 @@
 """Bayesian regression over rows that do not fit into memory: the model and the priors of `fit`, by passes over a source.
 
-One pass learns the second moments of the columns and keeps a random sample of the rows. A linear regression needs no more. The
-rows of logistic and Poisson regressions are written, standardised, to a file in a temporary folder; the mode is found by passes
-over it, and `gyromc.expect` runs chains that read single rows of it.
+One pass learns second moments and keeps a sample; a linear regression needs no more. Else the standardised rows are written to
+a temporary file; the mode is found by passes over it, and chains read single rows of it.
 """
 
 import dataclasses
@@ -134,7 +133,6 @@ def fit_streamed(
 
 
 def _sampled(source, units, family, prior_scale, error, labels, seed, say):
-    """Coefficients of a logistic or Poisson regression: chains over a standardised copy on disk."""
     T, offset = units.coefficients(np.eye(1))
     with tempfile.TemporaryDirectory(prefix="gyromc-rows-") as folder:
         size = source.num_rows * (source.num_columns + 2) * 4

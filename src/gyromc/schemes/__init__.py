@@ -5,7 +5,7 @@ To add a scheme, write its step (see `base`) and an entry in `SCHEMES`.
 
 from gyromc.checks import one_of
 from gyromc.schemes.base import Scheme, StepMatrices, euler, step_matrices
-from gyromc.schemes.integrators import Balanced, balanced, hfhr_splitting, leimkuhler_matthews, lm_ab2
+from gyromc.schemes.integrators import Balanced, balanced, gaul_splitting, hfhr_splitting, leimkuhler_matthews, lm_ab2
 
 __all__ = [
     "SCHEMES",
@@ -15,13 +15,16 @@ __all__ = [
     "balanced",
     "euler",
     "find",
+    "gaul_splitting",
     "hfhr_splitting",
     "leimkuhler_matthews",
     "lm_ab2",
     "step_matrices",
 ]
 
-SCHEMES = {scheme.name: scheme for scheme in (euler, balanced(), leimkuhler_matthews, lm_ab2, hfhr_splitting)}
+SCHEMES = {
+    scheme.name: scheme for scheme in (euler, balanced(), leimkuhler_matthews, lm_ab2, hfhr_splitting, gaul_splitting)
+}
 """The schemes by name; `balanced` estimates its S."""
 
 

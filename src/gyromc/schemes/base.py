@@ -109,7 +109,10 @@ def _images(scheme: Scheme, dynamics: Dynamics, eta) -> tuple:
     zero = jnp.zeros(m), jnp.zeros(n), jnp.zeros(n)
 
     def image(argument: int, columns: int):
-        one = lambda v: scheme(dynamics, *(v if k == argument else zero[k] for k in range(3)), eta)
+        def one(v):
+            y, gradient, xi = (v if k == argument else zero[k] for k in range(3))
+            return scheme(dynamics, y, gradient, xi, eta)
+
         return jax.vmap(one)(jnp.eye(columns))
 
     return image(0, m), image(1, n), image(2, n)

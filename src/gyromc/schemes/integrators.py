@@ -1,5 +1,5 @@
 """Balanced noise (T7), and schemes of second order with one gradient per step (T5): Leimkuhler-Matthews, its form for Q ≠ 0, and
-a splitting of HFHR.
+splittings of HFHR and GAUL.
 
 Those of second order draw on noise twice: half of it in this step, the same half again in the next. That half is their memory.
 With noisy gradients `prepared` of Leimkuhler-Matthews and of the splitting of HFHR takes the oracle's part off the noise that is
@@ -162,9 +162,7 @@ class LmAb2(Scheme):
     """Leimkuhler-Matthews with an Adams-Bashforth step for the rotation: second order for any D and Q.
 
     z⁺ = z - η[Dĝ_k + Q(1.5 ĝ_k - 0.5 ĝ_{k-1})] + ½√(2ηD)(ξ_k + ξ_{k+1}). The memory is half of the noise and ĝ_{k-1}, which is 0
-    before the first step. It is a postprocessed integrator in the sense of Abdulle, Vilmart and Zygalakis (2015): the hidden
-    chain Y = z - ½w_k + ½ηQĝ_{k-1} makes the step Y⁺ = Y - ηGĝ(z) + w_k, and what is recorded is z = Y + ½w_k - ½ηQĝ_{k-1},
-    half a step of noise and rotation ahead, with the last gradient in place of a second one.
+    before the first step. It is a postprocessed integrator in the sense of Abdulle, Vilmart and Zygalakis (2015).
     """
 
     def __init__(self):
@@ -241,6 +239,83 @@ class HfhrSplitting(Scheme):
         return jnp.concatenate([theta, r, half])  # T5
 
 
+class GaulSplitting(Scheme):
+    """The splitting A½ O A½ N½ G N½ of GAUL, D+Q = [[aC, -C], [I, γI]]: the covariance of θ on a Gaussian is exact.
+
+    G, at the recorded θ = θ̂ + ν: θ ← θ̂ + (2-τq/N)ν + τ(1-κ)r - ηaCĝ and r ← κr + (q/N)ν - ηĝ; A½: θ ← θ + τr; O: r ← cr +
+    √(1-c²)ζ; then ν ~ N(0, N) is drawn and θ + ν recorded. With τ = ηC/2 and q = η/2 - τκ the cross-covariance of θ and r is +τ
+    before G and -τ after it for every Hessian exactly when N(1-κ²) = q² and N = ηaC/2 - τ²(1-κ) + τq; ν brings θ and r the
+    correlated noise of D. C = I has κ = 1 and q = 0: the splitting of HFHR. The memory is ν.
+
+    Gradient noise brings back a bias of first order. `parts`, of a plan: aηC, τ, τ(1-κ), κ, c, 1-τq/N, q/N, √N and √(1-c²).
+    """
+
+    needs_prepared: ClassVar[bool] = True
+
+    parts: tuple[Operator, ...] | None
+
+    def __init__(self, parts: tuple[Operator, ...] | None = None):
+        super().__init__("gaul_splitting", None, linear=True, memory=0.5, order=2)
+        self.parts = parts
+
+    def why_not(self, dynamics, augmented):
+        if augmented and _gaul(dynamics) is not None:
+            return None
+        return f"it splits `gyromc.dynamics.gaul`, and the dynamics is {dynamics.name}: use `lm_ab2`, which takes any D and Q"
+
+    def prepared(self, plan):
+        found = _gaul(plan.dynamics)
+        assert found is not None
+        basis, C, a, gamma = found
+        eta, tau, half, own = plan.eta, plan.eta * C / 2, plan.eta / 2, plan.eta * a * C / 2
+        lead = own + tau * half
+        square = (half * tau) ** 2 - lead * (half**2 - lead + tau**2)
+        kappa = (half * tau + np.sqrt(np.maximum(square, 0.0))) / lead
+        q = half - tau * kappa
+        N = own - tau**2 * (1 - kappa) + tau * q
+        decay = np.exp(-gamma * eta) / np.where(kappa > 0, kappa, 1.0)
+        require(
+            min(square.min(), kappa.min(), N.min(), 1 - decay.max()) >= 0 and kappa.min() * N.min() > 0,
+            f"`{self}` needs a smaller `step_size` than {eta:g}: the noise that θ and r share leaves no friction to r.",
+        )
+        drawn = 1 - tau * q / N, q / N, np.sqrt(N), np.sqrt(1 - decay**2)
+        make = Diagonal if basis is None else lambda x: Dense((basis * x) @ basis.T)
+        return GaulSplitting(tuple(make(x) for x in (2 * own, tau, tau * (1 - kappa), kappa, decay, *drawn)))
+
+    def __call__(self, dynamics, y, gradient, xi, eta):
+        if self.parts is None:
+            raise InvalidInput("`gaul_splitting` needs a plan that says what C and η are: use it in `gyromc.Plan`.")
+        step, tau, drag, kept, decay, again, shared, root, drawn = self.parts
+        d = dynamics.size // 2
+        theta, r, nu, g = y[:d], y[d : 2 * d], y[2 * d :], gradient[:d]
+        theta = theta + (again(nu) + drag(r) - step(g))
+        r = kept(r) + shared(nu) - eta * g
+        before, r = r, decay(r) + drawn(xi[d:])
+        nu = root(xi[:d])
+        return jnp.concatenate([theta + tau(before + r) + nu, r, nu])  # T5
+
+
+def _gaul(dynamics: Dynamics) -> tuple[np.ndarray | None, np.ndarray, float, float] | None:
+    """An eigenbasis of C (None: the axes), its eigenvalues, a and γ of D+Q = [[aC, -C], [I, γI]]; None for other dynamics."""
+    D, Q = dynamics.diffusion, dynamics.rotation
+    if not isinstance(D, Blocks) or not isinstance(Q, Blocks) or not isinstance(D.lower_right, Scaled):
+        return None
+    pairs = [(D.upper_left, Q.upper_left), (D.upper_right, Q.upper_right), (D.lower_left, Q.lower_left)]
+    numbers = [part.entries() for pair in pairs for part in pair]
+    if all(part is not None for part in numbers):
+        aC, minus_C, lower = np.reshape(np.array(numbers, float), (3, 2, -1)).sum(axis=1)
+        basis, C, one = None, -minus_C, np.ones_like(aC)
+    else:
+        aC, minus_C, lower = (first.dense() + second.dense() for first, second in pairs)
+        basis, C, one = np.linalg.eigh(-(minus_C + minus_C.T) / 2)[1], -minus_C, np.eye(len(aC))
+    near = lambda x, y: np.allclose(x, y, rtol=1e-9, atol=1e-12)
+    a = float(np.sum(aC * C) / np.sum(C * C)) if np.any(C) else 0.0
+    if not (near(lower, one) and near(aC, a * C) and Q.upper_left.is_zero() and Q.lower_right.is_zero()):
+        return None
+    eigenvalues = C if basis is None else np.diag(basis.T @ C @ basis)
+    return (basis, eigenvalues, a, float(D.lower_right.scale)) if np.min(eigenvalues) > 0 else None
+
+
 def kick(dynamics: Dynamics, P: np.ndarray, Sigma: np.ndarray, eta: float) -> np.ndarray:
     """The covariance that O draws so that θ keeps P⁻¹ under gradient noise of covariance Σ; matrices, or diagonals."""
     D: Any = dynamics.diffusion
@@ -302,10 +377,6 @@ def _root(covariance: np.ndarray, scheme: Scheme) -> Operator:
 
 
 leimkuhler_matthews = LeimkuhlerMatthews()
-"""Leimkuhler-Matthews, for Q = 0."""
-
 lm_ab2 = LmAb2()
-"""Leimkuhler-Matthews with an Adams-Bashforth step for the rotation, for any D and Q."""
-
 hfhr_splitting = HfhrSplitting()
-"""The splitting of HFHR, with or without preconditioner."""
+gaul_splitting = GaulSplitting()

@@ -93,8 +93,7 @@ def _second(*pieces):
 class GradientMoments:
     """P and Σ of ∇U and ĝ: d × d, or d numbers where only diagonals are kept.
 
-    `relative_error` is the standard error of P + Σ over its size in the worst direction, or its root mean square over
-    coordinates where only diagonals are kept; 0 where both are exact.
+    `relative_error` is that of P + Σ in the worst direction, of diagonals its root mean square; 0 where both are exact.
     """
 
     curvature: np.ndarray
@@ -194,8 +193,7 @@ def pilot(plan: Any) -> GradientMoments:
 def _missed(total: BlockSums, S: MatrixEstimate, linear_is_exact: bool) -> np.ndarray:
     """By how much the chains miss E[(θ-m)∇Uᵀ] = I and E[∇U] = 0 along the eigenvectors of S, in units of S.
 
-    An estimate that is exact for a linear gradient rests on them only with the part of ∇U that is not linear in θ, as long
-    as the chains have spread and ∇U = 0 is not far from where they were.
+    What is exact for a linear gradient rests on them only with the part that is not linear, where the chains have spread.
     """
     sizes, basis = S.directions
     along = lambda A: np.einsum("iv,ij,jv->v", basis, A, basis)

@@ -63,10 +63,10 @@ def require_output(path: str | Path | None, option: str, *inputs: str | Path | N
     require(not path.is_dir(), f"{takes} directory.")
     require(path.parent.is_dir(), f"`{option} {path}`: there is no directory {path.parent}. Make it first.")
     require(path.is_file() or not path.exists(), f"{takes} device or a pipe. Name another one.")
-    for given in inputs:
-        both = given is not None and path.exists() and os.path.exists(given)
+    for given in filter(None, inputs):
+        there = path.exists() and os.path.exists(given)
         same = f"`{option} {path}` would overwrite {given}, which is read. Name another file."
-        require(not both or not os.path.samefile(path, given), same)
+        require(not there or not os.path.samefile(path, given), same)
 
 
 def _refuse_files(directory: Path) -> None:

@@ -18,7 +18,7 @@ from scipy import special
 from gyromc.checks import coverage, flag, one_of, positive, whole
 from gyromc.coordinates import Coordinates, check_coordinates, funnel_shaped, learn
 from gyromc.errors import GyromcWarning
-from gyromc.fields import FieldGroup, FieldRegression, Fields, Sharpened, calibrated_weights, choose_fields
+from gyromc.fields import FieldGroup, FieldRegression, Fields, Sharpened, between, calibrated_weights, choose_fields
 from gyromc.machine import one_blas_thread
 from gyromc.model import check_gradient
 from gyromc.plan import Plan
@@ -111,8 +111,9 @@ class Sampling:
 
     def __init__(self, fields: Fields, values: Callable, center: np.ndarray, chains: int, short: bool, learned: bool):
         block = 1 if short or fields.count <= SETTINGS.many else SETTINGS.block
-        self.fields, self.values, self.learned = fields, values, learned
-        self.regression = FieldRegression(fields, chains, center, block)
+        least = {"least_share": SETTINGS.learned_share} if learned else {}
+        self.fields, self.values = fields, values
+        self.regression = FieldRegression(fields, chains, center, block, **least)
         self.rounds: list[np.ndarray] = []
         self.virials: list[np.ndarray] = []
         self.acceptance: list[float] = []
@@ -132,10 +133,6 @@ class Sampling:
             if len(self._kept) * SETTINGS.per_round > SETTINGS.draws:
                 self._kept, self._every = self._kept[1::2], 2 * self._every
 
-    def sharpened(self) -> Sharpened:
-        sharp = self.regression.sharpened()
-        return dataclasses.replace(sharp, least_share=SETTINGS.learned_share) if self.learned else sharp
-
     def r_hat(self) -> np.ndarray:
         rounds, sd = np.array(self.rounds), self.regression.sd()
         half = len(rounds) // 2
@@ -150,9 +147,8 @@ class Sampling:
         """Coordinates whose virial is not what the target says, beyond chance, the worst first: index, virial, z."""
         averages = np.mean(self.virials, axis=0)
         chains, d = averages.shape
-        mean, error = averages.mean(axis=0), averages.std(axis=0, ddof=1) / math.sqrt(chains)
         # Where U does not change at all, every chain has the same virial, 1, and its error is zero.
-        z = mean / np.maximum(error, 1e-300)
+        mean, z = averages.mean(axis=0), averages.mean(axis=0) / np.maximum(between(averages), 1e-300)
         limit = -float(special.stdtrit(chains - 1, SETTINGS.chance / (2 * d)))
         off = np.flatnonzero(~np.isfinite(mean) | (np.abs(z) > limit) & (np.abs(mean) > SETTINGS.virial))
         return [(int(i), float(mean[i]), float(z[i])) for i in off[np.argsort(-np.abs(mean[off]))]]
@@ -233,8 +229,7 @@ class Solver:
         self._warm_up()
         self._learn()
         for again in range(SETTINGS.again + 1):
-            self.begin_sampling()
-            end = self._sample(last=again == SETTINGS.again)
+            end = self._sample(self.begin_sampling(), last=again == SETTINGS.again)
             if end is not None:
                 self.end = end
                 return
@@ -289,10 +284,8 @@ class Solver:
         self.warm_gradients = self.chains.gradients
         return self.sampling
 
-    def _sample(self, last: bool) -> End | None:
+    def _sample(self, sampling: Sampling, last: bool) -> End | None:
         """Sample until the error or a limit is reached; None where chains have not mixed and warm-up should go on."""
-        sampling = self.sampling
-        assert sampling is not None
         # few parameters cost little, and their tails need many states
         more = min(SETTINGS.longest, max(1.0, SETTINGS.few_parameters / self.chains.dim))
         next_look = round(SETTINGS.first_look * more)
@@ -323,7 +316,7 @@ class Solver:
     def _look(self, sampling: Sampling) -> tuple[float, int]:
         """The largest error so far in posterior standard deviations, which is also shown, and how many rounds the tails need."""
         began = time.perf_counter()
-        sharp = sampling.sharpened()
+        sharp = sampling.regression.sharpened()
         relative = np.where(sharp.sd > 0, sharp.std_error / np.where(sharp.sd > 0, sharp.sd, 1.0), 0.0)
         worst = int(np.argmax(relative))
         self.shown.describe(
@@ -411,7 +404,7 @@ def answer(solver: Solver, level: float) -> Posterior:
         sampling = solver.begin_sampling()
         for kept in chains.warm[len(chains.warm) // 2 :]:
             sampling.add(kept)
-    sharp, count = sampling.sharpened(), chains.settings.chains
+    sharp, count = sampling.regression.sharpened(), chains.settings.chains
     states, weights, values = sampling.draws()
     rows = posterior_means(solver.question.names, sharp, sharp.std_error, count - 1, sampling.r_hat(), level)
     # the median over the observables that use rotations

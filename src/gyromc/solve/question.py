@@ -153,8 +153,8 @@ def _model(target: Any, observables: Any, start: Any) -> tuple[Model, np.ndarray
         if type(target).__module__.partition(".")[0] != __name__.partition(".")[0]:
             shape_of("The target's gradient", target.gradient, model.template)
         own: Any = getattr(target, "start_point", None)
-        known = target.dim is None or not callable(own)
-        return model, np.zeros(model.dim) if known else np.asarray(own(), float), observables
+        begin = np.zeros(model.dim) if target.dim is None or own is None else np.asarray(own(), float)
+        return model, begin, observables
     if target.dim is not None:
         begin = numbers(start, "start")
         require(begin.shape == (target.dim,), f"`start` must hold {target.dim} numbers: got shape {begin.shape}.")

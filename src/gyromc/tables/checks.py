@@ -132,10 +132,8 @@ def _share(check: ModelCheck) -> str:
 
 
 def _weights(check: ModelCheck, setting: Setting) -> Advice:
-    text = (
-        f"a weight is {number(check.statistic)}, not a whole number of observations. The variance of such a row is unknown, so "
-        "dispersion, curves, spread, calibration, coverage, outliers and interactions were not checked."
-    )
+    text = f"a weight is {number(check.statistic)}, not a whole number of observations: its row's variance is unknown"
+    text = f"{text}, and dispersion, curves, spread, calibration, coverage, outliers and interactions were not checked."
     return Advice(text, "Check the model without weights, or with whole numbers of observations.")
 
 
@@ -144,10 +142,9 @@ def _separation(check: ModelCheck, setting: Setting) -> Advice:
     split = "marks rows with counts of zero only" if not setting.encoding.response.classes else "splits the classes"
     if not columns:
         return Advice(f"no weighted sum of columns {split}.")
-    text = (
-        f"a weighted sum of {', '.join(columns)}{f' and {more} more' if more else ''} {split} perfectly in "
-        f"{100 * check.statistic:.0f} % of the rows: the data do not determine how large these coefficients are, the prior does."
-    )
+    names = f"{', '.join(columns)}{f' and {more} more' if more else ''}"
+    text = f"a weighted sum of {names} {split} perfectly in {100 * check.statistic:.0f} % of the rows: the data do not determine"
+    text = f"{text} how large these coefficients are, the prior does."
     return Advice(text, "Compare with another prior.", setting.command(prior_scale=1))
 
 

@@ -30,10 +30,8 @@ DATES = (
 )
 ADORNED = r"[+-]?[$€£]?\s*\d[\d,.'_ ]*\s*[%$€£]?|[+-]?0[xX][\da-fA-F_]+|[+-]?0[bBoO][0-7_]+"
 """Numbers with extra signs: 1,234 or 1_000 or 3,14 or 12 % or $5, and numbers to other bases: 0x1F."""
-CALENDAR = (
-    ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"),
-    ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"),
-)
+MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+CALENDAR = (MONTHS, ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"))
 LEAST_SPREAD, MOST_SIZE, LEAST_CHANGE = 1e-30, 1e30, 1e-9
 
 
@@ -249,15 +247,7 @@ def split_names(given: Sequence[str], known: Collection[str]) -> list[str]:
 
 
 def _select(
-    names: Sequence[str],
-    unnamed: frozenset[str] = frozenset(),
-    *,
-    path: str,
-    columns: Sequence[str],
-    drop: Sequence[str],
-    keep: Sequence[str],
-    roles: Mapping[str, str],
-    choose: Callable[[Sequence[str]], Collection[str]] | None,
+    names: Sequence[str], unnamed: Collection[str] = (), *, path: str, columns, drop, keep, roles, choose
 ) -> list[int]:
     """The places of the columns to read among these names; `unnamed` are those that the file does not name."""
     require_distinct(names, path)

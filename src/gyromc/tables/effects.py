@@ -125,7 +125,8 @@ class _Study:
     def adjusted(self, feature: NumericColumn) -> dict[str, Any]:
         """Adjusted predictions over a grid of a column of numbers, with 95 % bands: the numbers of a figure."""
         response = self.encoding.response
-        grid = np.linspace(*np.quantile(feature.values(self.table), [0.01, 0.99]), GRID)
+        first, last = np.quantile(feature.values(self.table), [0.01, 0.99])
+        grid = np.linspace(first, last, GRID)
         means = np.stack([self.mean(feature.name, np.full(self.table.num_rows, x)) for x in grid])
         low, high = np.quantile(means, TAILS, axis=1)
         middle = means.mean(axis=1)

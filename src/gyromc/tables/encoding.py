@@ -13,8 +13,8 @@ from gyromc.regression.problem import GroupTerm, cut
 from gyromc.show.numbers import counted, listed
 from gyromc.tables.datatable import DataTable, as_numbers, as_text, ordered, pandas_module
 from gyromc.tables.formula import FormulaDesign
-from gyromc.tables.roles import NO_ROLES, DateColumn, Roles
 from gyromc.targets.families import FAMILIES
+from gyromc.targets.likelihoods import LinkFunction
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -60,9 +60,6 @@ class NumericColumn:
     def treatment(self) -> str:
         return self.note or "as it is"
 
-    def encode(self, table: DataTable) -> np.ndarray:
-        return self.values(table)[:, None]
-
     def values(self, table: DataTable) -> np.ndarray:
         values, bad = as_numbers(table.columns[self.name])
         remedy = "Correct it, or leave it empty and pass `--impute`."
@@ -95,10 +92,6 @@ class CategoricalColumn:
         known = f"{counted(len(self.levels), 'level')}: {listed(list(map(repr, self.levels)))}"
         return f"{known}; reference {self.reference!r}{f'; {self.note}' if self.note else ''}"
 
-    def encode(self, table: DataTable) -> np.ndarray:
-        values = self.values(table)
-        return np.column_stack([np.asarray(values == level, float) for level in self.shown])
-
     def values(self, table: DataTable) -> Any:
         """Return its categories as a pandas Categorical, the reference first; a level that was not fitted is refused."""
         values = as_text(table.columns[self.name])
@@ -109,6 +102,169 @@ class CategoricalColumn:
         new = ~values.isin(self.levels).to_numpy()
         table.refuse(new, f"column {self.name!r} has the category", f"The fitted data do not have it. {known}", values)
         return pandas_module().Categorical(values, categories=[self.reference, *self.shown])
+
+
+RULES = {
+    "weights": ("a number of 0 or more", lambda x: x >= 0),
+    "offset": ("a finite number", lambda x: np.isfinite(x)),
+    "exposure": ("a positive number", lambda x: x > 0),
+    "trials": ("a whole number of 1 or more", lambda x: (x >= 1) & (x == np.round(x))),
+    "censored": ("0 or 1", lambda x: (x == 0) | (x == 1)),
+    "event": ("0 or 1", lambda x: (x == 0) | (x == 1)),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Roles:
+    """The column of each role, or None."""
+
+    weights: str | None = None
+    offset: str | None = None
+    exposure: str | None = None
+    trials: str | None = None
+    cluster: str | None = None
+    censored: str | None = None
+    event: str | None = None
+
+    @property
+    def given(self) -> dict[str, str]:
+        return {role: name for role, name in dataclasses.asdict(self).items() if name is not None}
+
+    @property
+    def survival(self) -> bool:
+        """Whether times may be censored."""
+        return self.censored is not None or self.event is not None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(self.given.values()))
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The columns that new rows must have to be predicted for."""
+        return tuple(name for name in (self.offset, self.exposure, self.trials) if name is not None)
+
+    def require(self, target: str, model: str) -> None:
+        family, logs = FAMILIES[model], [name for name, known in FAMILIES.items() if known.link is LinkFunction.LOG]
+        for role, name in self.given.items():
+            require(name != target, f"`--{role} {name}`: that is the target itself.")
+        counts = f"`--exposure` multiplies an expected count: it suits {', '.join(logs)}, not {model}. Use `--offset`."
+        require(self.exposure is None or family.link is LinkFunction.LOG, counts)
+        successes = "pass `--family binomial` or `--family beta-binomial`"
+        has_trials = "trials" in family.known
+        require(self.trials is None or has_trials, f"`--trials` is for counts of successes: {successes}, not {model}.")
+        needed = f"The family {model} needs the number of trials of each row: pass `--trials COLUMN`."
+        require(self.trials is not None or not has_trials, needed)
+        times = "pass `--family weibull` or `--family exponential`"
+        censored = f"`--censored` and `--event` are for times: {times}, not {model}."
+        require(not self.survival or "censored" in family.known, censored)
+        require(not (self.censored and self.event), "`--event` says the opposite of `--censored`. Pass one of them.")
+
+    def numbers(self, table: DataTable, role: str) -> np.ndarray | None:
+        """Return the numbers of a role, None where no column has it."""
+        name = self.given.get(role)
+        if name is None:
+            return None
+        table.require_column(name, f"--{role}")
+        values, bad = as_numbers(table.columns[name])
+        what, rule = RULES[role]
+        wrong = bad | np.isnan(values) | ~rule(np.where(np.isnan(values), 1.0, values))
+        text = f"`--{role} {name}` must be {what}, but is"
+        table.refuse(wrong, text, "Correct it, or remove the row.", table.columns[name])
+        return values
+
+    def censoring(self, table: DataTable) -> np.ndarray | None:
+        """Return 1 where the time is censored and 0 where the event was seen."""
+        event = self.numbers(table, "event")
+        return self.numbers(table, "censored") if event is None else 1 - event
+
+    def total_offset(self, table: DataTable) -> np.ndarray | None:
+        """Return the offset, the logarithm of the exposure added to it."""
+        offset, exposure = self.numbers(table, "offset"), self.numbers(table, "exposure")
+        if exposure is None:
+            return offset
+        return np.log(exposure) if offset is None else offset + np.log(exposure)
+
+    def clusters(self, table: DataTable) -> np.ndarray | None:
+        if self.cluster is None:
+            return None
+        table.require_column(self.cluster, "--cluster")
+        texts = as_text(table.columns[self.cluster])
+        lacks = f"{table.path}: `--cluster {self.cluster}` lacks values. Fill them in, or remove those rows."
+        require(not texts.isna().any(), lacks)
+        return np.unique(texts.to_numpy(str), return_inverse=True)[1]
+
+
+PARTS = ("year", "month", "weekday", "days")
+FORMATS = ("%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%b-%Y", "%d %b %Y", "%d %B %Y")
+"""Formats in the order in which they are tried; a time after the date is left out."""
+
+
+@dataclasses.dataclass(frozen=True)
+class DateColumn:
+    """A column of dates, its format and the day from which days are counted."""
+
+    name: str
+    format: str | None
+    first: str
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return tuple(f"{self.name}_{part}" for part in PARTS)
+
+    @property
+    def note(self) -> str:
+        made = f"{self.name!r} (read as {self.format}) becomes {', '.join(self.outputs)}"
+        return f"{made}; days are counted from {self.first}."
+
+    def apply(self, table: DataTable) -> DataTable:
+        pandas, format = (
+            pandas_module(),
+            self.format or FORMATS[0],
+        )  # files of earlier versions have none for typed dates
+        table.require_column(self.name, "--dates")
+        taken = [name for name in self.outputs if name in table.columns]
+        require(not taken, f"`--dates {self.name}` would make a second column {taken[:1]}. Rename that one.")
+        texts = _days(table, self.name)
+        days = pandas.to_datetime(texts, format=format, errors="coerce")
+        wrong = (days.isna() & texts.notna()).to_numpy()
+        table.refuse(wrong, f"the date {self.name!r} is", f"It is no date of the format {format}. Correct it.", texts)
+        parts = (
+            days.dt.year.astype(float),
+            days.dt.month_name().str[:3].astype("str"),
+            days.dt.day_name().str[:3].astype("str"),
+            (days - pandas.Timestamp(self.first)).dt.days.astype(float),
+        )
+        new = dict(zip(self.outputs, parts, strict=True))
+        columns = {}
+        for name, column in table.columns.items():
+            columns |= new if name == self.name else {name: column}
+        return dataclasses.replace(table, columns=columns)
+
+
+def learn_dates(table: DataTable, names: list[str]) -> tuple[DateColumn, ...]:
+    """Find the only format that reads all values of each column of dates, and its first day; two that do are refused."""
+    pandas, found = pandas_module(), []
+    for name in names:
+        table.require_column(name, "--dates")
+        every = _days(table, name)
+        known = every.dropna()
+        require(len(known), f"`--dates {name}`: the column is empty.")
+        read = {f: pandas.to_datetime(every, format=f, errors="coerce") for f in FORMATS}
+        fits = [f for f, days in read.items() if days.notna().sum() == len(known)]
+        if not fits:
+            best = max(read.values(), key=lambda days: days.notna().sum())
+            remedy = "It is no date like the others. Write dates as 2024-03-31."
+            table.refuse((best.isna() & every.notna()).to_numpy(), f"`--dates {name}` reads", remedy, every)
+        several = f"`--dates {name}`: {known.iloc[0]!r} could be read as {' or '.join(fits)}, and so could all others."
+        require(len(fits) == 1, f"{several} Write dates as 2024-03-31.")
+        found.append(DateColumn(name, fits[0], read[fits[0]].min().date().isoformat()))
+    return tuple(found)
+
+
+def _days(table: DataTable, name: str):
+    """A column as texts, without the time after a date."""
+    return as_text(table.columns[name]).str.replace(r"[T ]\d{1,2}:\d{2}.*$", "", regex=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,7 +332,7 @@ class Encoding:
     dropped: tuple[tuple[str, str], ...] = ()
     formula: FormulaDesign | None = None
     factors: tuple[GroupFactor, ...] = ()
-    roles: Roles = NO_ROLES
+    roles: Roles = dataclasses.field(default_factory=Roles)
     dates: tuple[DateColumn, ...] = ()
 
     @property
@@ -221,7 +377,12 @@ class Encoding:
             table.require_column(name, "needed by the fit")
         offset, terms = self.roles.total_offset(table), ()
         if self.formula is None:
-            X = np.column_stack([feature.encode(table) for feature in self.features])
+            columns = []
+            for one in self.features:
+                values = one.values(table)
+                numeric = isinstance(one, NumericColumn)
+                columns += [values] if numeric else [np.asarray(values == level, float) for level in one.shown]
+            X = np.column_stack(columns)
         else:
             frame = self.frame(table) or {"": np.zeros(table.num_rows)}
             X = self.formula.matrix(frame)

@@ -1,6 +1,5 @@
 """The figures of a fit, from fit.json: coefficients, calibration, traces, predicted and observed responses, residuals, PIT."""
 
-import math
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -83,11 +82,8 @@ def _prior(results: Results) -> Drawn:
         # Priors are wide: beyond the power of ten that holds the data, the scale is logarithmic.
         size = 10.0 ** np.ceil(np.log10(max(float(np.abs(observed).max()), 1e-12)))
         ax.set_xscale("symlog", linthresh=size)
-        every = max(1, math.ceil(math.log10(max(*np.abs(ax.get_xlim()), size) / size) / 3))
-        ticks = size * np.array([*([0.5] * (every == 1)), *(10.0 ** (every * k) for k in range(4))])
-        low, high = ax.get_xlim()
-        ticks = [x for x in (*-ticks[::-1], 0.0, *ticks) if low <= x <= high]
-        ax.set_xticks(ticks, [f"{x:g}" for x in ticks])
+        ax.xaxis.get_major_locator().set_params(numticks=7)
+        ax.xaxis.set_major_formatter("{x:g}")
         ax.minorticks_off()
         ax.set_ylabel("share of the rows below")
         share = f" {100 * found['inside']:.0f} % of the drawn values lie in the range of the data."

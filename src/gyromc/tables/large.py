@@ -39,9 +39,7 @@ def is_large(request: Request) -> bool:
     if first != b"PAR1":
         size = path.stat().st_size
         memory = f"{path} has {size / 1e9:.2g} GB: as CSV it is read into memory, and there is not enough of it."
-        remedy = (
-            "Write it as Parquet (`pandas.read_csv(…, chunksize=…)`, DuckDB or Polars do), which is read in pieces."
-        )
+        remedy = "Write it as Parquet (DuckDB, Polars and pandas with `chunksize` do), which is read in pieces."
         require(size * TIMES < free_memory() or first[:2] == b"PK", f"{memory} {remedy}")
         return False
     try:

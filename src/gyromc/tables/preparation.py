@@ -19,26 +19,23 @@ from gyromc.regression.problem import GroupTerm, settable
 from gyromc.regression.scores import held_out_rows
 from gyromc.show.numbers import counted, did_you_mean, listed
 from gyromc.tables.datatable import DataTable, as_numbers, as_text, is_dates, pandas_module, read_table, split_names
-from gyromc.tables.encoding import DesignRows, Encoding, NumericColumn
+from gyromc.tables.encoding import PARTS, DateColumn, DesignRows, Encoding, NumericColumn, Roles, learn_dates
 from gyromc.tables.formula import Formula, evaluate, read_formula, response_of
 from gyromc.tables.recognition import Wishes, complete_rows, families_of, rare_levels, recognise, recognise_response
 from gyromc.tables.request import Request
-from gyromc.tables.roles import PARTS, DateColumn, Roles, learn_dates
 from gyromc.targets.families import FAMILIES
 from gyromc.targets.priors import Prior
 
 MOST_BYTES = 20_000_000  # of a file that is read a second time for the columns that a model leaves out
 MOST_UNUSED, MOST_GROUPS = 12, 100  # such columns, and levels of one
+Names = Sequence[str]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Prepared:
-    """A fit before it is computed.
+    """A fit before it is computed: its rows, of which `test` are held out first, new rows, checks, priors and columns left out.
 
-    - `table`: the rows with a target; `encoding`: what its columns become; `rows`, `y`: the same as numbers.
-    - `train`, `test`: the numbers of the rows to fit and to judge on; `new`: the table and the numbers of new rows, or None.
-    - `given_away`: the check for columns that give the target away; `unused`: columns that are not in the model.
-    - `families`: those to be compared, the simplest first; the encoding has the first of them until then.
+    The encoding has the first of the `families` to be compared, which begin with the simplest.
     """
 
     table: DataTable
@@ -201,11 +198,7 @@ def _require_robust(rows: DesignRows, families: tuple[str, ...]) -> None:
 
 
 def asked_priors(
-    texts: Sequence[str],
-    sources: Mapping[str, str],
-    groups: Sequence[GroupTerm],
-    intercept: bool,
-    families: Sequence[str],
+    texts: Names, sources: Mapping[str, str], groups: Sequence[GroupTerm], intercept: bool, families: Names
 ) -> dict[str, Prior]:
     """Return the priors by name; what is named itself goes before its term, that before `all`."""
     domains = {}
@@ -252,10 +245,8 @@ def giveaway_check(table: DataTable, encoding: Encoding, y: np.ndarray, X: np.nd
         if how:
             found[feature.name] = f"{feature.name!r} {how}"
     names = list(found)[:5] or ["COLUMN"]
-    if not found and numeric and X.shape[1] and len(y) >= X.shape[1] + FEW and y.std() > 0:
-        Z, v = _standard(X), _standard(y)
-        if np.max(np.abs(v - Z @ np.linalg.lstsq(Z, v, rcond=None)[0])) < ROUNDING:
-            found[""] = "a weighted sum of the columns equals the target in every row"
+    if not found and numeric and _determined(X, y):
+        found[""] = "a weighted sum of the columns equals the target in every row"
     sentence = f"none is a copy or a recoding of {target!r}."
     if found:
         drops = " ".join(f"`--drop {shlex.quote(name)}`" for name in names)
@@ -264,18 +255,19 @@ def giveaway_check(table: DataTable, encoding: Encoding, y: np.ndarray, X: np.nd
     return {"name": "columns that give the target away", "good": not found, "sentence": sentence}
 
 
-def _standard(x: np.ndarray) -> np.ndarray:
-    scale = x.std(axis=0)
-    return (x - x.mean(axis=0)) / np.where(scale > 0, scale, 1.0)
+def _determined(X: np.ndarray, y: np.ndarray) -> bool:
+    """Whether a weighted sum of the columns equals y, in more rows than that takes."""
+    if not X.shape[1] or len(y) < X.shape[1] + FEW or y.std() == 0:
+        return False
+    scale = X.std(axis=0)
+    Z, v = (X - X.mean(axis=0)) / np.where(scale > 0, scale, 1.0), (y - y.mean()) / y.std()
+    return bool(np.max(np.abs(v - Z @ np.linalg.lstsq(Z, v, rcond=None)[0])) < ROUNDING)
 
 
 def _copied(x: np.ndarray, y: np.ndarray) -> str | None:
     """How numbers repeat a target of numbers."""
-    if np.array_equal(x, y):
-        return "equals the target in every row"
-    a, b = _standard(x), _standard(y)
-    if a.any() and b.any() and np.max(np.abs(a - np.sign(a @ b) * b)) < ROUNDING:
-        return "is the target, shifted or rescaled, in every row"
+    if _determined(x[:, None], y):
+        return "is the target, shifted or rescaled or as it is, in every row"
     steps = np.diff(y[np.argsort(x, kind="stable")])
     if len(x) >= ENOUGH and len(np.unique(x)) == len(x) and (np.all(steps > 0) or np.all(steps < 0)):
         return "is in the order of the target in every row"

@@ -15,9 +15,8 @@ from gyromc.errors import InvalidInput
 from gyromc.show.numbers import counted, listed
 from gyromc.tables import datatable
 from gyromc.tables.datatable import DataTable, adorned, as_numbers, as_text, is_dates, ordered, require_scale
-from gyromc.tables.encoding import CategoricalColumn, Encoding, GroupFactor, NumericColumn, Response
+from gyromc.tables.encoding import CategoricalColumn, DateColumn, Encoding, GroupFactor, NumericColumn, Response, Roles
 from gyromc.tables.formula import Formula, FormulaDesign, read_formula
-from gyromc.tables.roles import NO_ROLES, DateColumn, Roles
 from gyromc.targets.families import FAMILIES, family_named
 from gyromc.targets.likelihoods import ResponseKind
 
@@ -39,7 +38,7 @@ class Wishes:
     reference: Mapping[str, str] = dataclasses.field(default_factory=dict)
     order: tuple[str, ...] = ()
     formula: Formula | None = None
-    roles: Roles = NO_ROLES
+    roles: Roles = dataclasses.field(default_factory=Roles)
     dates: tuple[DateColumn, ...] = ()
 
 

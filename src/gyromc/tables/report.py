@@ -111,19 +111,16 @@ def coefficient_table(results: Results, page: bool = False) -> Table:
         clearest = {c["label"] for c in by_clarity[:MOST_COEFFICIENTS]}
         shown = [c for c in every if c["label"] in clearest]
         notes.insert(0, f"the clearest {len(shown)} of {len(every)}; all are in coefficients.csv")
-    made = _estimates(shown, "coefficient", results["model"]["target"], page, standardised=page)
+    made = _estimates(shown, "coefficient", results["model"]["target"], page)
     return Table(*made, "Coefficients, in the units of the file", list(filter(None, notes)), style="simple")
 
 
-def _estimates(
-    shown: Rows, first: str, target: str = "", page: bool = False, standardised: bool = False
-) -> tuple[list[str], list[list[Cell]]]:
-    """Columns and rows of posterior means, intervals and standard deviations, class by class; in a terminal with their errors."""
-    errors = {"Monte Carlo error": "std_error"} if not page and any(row["std_error"] for row in shown) else {}
-    more = ["per sd of the column"] if standardised else []
+def _estimates(shown: Rows, first: str, target: str = "", page: bool = False) -> tuple[list[str], list[list[Cell]]]:
+    """Columns and rows of posterior means, intervals and sds, class by class; in a terminal with their errors."""
+    with_error, scaled = not page and any(row["std_error"] for row in shown), page and "standardised" in shown[0]
     # short on the page, where a phone shows them side by side
     names = ["95\u00a0% interval", "sd"] if page else ["95\u00a0% credible interval", "posterior sd"]
-    columns = [first, "mean", *names, *errors, *more]
+    columns = [first, "mean", *names, *["Monte Carlo error"] * with_error, *["per sd of the column"] * scaled]
     rows: list[list[Cell]] = []
     for name, some in itertools.groupby(shown, key=lambda row: row["class"]):
         if name is not None:
@@ -131,8 +128,8 @@ def _estimates(
         for c in some:
             low, high = c["interval_95"]
             cells = [c["name"] if name is None else f"  {c['name']}", number(c["mean"], 4), bounds(c["interval_95"])]
-            cells += [number(c["sd"]), *(number(c[key], 2) for key in errors.values())]
-            if standardised:
+            cells += [number(c["sd"]), *[number(c["std_error"], 2)] * with_error]
+            if scaled:
                 cells.append(number(c["standardised"]["mean"]) if c["standardised"] else " ")
             rows.append([(text, "" if low > 0 or high < 0 else "dim") for text in cells])
     return columns, rows

@@ -11,7 +11,9 @@ from typing import Any
 def option(help: str, *names: str, metavar: str | None = None, default: Any = None) -> Any:
     """A field of `Request`: its help, its names where they are not its own, and what stands for its value."""
     shown = {"help": help, "names": names, "metavar": metavar}
-    return field(metadata=shown, **({"default_factory": list} if isinstance(default, list) else {"default": default}))
+    if isinstance(default, list):
+        return field(default_factory=list, metadata=shown)
+    return field(default=default, metadata=shown)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +79,7 @@ class Request:
             object.__setattr__(self, "event", survival[2])
 
     @property
-    def text(self) -> dict[str, str]:
+    def text(self) -> dict[str, Any]:
         """How the files are written."""
         return {"encoding": self.encoding, "decimal": self.decimal}
 

@@ -10,8 +10,7 @@ import numpy as np
 
 from gyromc.checks import one_of, read_path, require, shown, whole
 from gyromc.extras import needs
-from gyromc.io.archive import Archive, write_archive
-from gyromc.io.codec import Codec, known_classes
+from gyromc.io.archive import Archive, Codec, known_classes, write_archive
 from gyromc.regression.comparing import ComparedFamily
 from gyromc.regression.draws import POSTERIOR_CLASSES, Draws, Predictions, Predictive, check_posterior
 from gyromc.regression.fit import Coefficient
@@ -20,10 +19,9 @@ from gyromc.show.numbers import number
 from gyromc.show.tables import Shown, Table
 from gyromc.tables.datatable import DataTable, pandas_module, read_table
 from gyromc.tables.effects import level_rows
-from gyromc.tables.encoding import CategoricalColumn, Encoding, GroupFactor, NumericColumn, Response
+from gyromc.tables.encoding import CategoricalColumn, DateColumn, Encoding, GroupFactor, NumericColumn, Response, Roles
 from gyromc.tables.formula import FormulaDesign
 from gyromc.tables.report import render, summary_tables
-from gyromc.tables.roles import DateColumn, Roles
 from gyromc.targets.families import FAMILIES
 from gyromc.targets.likelihoods import ResponseKind
 

@@ -194,7 +194,6 @@ class Separable(Target):
 
     @property
     def matrix(self) -> np.ndarray:
-        """P as a matrix."""
         return _matrix(self.precision)
 
     def separable(self):
@@ -205,7 +204,6 @@ class Separable(Target):
         return tuple(lambda t, p=p, m=m, c=c: 0.5 * p * (t - m) ** 2 + c * self._values(t) for p, m, c in rows)
 
     def _values(self, t) -> np.ndarray:
-        """φ at an array of numbers, in float64."""
         with jax.enable_x64(True):
             flat = jax.vmap(private(self.phi))(jnp.asarray(np.ravel(t), float))
         return np.asarray(flat, float).reshape(np.shape(t))

@@ -1,8 +1,8 @@
 """What a likelihood of a regression is: -log p(y | t) of linear predictors t, its derivatives, the law of y, and facts about it.
 
-Linear predictors t, … × rows (… × rows × q where a row has a vector of them), responses y, and what else the law of y depends on
-(`given`: a noise scale, …), which broadcasts with … × rows, in; arrays of the same kind out. One formula serves NumPy arrays
-(nothing to compile) and JAX arrays (gradients); `sample` and `cdf` are for NumPy. The likelihoods themselves are in `families`.
+Arrays t, … × rows (… × rows × q where a row has a vector), y, and what else the law depends on (`given`), which broadcasts with
+them, in; arrays of the same kind out. One formula serves NumPy (nothing to compile) and JAX (gradients); `sample` and `cdf` are
+for NumPy.
 """
 
 import abc
@@ -29,7 +29,6 @@ def library(t) -> Any:
 
 
 def _either(of_numpy: Callable, of_jax: Callable) -> Callable:
-    """A function of NumPy and of JAX arrays."""
     return lambda t: of_numpy(t) if library(t) is np else of_jax(t)
 
 
@@ -191,12 +190,10 @@ class Likelihood(abc.ABC):
 
     @classmethod
     def made(cls, num_classes: int) -> "Likelihood":
-        """The likelihood of a response with so many classes."""
         return cls()
 
     @classmethod
     def allowed(cls, y: np.ndarray) -> np.ndarray:
-        """Which responses the family has."""
         return np.isfinite(y) if cls.response is ResponseKind.NUMBERS else (y >= 0) & (y == np.round(y))
 
     @classmethod
@@ -232,7 +229,6 @@ class Likelihood(abc.ABC):
         return sum(one.log_density(v) - priors[one.name].log_density(v) for one, v in values)
 
     def drawn(self, rng: np.random.Generator, shape: tuple[int, ...], priors: Mapping[str, Any]) -> tuple[Values, ...]:
-        """Draws of the further parameters from their priors."""
         usual = self.natural(rng.standard_normal((*shape, len(self.auxiliary))))
         values = zip(self.further, usual, strict=True)
         return tuple(priors[x.name].draw(rng, shape, x.least) if x.name in priors else v for x, v in values)
@@ -271,7 +267,6 @@ class Likelihood(abc.ABC):
         return y
 
     def log_density(self, t: Values, y: Values, *given: Values) -> Values:
-        """log p(y | t), constants included: … × rows."""
         return -self.loss(t, y, *given) - self.constant(y, *given)
 
     def constant(self, y: np.ndarray, *given: Values) -> np.ndarray:

@@ -1,10 +1,10 @@
 """Regressions with further parameters and groups: U(θ) = Σ_i w_i loss(t_i, y_i, …) + |θ|²/2 in scaled coordinates.
 
-θ holds, in this order, the coefficients of the columns, N(0, prior_scale²) a priori; the likelihood's further parameters; and
-for each group its standard deviations, its correlations and the deviations of its levels. All but the coefficients are standard
-normal a priori (non-centred), correlations nearly. Where a parameter is given another `Prior`, U gets the logarithm of the
-ratio of both densities. Nothing is compiled for drawing: `parts` takes NumPy and JAX arrays. A group with a level for every
-single row can be integrated out, by quadrature row by row, and drawn afterwards.
+θ holds the coefficients of the columns, N(0, prior_scale²) a priori; the likelihood's further parameters; and for each group
+its standard deviations, correlations and deviations. All but the coefficients are standard normal a priori, correlations
+nearly; for another `Prior` U gets the logarithm of the ratio of both densities. A group with a level for every single row can
+be integrated out, by quadrature row by row, and drawn afterwards. Nothing is compiled for drawing: `parts` takes NumPy and JAX
+arrays.
 """
 
 import dataclasses
@@ -109,7 +109,6 @@ class Group(eqx.Module):
         return alone and self.Z.shape[1] == 1 and bool(np.all(self.Z))
 
     def sds(self, u):
-        """The standard deviations: … × k."""
         return exponential(u) * self.scale
 
     @property
@@ -139,7 +138,6 @@ class Group(eqx.Module):
         return self.sds(u_sd)[..., :, None] * self.correlation_root(u_correlation)
 
     def deviations(self, u_sd, u_correlation, z):
-        """b: … × levels × k."""
         z = z.reshape(*z.shape[:-1], self.num_levels, self.Z.shape[1])
         if self.centred:
             return z * self.scale
@@ -371,7 +369,6 @@ class MixedRegression(SumOverData):
         return [group.root(*parts[3 * i : 3 * i + 2]) for i, group in enumerate(self.groups)]
 
     def _losses(self, theta, rows):
-        """loss_i for the data given: X, y, offset, weights, known, Z and index of the groups."""
         X, y, offset, weights, known, groups = rows
         beta, _, *parts = self.parts(theta)
         t = X @ beta.reshape(self.likelihood.outputs, -1).T if self.likelihood.vector else X @ beta + offset
@@ -389,7 +386,6 @@ class MixedRegression(SumOverData):
 
     @property
     def coefficient_priors(self) -> dict[int, Prior]:
-        """The priors of coefficients that are not N(0, prior_scale²)."""
         return {int(name): prior for name, prior in self.priors if name.isdigit()}
 
     def _prior(self, params):

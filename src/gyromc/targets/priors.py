@@ -142,7 +142,6 @@ class Prior:
         return Prior(self.law, tuple(numbers))
 
     def log_density(self, x: Any) -> Any:
-        """log p(x), up to a constant."""
         return LAWS[self.law].log_density(x, *self.numbers)
 
     def draw(self, rng: np.random.Generator, size: Any, least: float = -math.inf) -> np.ndarray:

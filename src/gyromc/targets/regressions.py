@@ -61,7 +61,6 @@ class Regression(SumOverData):
         return params
 
     def slopes(self, params, X, y):
-        """Σ_i ∇ℓ_i(θ) over the rows given."""
         return (self.slope(X @ self.by_column(params), y).T @ X).reshape(-1)
 
     @property
@@ -123,18 +122,14 @@ class KnownLikelihood(SumOverData):
         return [points[i : i + count] for i in range(0, len(points), count)]
 
     def _sums(self, function: Callable, points: np.ndarray) -> np.ndarray:
-        """Σ_i of a function of (points, X, y) that has a row for each point."""
         block = lambda X, y: np.concatenate([function(part, X, y) for part in self._parts(points, len(X))])
         return self.over_data(block, len(points))
 
     def loss_sums(self, points: np.ndarray) -> np.ndarray:
-        """Σ_i ℓ_i at each point."""
         losses = lambda part, X, y: self.likelihood.loss(self.predictors(part, X), y).sum(axis=-1)
         return self._sums(losses, points)
 
     def slope_sums(self, points: np.ndarray) -> np.ndarray:
-        """Σ_i ∇ℓ_i at each point."""
-
         def slopes(part: np.ndarray, X: np.ndarray, y: np.ndarray) -> np.ndarray:
             found = self.likelihood.slope(self.predictors(part, X), y)
             return ((np.swapaxes(found, -1, -2) if self.likelihood.vector else found) @ X).reshape(part.shape)

@@ -72,7 +72,6 @@ class StreamedRegression(KnownLikelihood):
         _check_rows(source, BY_FAMILY[family])
 
     def to_archive(self) -> dict[str, Any]:
-        """What is stored of it with a plan: what it was made from."""
         return {"source": self.source, "family": self.family, "prior_precision": self.prior_precision}
 
     @classmethod
@@ -89,7 +88,6 @@ class StreamedRegression(KnownLikelihood):
         return self.kept.points.get(np.zeros(self.dim).tobytes()) if self.family == "linear" else None
 
     def remember_sums(self, loss: float, gradient: np.ndarray, hessian: np.ndarray) -> None:
-        """Use what `known_sums` returned, in place of a pass."""
         self.kept.points[np.zeros(self.dim).tobytes()] = loss, gradient, hessian
 
     @property

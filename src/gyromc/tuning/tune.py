@@ -36,11 +36,9 @@ UNSURE = "The errors to expect are measured against these chains, and may be too
 
 @dataclasses.dataclass(frozen=True)
 class Expected:
-    """What to expect of one observable's mean over all chains.
+    """What to expect of one observable's mean over all chains: RMSE `expected`, √(bias² + bias_error² + std_error²).
 
-    - `expected`: its RMSE, √(bias² + bias_error² + std_error²); `sd`: the posterior standard deviation of the observable.
-    - `bias`, `bias_error`: the bias as a trial measured it against the solver's mean, and the standard error of that.
-    - `std_error`: the Monte Carlo part.
+    `bias` is as a trial measured it against the solver's mean, `sd` the posterior standard deviation of the observable.
     """
 
     expected: float
@@ -76,8 +74,7 @@ class Tuned(Shown, Records[Expected]):
 
     **Attributes:**
 
-    - `plan`: an ordinary `Plan`.
-    - `expected`, `bias`, `bias_error`, `std_error`, `sd`: by observable; see `Expected`.
+    - `plan`; `expected`, `bias`, `bias_error`, `std_error`, `sd` by observable: see `Expected`.
     - `tried`: a tuple of `Tried`, what was measured; `reason`: what was chosen, in a sentence.
     - `gains`: how many times more gradients the best `"reversible"` sampler, the best `"rotating"` one (pairs of parameters, or
       with momenta) and, where a plan was given, the `"untuned plan"` would need for the same error, from their trials.
@@ -284,10 +281,9 @@ class Tuning:
         return found
 
     def attempt(self, plan: Plan, chains: int, steps: int, burn_in: int, ours: bool = True) -> Trial | None:
-        """Run a plan from posterior draws, against the reference; None where a chain diverged or was thrown out.
+        """Run a plan from posterior draws, against the reference; None where a chain diverged or was thrown far out.
 
-        Where a target is steep, as in the neck of a funnel, a step that suits the bulk throws chains where the posterior has no
-        mass. That is rare and comes back in its own time, and averages of few chains do not show it.
+        In the neck of a funnel a step that suits the bulk does that; it is rare, and averages of few chains do not show it.
         """
         known = self.known
         self.count += 1
@@ -331,10 +327,7 @@ class Tuning:
         return chains, burn_in, max(each - burn_in, SETTINGS.fewest)
 
     def choose(self) -> tuple[Family, Trial]:
-        """The best sampler with a longer trial of it, like the plan itself.
-
-        That trial takes the place of the short one, and the choice is made again until it falls on a sampler that had it.
-        """
+        """The best sampler with a longer trial, which takes the place of the short one before the choice is made again."""
         finals: list[Trial] = []
         while True:
             require(

@@ -189,7 +189,9 @@ class ChainLayout:
 
     def rows(self, rows: np.ndarray) -> list[Any]:
         """Rows of a chunk that were read ahead, steps × chains × …, on the devices of their chains."""
-        return [self.place(self.fill(rows[:, own], axis=1), None, "chains") for own in self.slices]
+        even = self.mesh is not None and rows.shape[2] % self.mesh.shape["data"] == 0
+        axes = None, "chains", "data" if even else None
+        return [self.place(self.fill(rows[:, own], axis=1), *axes) for own in self.slices]
 
     def to_host(self, carries: list[Carry]) -> EngineState:
         """The state of all chains, on every process, without those that fill an array."""

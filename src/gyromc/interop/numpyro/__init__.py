@@ -4,6 +4,7 @@ Input: a NumPyro model and its arguments. Output: a target over the unconstraine
 results by site name, in constrained space (`summary`, `draws`, `predictive`).
 """
 
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -166,15 +167,13 @@ def predictive(
     - `seed`: of the new data.
     """
     target = _posterior(result)
-    kept = {name: value.reshape(-1, *value.shape[2:]) for name, value in draws(result, target.sites).items()}
-    count = len(next(iter(kept.values())))
+    every = draws(result, target.sites)
+    count = math.prod(next(iter(every.values())).shape[:2])
     wanted = count if draws_used is None else whole(draws_used, "draws_used", least=1, most=count)
+    rows = np.linspace(0, count - 1, wanted).round().astype(int)
     if isinstance(result, Found):  # equal weights
-        kept = target.reported(result.resampled(wanted, seed)[None], target.sites)
-        kept = {name: value[0] for name, value in kept.items()}
-    else:
-        rows = np.linspace(0, count - 1, wanted).round().astype(int)
-        kept = {name: value[rows] for name, value in kept.items()}
+        every, rows = target.reported(result.resampled(wanted, seed)[None], target.sites), slice(None)
+    kept = {name: value.reshape(-1, *value.shape[2:])[rows] for name, value in every.items()}
     model = DrivePlates(private(target.model), drawing=True)
     if not args and not kwargs:
         args, kwargs, model = target.args, target.kwargs, handlers.uncondition(model)

@@ -32,10 +32,11 @@ from gyromc.interop.numpyro.reading import DrivePlates, NumPyroStructure, OnlyPa
 from gyromc.precision import fresh, private
 from gyromc.targets import SumOverData
 
-BLOCK, WHOLE = 8192, 65_536
-"""Rows of a plate that are computed together, which stay in a processor's cache, where there are at least `WHOLE`."""
+# rows of a plate whose curvatures are computed together, where there are at least `WHOLE`: they stay in a processor's cache
+BLOCK = 8192
+WHOLE = 8 * BLOCK
+# random points at which U is looked at before a model is refused
 TRIES = 20
-"""Random points at which U is looked at before a model is refused."""
 
 
 @eqx.filter_jit
@@ -157,41 +158,18 @@ class SubsampledPosterior(NumPyroPosterior, SumOverData):
         # One pass over the batch.
         return jax.grad(lambda p: weight * self.likelihood(p, index) + self.prior(p))(params)
 
-
-class BlockedPosterior(SubsampledPosterior):
-    """The same with many rows, computed in blocks: no array over all rows and all directions is ever made."""
-
-    def potential(self, params):
-        # The rows of a block are read again where U is differentiated: to keep them would copy all the data.
-        return self.prior(params) + self.summed(jax.checkpoint(lambda index: self.likelihood(params, index)))
-
-    def gradient(self, params):
-        here = on_device(self)
-        return jax.tree.map(jnp.add, _data_gradient(here, params), here.prior_gradient(params))
-
-    def data_product(self, theta, direction):
-        return jax.jvp(lambda t: _data_gradient(self, t), (theta,), (direction,))[1]
-
     def data_hessian(self, theta):
-        return over_rows(_data_product, np.eye(len(theta)), self, np.asarray(theta, float), chunk=64)
-
-    def summed(self, part: Callable):
-        """The sum over all rows of what `part` computes for the indices of a block."""
-        # a divisor of the rows, so that no smaller block is left, where there is one
-        block = next((size for size in range(BLOCK, BLOCK // 4, -1) if self.num_data % size == 0), BLOCK)
-        whole, left = divmod(self.num_data, block)
-        add = lambda total, start: (jax.tree.map(jnp.add, total, part(start + jnp.arange(block))), None)
-        total, _ = jax.lax.scan(add, part(jnp.arange(block)), block * jnp.arange(1, whole))
-        return jax.tree.map(jnp.add, total, part(block * whole + jnp.arange(left))) if left else total
+        if self.num_data < WHOLE:
+            return super().data_hessian(theta)
+        with jax.enable_x64(True):
+            here, at = doubled(self), jnp.asarray(theta, float)
+        blocks = np.array_split(np.arange(self.num_data), math.ceil(self.num_data / BLOCK))
+        return sum(over_rows(_block_product, np.eye(len(theta)), here, at, rows) for rows in blocks)
 
 
-@eqx.filter_jit
-def _data_gradient(target: BlockedPosterior, params):
-    """Σ_i ∇ℓ_i over all rows, in blocks."""
-    return target.summed(lambda index: target.batch_gradient(params, index))
-
-
-_data_product = lambda target, theta, direction: target.data_product(theta, direction)
+_block_product = lambda target, at, rows, direction: jax.jvp(
+    lambda t: target.batch_gradient(t, rows), (at,), (direction,)
+)[1]
 
 
 def target(
@@ -228,9 +206,7 @@ def target(
     """
     require(callable(model), f"`model` must be a NumPyro model, a function: got {type(model).__name__}.")
     args, kwargs, structure = read(model, args, kwargs)
-    rows, kind = structure.num_data, NumPyroPosterior
-    if rows is not None:
-        kind = BlockedPosterior if rows >= WHOLE else SubsampledPosterior
+    kind = NumPyroPosterior if structure.plate is None else SubsampledPosterior
     written = kind(model=model, args=args, kwargs=kwargs, structure=structure)
     possible = tuple(structure.hierarchical)
     sites: Any = (noncentre,)

@@ -60,11 +60,9 @@ def _converted(args: tuple, kwargs: dict) -> tuple[tuple, dict]:
                 isinstance(leaf, jax.Array) or leaf.dtype.kind in "iub",
                 f"The model's argument {place(path)} must be numeric: it is an array of {leaf.dtype}.",
             )
-            # int32 where they fit: the same type in every precision of a run
-            bounds = np.iinfo(np.int32)
-            whole = leaf.dtype.kind in "iu" and leaf.size > 0
-            narrow = whole and bounds.min <= leaf.min() and leaf.max() <= bounds.max
-            return np.asarray(leaf, np.int32) if narrow else leaf
+            # int32 where it holds them: the same type in every precision of a run
+            fits = leaf.dtype.kind in "iu" and np.array_equal(leaf, np.asarray(leaf).astype(np.int32))
+            return np.asarray(leaf, np.int32) if fits else leaf
         try:
             hash(leaf)
         except TypeError:

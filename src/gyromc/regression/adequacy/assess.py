@@ -12,27 +12,9 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from gyromc.regression.adequacy import laws
-from gyromc.regression.adequacy.checks import (
-    SETTINGS,
-    Aspect,
-    ModelCheck,
-    ModelVerdict,
-    collinearity,
-    judged,
-    separation,
-)
-from gyromc.regression.adequacy.residuals import (
-    ModelResiduals,
-    curvature,
-    dependence,
-    even_spread,
-    interactions,
-    link,
-    natural_spline,
-    proportional_odds,
-    residuals,
-)
+from gyromc.regression.adequacy import checks, laws, residuals
+from gyromc.regression.adequacy.checks import SETTINGS, Aspect, ModelCheck, ModelVerdict
+from gyromc.regression.adequacy.residuals import ModelResiduals, natural_spline
 from gyromc.regression.draws import Draws, Predictive
 from gyromc.regression.problem import cut
 from gyromc.regression.scores import Loo, Waic, loo, waic
@@ -67,7 +49,6 @@ class Adequacy:
 
     @functools.cached_property
     def by_aspect(self) -> dict[Aspect, ModelCheck]:
-        """The checks that could be made, by what they check."""
         return {check.aspect: check for check in self.checks}
 
 
@@ -111,27 +92,27 @@ def assess(
     # under the model, times completed by draws from it are times that were never censored
     y_part = law.completed(y_part, rng)
     del log_density  # as large as draws × rows, like `outputs`
-    outputs = residuals(law, y_part, replicates)
+    outputs = residuals.residuals(law, y_part, replicates)
     seen = counts > 0
     every = weights is None and len(rows) == len(X)
     in_order = np.argsort(np.arange(len(X)) if order is None else order, kind="stable") if every else None
     others = {name: values[rows] for name, values in (unused or {}).items()}
-    checks = [
+    made = [
         laws.influence(left_out),
-        separation(X[seen], np.asarray(y, float)[seen], names, law.kind),
-        collinearity(X[seen], sources, counts[seen]),
+        checks.separation(X[seen], np.asarray(y, float)[seen], names, law.kind),
+        checks.collinearity(X[seen], sources, counts[seen]),
     ]
     if whole:
         given = law, part, y_part, outputs, left_out, names, sources, in_order, others, rng
-        checks += [*_checks_of_rows(*given), *further]
+        made += [*_checks_of_rows(*given), *further]
     else:
         row = int(np.argmax(np.abs(counts - np.round(counts))))
         details = {"row": row, "made": False}
-        checks.append(ModelCheck(Aspect.WEIGHTS, float(counts[row]), details=details, verdict=ModelVerdict.LOOK))
+        made.append(ModelCheck(Aspect.WEIGHTS, float(counts[row]), details=details, verdict=ModelVerdict.LOOK))
     r_squared = bayesian_r_squared(law, None if whole else counts[rows])
     scores = {"loo": left_out, "waic": information, "r_squared": r_squared, "deviance": deviance}
     data = {"rows": rows, "num_rows": total, "law": law, "outputs": outputs, "X": part, "y": y_part}
-    found = judged([check for check in checks if check is not None])
+    found = checks.judged([check for check in made if check is not None])
     return Adequacy(found, **scores, **data, replicates=replicates, names=tuple(names))
 
 
@@ -147,15 +128,15 @@ def _checks_of_rows(law, X, y, outputs, left_out, names, sources, order, unused,
         normal = isinstance(law.likelihood, Normal)
         chances = laws.deleted(outputs[0]) if normal else np.minimum(1.0, 2 * np.minimum(upto, 1 - below))
     return [
-        dependence(outputs, y, order, unused),
+        residuals.dependence(outputs, y, order, unused),
         laws.dispersion(law, y, outputs[0]),
         of_law,
         laws.outliers(chances),
-        curvature(outputs, X, names),
-        interactions(outputs, X, names, sources),
-        link(law, outputs[0], X.shape[1]),
-        proportional_odds(law, X, y, names),
-        even_spread(outputs[0]) if law.kind is ResponseKind.NUMBERS else None,
+        residuals.curvature(outputs, X, names),
+        residuals.interactions(outputs, X, names, sources),
+        residuals.link(law, outputs[0], X.shape[1]),
+        residuals.proportional_odds(law, X, y, names),
+        residuals.even_spread(outputs[0]) if law.kind is ResponseKind.NUMBERS else None,
     ]
 
 

@@ -221,7 +221,6 @@ def _margins(Z: np.ndarray, y: np.ndarray, kind: ResponseKind, weights: np.ndarr
 
 
 def _program(Z: np.ndarray, y: np.ndarray, kind: ResponseKind) -> np.ndarray | None:
-    """The linear program for some rows."""
     n, d = Z.shape
     outputs = int(y.max()) + 1 if kind is ResponseKind.CLASSES and y.max() > 1 else 1
     equal = None

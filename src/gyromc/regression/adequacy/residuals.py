@@ -1,9 +1,9 @@
 """Standardised residuals of a model, and the structure that the columns leave in them.
 
-Residuals are taken at the posterior mean. A candidate column is tested by the score test of adding it: directions in which the
-model was fitted are removed, which are read from the draws, because the posterior covariance of the means, in units of the noise,
-is the hat matrix H of the fit. What is left of a candidate, Z⊥, has Z⊥ᵀr ~ N(0, Z⊥ᵀZ⊥) in large samples; replicated responses
-correct the law of the test in small ones. p-values are corrected for the columns or pairs that were searched.
+A candidate column is tested by the score test of adding it. Directions in which the model was fitted are removed, which are
+read from the draws: the posterior covariance of the means, in units of the noise, is the hat matrix H. What is left, Z⊥, has
+Z⊥ᵀr ~ N(0, Z⊥ᵀZ⊥) in large samples; replicated responses correct the law in small ones. p-values are corrected for what was
+searched.
 """
 
 import dataclasses

@@ -15,16 +15,7 @@ from gyromc.targets.families.counts import (
     Poisson,
     ZeroInflatedPoisson,
 )
-from gyromc.targets.families.numbers import (
-    Beta,
-    Exponential,
-    Gamma,
-    Lognormal,
-    Normal,
-    NormalNoise,
-    StudentT,
-    Weibull,
-)
+from gyromc.targets.families.numbers import Beta, Exponential, Gamma, Lognormal, Normal, NormalNoise, StudentT, Weibull
 from gyromc.targets.likelihoods import Likelihood
 
 OF_NUMBERS = (Normal, NormalNoise, StudentT, Gamma, Lognormal, Beta)

@@ -228,11 +228,9 @@ class ZeroInflatedPoisson(_Counts):
         return np.where(y < 0, 0.0, zeros + (1 - zeros) * self._others_upto(np.maximum(y, 0), t))
 
     def _others(self, rng, t):
-        """Counts of the rows that have no zero by themselves."""
         return rng.poisson(np.exp(t)).astype(float)
 
     def _others_upto(self, y, t):
-        """The distribution function of these counts."""
         return scipy.special.pdtr(y, np.exp(t))
 
 

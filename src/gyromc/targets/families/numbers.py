@@ -274,7 +274,6 @@ class _Times(Positive, LogLink):
         return k * (library(t).log(y) - t + log_gamma(1 + 1 / k))
 
     def _time(self, t, hazard, k):
-        """The time with this cumulative hazard."""
         return np.exp(t - log_gamma(1 + 1 / k) + np.log(np.maximum(hazard, 1e-300)) / k)
 
     def loss(self, t, y, *given):
