@@ -11,7 +11,7 @@ import numpy as np
 from scipy import special, stats
 
 from gyromc.regression.fit import fit
-from gyromc.regression.marginal import LARGEST, SMALLEST, Marginal, integrate
+from gyromc.regression.marginal import LARGEST, SMALLEST, Marginal
 from gyromc.solve.expect import expect
 from gyromc.targets.families import (
     Bernoulli,
@@ -109,7 +109,7 @@ def linear_places(simulations, seed):
     for _ in range(simulations):
         sigma = np.exp(rng.choice(grid, p=prior / prior.sum()))
         theta = SCALE * rng.standard_normal(2)
-        posterior = integrate(Z, Z @ theta + sigma * rng.standard_normal(12), SCALE, np.eye(2))
+        posterior = Integrated(Z, Z @ theta + sigma * rng.standard_normal(12), SCALE, np.eye(2))
         draws, noise = posterior.draws(rng, (999,))
         found.append([*np.mean(draws < theta, axis=0), np.mean(noise < sigma)])
     return np.array(found)

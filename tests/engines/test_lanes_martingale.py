@@ -152,10 +152,3 @@ def test_curved_observables_agree_with_scan(changes):
     for name in plan.observables:
         assert ours.gain[name] == pytest.approx(theirs.gain[name], rel=0.15)
     assert ours.gain["first"] > 3
-
-
-def test_products_are_shared():
-    plan = _curved(num_chains=2)
-    rows = lambda plan: len(lanes.Session(plan, lanes.initial_state(plan), 1e8, None, 0).program.observed.shift)
-    assert rows(plan) == 5 + 4  # four different directions of noise; the state's are the observables' own
-    assert rows(plan.replace(martingale=False)) == 5

@@ -198,14 +198,6 @@ def test_increments_beside_an_oracle_with_noise_of_its_own(team):
     assert difference(corrected("balanced, hfhr", oracle=O.Gaussian(0.7)), team) < ROUNDING
 
 
-@pytest.mark.parametrize("team", [1, pytest.param(4, marks=pytest.mark.slow)])
-def test_increments_whose_sums_stay_in_memory(team, monkeypatch):
-    monkeypatch.setattr(recipe, "MOST_LOADS", 0)
-    plan = corrected("balanced", observables={name: OBSERVABLES[name] for name in ("u", "tanh")})
-    assert recipe.make_recipe(plan, team)[0].num_in_memory == 2
-    assert difference(plan, team) < ROUNDING
-
-
 def boundary_error(plan) -> float:
     """For linear h and exact gradients on a Gaussian: Σ (h - μ(h)) - Σ ψ = φ(y_0) - φ(y_N), whatever the noise; every chain."""
     session = pallas.Session(plan, pallas.initial_state(plan), 1e8, None, 0, None, block(plan))
@@ -300,23 +292,15 @@ def test_control_variates_are_the_oracle(name):
 @pytest.mark.parametrize("order", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_control_variate_without_one_of_its_parts_is_seen(order, monkeypatch):
     center = np.linspace(-1, 1, 3)  # where ∇L is not small
-    plan, right = anchored(O.ControlVariate(8, center=center, order=order)), rows._centered
+    plan, right = anchored(O.ControlVariate(8, center=center, order=order)), rows.center_of
     expected = stepped(plan)
+    for part in ("gradient", "slope", "curvature")[: 1 + order]:
 
-    def without_anchor(plan):
-        anchor, add, columns = right(plan)
-        return anchor._replace(gradient=0 * anchor.gradient), add, columns
+        def without(*given, part=part):
+            found = right(*given)
+            return found._replace(**{part: 0 * getattr(found, part)})
 
-    def without_slopes(plan):
-        anchor, add, columns = right(plan)
-        return anchor, add, np.where(np.arange(len(columns))[:, None] == 4, 0, columns)
-
-    def without_curvature(plan):
-        anchor, add, columns = right(plan)
-        return anchor._replace(curvature=0 * anchor.curvature), add, columns
-
-    for wrong in (without_anchor, without_slopes, without_curvature)[: 1 + order]:
-        monkeypatch.setattr(rows, "_centered", wrong)
+        monkeypatch.setattr(rows, "center_of", without)
         assert np.abs(advanced(plan).z - expected).max() > 0.03
 
 

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from gyromc.regression.fit import fit
-from gyromc.regression.marginal import LARGEST, SMALLEST, integrate
+from gyromc.regression.marginal import LARGEST, SMALLEST, Integrated
 from gyromc.regression.standardised import RowSums
 from simulated.coverage import coverage
 
@@ -86,7 +86,7 @@ def test_predictions_are_mixtures_over_sigma():
 
 def test_the_most_probable_noise():
     X, y = data(25, 4, seed=1)
-    log_sigma, weights = integrate(X, y, 2.0, np.eye(4)).grid
+    log_sigma, weights = Integrated(X, y, 2.0, np.eye(4)).grid
     found = np.exp(log_sigma[np.argmax(weights)])
 
     def evidence(sigma):
@@ -108,7 +108,7 @@ def test_rows_summed_up_are_the_same_regression():
     np.testing.assert_allclose(standard.units.scale, direct.posterior.units.scale)
     assert standard.units.scale[2] == 0.5
     T = standard.units.coefficients(np.eye(1))[0]
-    found = integrate(standard.target.X, standard.target.y, 2.5, T, standard.count)
+    found = Integrated(standard.target.X, standard.target.y, 2.5, T, standard.count)
     np.testing.assert_allclose(found.moments()[1], [c.sd for c in direct.coefficients], rtol=1e-6)
 
 

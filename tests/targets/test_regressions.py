@@ -82,17 +82,12 @@ def drift(target, theta, oracle, eta=1.0):
 
 
 CASES = {
-    "softmax, 3 classes": (lambda: softmax(20, 2, 3), gm.oracles.Exact()),
-    "softmax, 5 classes": (lambda: softmax(20, 4, 5), gm.oracles.Exact()),
     "poisson": (poisson, gm.oracles.Exact()),
     "poisson, batches": (poisson, gm.oracles.ControlVariate(8, center=np.zeros(3))),
 }
 
 
-SLOW = ("softmax, 5 classes",)
-
-
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in CASES])
+@pytest.mark.parametrize("name", CASES)
 def test_the_fused_engine_has_the_same_gradient(name):
     """A large step, so that the drift stands out of the noise: 2 % of it would be seen."""
     make, oracle = CASES[name]

@@ -1,9 +1,7 @@
 """Rows of data that stay where they are stored: sources for regressions whose data do not fit into memory.
 
-Input: files, a sequence of records, or something that yields batches. Output: a `RowSource`, which a `targets.StreamedRegression`
-takes. Every source can be read from beginning to end, block after block, while the next blocks are read in the background.
-`Mapped` (two .npy files) and `Sequenced` (any sequence, such as a Grain source) also read single rows, which mini-batches need;
-`Parquet` and `Batches` are first written to a mapped file, once, by `random_access`.
+A `targets.StreamedRegression` takes a `RowSource`, which is read block after block. `Mapped` (two .npy files) and `Sequenced`
+(any sequence, such as a Grain source) also read single rows, which mini-batches need; `random_access` copies others to a file.
 """
 
 from gyromc.data.files import Mapped, Parquet, random_access, store

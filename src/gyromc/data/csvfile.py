@@ -72,7 +72,6 @@ class CsvFile:
             self._begin()
 
     def _begin(self) -> tuple[str, ...]:
-        """Start to read at the first line, and return its cells."""
         self._reader = csv.reader(self._lines(), delimiter=self._sign, strict=True, skipinitialspace=True)
         return tuple(name.strip() for name in next(self._cells()))
 
@@ -169,9 +168,8 @@ def require_distinct(names: Sequence[str], path: str) -> None:
     places: dict[str, list[int]] = {}
     for place, name in enumerate(names, 1):
         places.setdefault(name, []).append(place)
-    twice = {name: where for name, where in places.items() if len(where) > 1}
-    if not twice:
-        return
-    some = "; ".join(f"{name!r} in columns {', '.join(map(str, w[:5]))}" for name, w in list(twice.items())[:5])
+    twice = [f"{name!r} in columns {', '.join(map(str, w[:5]))}" for name, w in places.items() if len(w) > 1]
     more = f" and {len(twice) - 5} more" if len(twice) > 5 else ""
-    raise InvalidInput(f"Column names in {path} must differ: {some}{more}. Rename them in the first line.")
+    require(
+        not twice, f"Column names in {path} must differ: {'; '.join(twice[:5])}{more}. Rename them in the first line."
+    )

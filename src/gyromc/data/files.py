@@ -56,9 +56,8 @@ class Mapped(RowSource):
         self.name = str(X)
         self._X, self._y = _File(X), _File(y)
         self.X, self.y = self._X.array, self._y.array
-        require(self.X.shape[:1] != (0,), f"{X} has no rows.")
         require(
-            self.X.ndim == 2 and self.X.size > 0 and self.X.dtype in (np.float32, np.float64),
+            self.X.ndim == 2 and self.X.dtype in (np.float32, np.float64),
             f"{X} must hold a matrix of float32 or float64, one row per observation: it has shape {self.X.shape} and type "
             f"{self.X.dtype}. Convert it: `np.save(path, X.astype(np.float32))`, or `gyromc.data.store`.",
         )
@@ -74,7 +73,6 @@ class Mapped(RowSource):
 
     @classmethod
     def from_archive(cls, X: FilePrint, y: FilePrint) -> "Mapped":
-        """The source of a stored plan; `InvalidInput` where a file is missing or another one."""
         for before in (X, y):
             before.require_same(lambda before=before: _File(before.path).fingerprint())
         return cls(X.path, y.path)
@@ -110,7 +108,6 @@ class Mapped(RowSource):
 
 @functools.cache
 def _pool() -> concurrent.futures.ThreadPoolExecutor:
-    """The threads that read single rows."""
     return concurrent.futures.ThreadPoolExecutor(most_threads(), thread_name_prefix="rows")
 
 
@@ -135,11 +132,9 @@ class _File:
         self.offset, self.lock = self.file.tell(), threading.Lock()
         self.written_first = self.written()
         self.check_size()
-        if 0 in self.shape:
-            self.array = np.empty(self.shape, self.dtype)
-        else:
-            mapped = np.memmap(self.file, self.dtype, "r", self.offset, self.shape)  # type: ignore[call-overload]  # NumPy takes open files too
-            self.array = mapped.view(np.ndarray)
+        require(0 not in self.shape, f"{path} has no rows.")
+        mapped = np.memmap(self.file, self.dtype, "r", self.offset, self.shape)  # type: ignore[call-overload]  # NumPy takes open files too
+        self.array = mapped.view(np.ndarray)
 
     def check_size(self) -> None:
         needed = self.offset + int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
@@ -150,7 +145,6 @@ class _File:
         )
 
     def written(self) -> tuple[int, int]:
-        """The size of the file, and when it was written to."""
         found = os.fstat(self.file.fileno())
         return found.st_size, found.st_mtime_ns
 
@@ -271,29 +265,22 @@ class Parquet(RowSource):
         missing = [name for name in (response, *self.columns) if name not in schema.names]
         require(not missing, f"{path} has no column {', '.join(missing)}: it has {', '.join(schema.names[:30])}.")
         require(self.columns, f"{path} has no column besides {response!r}: x needs one at least.")
-        kinds = arrow.types
+        numeric = arrow.types.is_integer, arrow.types.is_floating, arrow.types.is_boolean
         for name in (response, *self.columns):
             kind = schema.field(name).type
-            numeric = kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_boolean(kind)
             require(
-                numeric,
+                any(is_one(kind) for is_one in numeric),
                 f"The column {name!r} of {path} holds {kind}: x and y must be numbers or truth values. Leave it out, or write it "
                 "as numbers.",
             )
 
     def to_archive(self):
-        return {"file": self._fingerprint(self.path), "response": self.response, "columns": self.columns}
+        return {"file": _parquet_print(self.path), "response": self.response, "columns": self.columns}
 
     @classmethod
     def from_archive(cls, file: FilePrint, response: str, columns: tuple[str, ...]) -> "Parquet":
-        """The source of a stored plan; `InvalidInput` where the file is missing or another one."""
-        file.require_same(lambda: cls._fingerprint(Path(file.path)))
+        file.require_same(lambda: _parquet_print(Path(file.path)))
         return cls(file.path, response, columns)
-
-    @staticmethod
-    def _fingerprint(path: Path) -> FilePrint:
-        with path.open("rb") as file:
-            return file_print(file, path, (), "parquet")
 
     def blocks(self, size):
         arrow, names, first = pyarrow(), [*self.columns, self.response], 0
@@ -318,6 +305,11 @@ class Parquet(RowSource):
                 f"The column {name!r} of {self.name} has missing values, the first in row {at}. Drop or fill those rows."
             )
         return column.to_numpy(zero_copy_only=False)
+
+
+def _parquet_print(path: Path) -> FilePrint:
+    with path.open("rb") as file:
+        return file_print(file, path, (), "parquet")
 
 
 def pyarrow() -> Any:

@@ -23,7 +23,7 @@ from gyromc.plan import Plan
 KNOWN_ORACLES = (Exact, Gaussian, Minibatch, ControlVariate)  # of the fused engines
 PROFILES = ("linear", "tanh", "predictive", "brier, y = 1", "brier, y = 0", "entropy", "square")
 """The ridge observables of `lanes`; a profile's place is its number in the loop."""
-EXACTLY = (targets.Quadratic, targets.CosinePerturbed, targets.SoftmaxRegression)  # and no class derived from them
+EXACTLY = (targets.Quadratic, targets.CosinePerturbed)  # and no class derived from them
 KINDS = (targets.StreamedRegression, targets.GeneralizedLinear, targets.Separable)
 
 
@@ -106,8 +106,6 @@ def lanes(plan: Plan, mesh: Any = None) -> str | None:
         return f"the mini-batch has {oracle.size} rows, more than {LIMITS.lanes_batch}"
     if isinstance(oracle, Batch) and not oracle.replace and oracle.size > LIMITS.lanes_distinct:
         return f"it draws at most {LIMITS.lanes_distinct} distinct rows, and the batch has {oracle.size}"
-    if type(target) is targets.SoftmaxRegression and not isinstance(oracle, Exact | Gaussian):
-        return f"mini-batches of a {type(target).__name__} are not known here"
     if isinstance(target, targets.StreamedRegression):
         return _lanes_over_files(target, oracle)
     known = type(target) in EXACTLY or isinstance(target, KINDS)

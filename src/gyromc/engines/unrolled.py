@@ -1,11 +1,9 @@
 """A user's JAX function as straight-line arithmetic on tiles, for use inside a kernel of the fused engines.
 
 `unroll` takes a function of small arrays, for one chain, and returns the same function of arrays of *tiles*, one tile (a block
-of chains) per entry. A GPU kernel holds only tiles whose sizes are powers of two, so a vector of d = 3 parameters becomes three
-tiles, a matrix product becomes sums of products of tiles, and indexing happens while tracing. Constant entries stay numbers:
-products with zero and one are dropped.
-
-A tile is a JAX array in `pallas`; in `lanes`, which passes its own `operation`, it is a vector of the code that is written.
+of chains) per entry: a GPU kernel holds only tiles whose sizes are powers of two. So a matrix product becomes sums of products of
+tiles, and indexing happens while tracing. Constant entries stay numbers: products with zero and one are dropped. A tile is a JAX
+array in `pallas`; in `lanes`, which passes its own `operation`, it is a vector of the code that is written.
 """
 
 import functools
@@ -35,8 +33,7 @@ _MOVING = """
     concatenate pad split stack unstack
 """
 _OPERATORS: dict[str, Callable] = {
-    "add": lambda x, y: y if _is(x, 0) else x if _is(y, 0) else x + y,
-    "add_any": lambda x, y: y if _is(x, 0) else x if _is(y, 0) else x + y,
+    **dict.fromkeys(("add", "add_any"), lambda x, y: y if _is(x, 0) else x if _is(y, 0) else x + y),
     "sub": lambda x, y: x if _is(y, 0) else -y if _is(x, 0) else x - y,
     "mul": lambda x, y: np.float32(0) if _is(x, 0) or _is(y, 0) else y if _is(x, 1) else x if _is(y, 1) else x * y,
     "max": jnp.maximum,
@@ -47,10 +44,7 @@ _OPERATORS: dict[str, Callable] = {
 _REDUCTIONS = {
     "reduce_sum": "add",
     "reduce_prod": "mul",
-    "reduce_max": "max",
-    "reduce_min": "min",
-    "reduce_and": "and",
-    "reduce_or": "or",
+    **{f"reduce_{name}": name for name in ("max", "min", "and", "or")},
 }
 
 
@@ -86,7 +80,6 @@ def entries(items, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _entries(array) -> np.ndarray:
-    """A concrete array as an object array of its numbers."""
     array = np.asarray(array)
     return entries(array.reshape(-1), array.shape)
 
@@ -96,42 +89,14 @@ def _numbers(arg: np.ndarray, var) -> np.ndarray:
     return np.asarray(arg.tolist(), var.aval.dtype).reshape(arg.shape)
 
 
-def _broadcast(x: np.ndarray, shape: tuple[int, ...], params) -> np.ndarray:
-    """`x` along the given axes of an array of this shape, repeated along the others."""
-    sizes = dict(zip(params["broadcast_dimensions"], x.shape, strict=True))
-    return np.broadcast_to(x.reshape([sizes.get(axis, 1) for axis in range(len(shape))]), shape)
-
-
-def _slice(x: np.ndarray, shape: tuple[int, ...], params) -> np.ndarray:
-    steps = params["strides"] or (1,) * x.ndim
-    return x[tuple(map(slice, params["start_indices"], params["limit_indices"], steps))]
-
-
-_BY_NUMPY: dict[str, Callable[[np.ndarray, tuple[int, ...], Any], np.ndarray]] = {
-    "broadcast_in_dim": _broadcast,
-    "slice": _slice,
-    "squeeze": lambda x, shape, params: x.reshape(shape),
-    "rev": lambda x, shape, params: np.flip(x, params["dimensions"]),
-    "transpose": lambda x, shape, params: x.transpose(params["permutation"]),
-}
-"""Operations of one array as functions of the array, the shape of the result and the parameters of the equation."""
-
-
 def _evaluate(eqn, arrays) -> list[np.ndarray]:
-    """The results of an equation between constants, computed while tracing, on the CPU.
-
-    By NumPy where entries only change places: JAX would compile a program for each.
-    """
-    if eqn.primitive.name in _BY_NUMPY:
-        return [_BY_NUMPY[eqn.primitive.name](np.asarray(arrays[0]), eqn.outvars[0].aval.shape, eqn.params)]
+    """The results of an equation between constants, computed while tracing, on the CPU."""
     with jax.ensure_compile_time_eval(), jax.default_device(jax.devices("cpu")[0]):
         results = eqn.primitive.bind(*map(jnp.asarray, arrays), **eqn.params)
         return [np.asarray(result) for result in (results if eqn.primitive.multiple_results else [results])]
 
 
 class _Interpreter:
-    """Evaluates a jaxpr entry by entry, counting operations."""
-
     def __init__(self, operation: Callable[[Any], Callable]):
         self.operation, self.operations = operation, 0
 
@@ -216,7 +181,6 @@ class _Interpreter:
 
 
 def _operation(eqn) -> Callable:
-    """The primitive as a function of tiles; numbers among its arguments are converted to tiles."""
     if eqn.primitive.name in _OPERATORS:
         return _OPERATORS[eqn.primitive.name]
 

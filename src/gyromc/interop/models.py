@@ -122,11 +122,11 @@ class ModelPosterior(Target):
 
     def default_observables(self) -> "Sites":
         """The function from parameters to the values of all reported sites, {site: array}."""
-        return Sites(self)
+        return Sites(self, self.reported_sites())
 
     def reported(self, draws, sites: Sequence[str] | None = None) -> dict[str, np.ndarray]:
         """Draws (chains × draws) by site, in constrained space; default: the latent and the deterministic sites."""
-        values = Sites(self, sites)
+        values = Sites(self, self.reported_sites(sites))
         with jax.enable_x64(jax.tree.leaves(draws)[0].dtype == np.float64):
             return dict(jax.tree.map(np.asarray, jax.jit(jax.vmap(jax.vmap(values)))(draws)))
 
@@ -152,9 +152,6 @@ class Sites(eqx.Module):
 
     target: ModelPosterior
     names: tuple[str, ...] = eqx.field(static=True)
-
-    def __init__(self, target: ModelPosterior, sites: Sequence[str] | None = None):
-        self.target, self.names = target, target.reported_sites(sites)
 
     def __call__(self, params):
         found = self.target.values(self.target.by_site(params), self.names)

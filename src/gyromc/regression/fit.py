@@ -293,7 +293,7 @@ def _closed_form(question: _Question) -> Fit | str:
     if not isinstance(target.likelihood, Normal):
         return f"the family {target.likelihood.name} has no closed form"
     (T, offset), scale = question.map, float(target.prior_precision) ** -0.5
-    found = marginal.integrate(target.X, target.y, scale, T, standard.count, standard.noise_prior)
+    found = marginal.Integrated(target.X, target.y, scale, T, standard.count, standard.noise_prior)
     theta, sigma = found.draws(np.random.default_rng(question.seed), question.shape)
     mean, sd = found.moments()
     ends = [found.quantiles(end) + offset for end in question.ends]

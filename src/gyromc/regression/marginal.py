@@ -48,23 +48,27 @@ def mixture_quantiles(weights: np.ndarray, means: np.ndarray, sds: np.ndarray, l
     return (low + high) / 2
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Integrated:
-    """The posterior of a linear regression, from the eigendecomposition of XᵀX.
+def mixture_moments(weights: np.ndarray, means: np.ndarray, sds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Means and standard deviations of the same."""
+    mean = weights @ means
+    return mean, np.sqrt(weights @ (sds**2 + (means - mean) ** 2))
 
-    - `values`, `vectors`: eigenvalues λ of XᵀX (0 where no row has an entry) and eigenvectors; `products`: Xᵀy along these.
-    - `apart`: the squares of y that no column explains; `count`: the number of observations.
-    - `prior_scale`: of θ; `T`: a matrix whose rows are the coefficients as functions of θ; `prior`: of σ, None for the usual.
+
+class Integrated:
+    """The posterior of y = Xθ + σN(0, I), θ ~ N(0, prior_scale² I), from the eigendecomposition of XᵀX.
+
+    `T`: a matrix whose rows are the coefficients as functions of θ; `count`: of the observations, where `rows` sum up more than
+    they are long; `prior`: of σ, None for the usual.
     """
 
-    values: np.ndarray
-    vectors: np.ndarray
-    products: np.ndarray
-    apart: float
-    count: float
-    prior_scale: float
-    T: np.ndarray
-    prior: Prior | None = None
+    def __init__(self, rows, y, prior_scale: float, T, count: float | None = None, prior: Prior | None = None):
+        values, self.vectors = linalg.eigh(rows.T @ rows)
+        seen = values > 1e-12 * max(float(values[-1]), 1e-300)
+        self.values = np.where(seen, values, 0.0)  # 0 where no row has an entry
+        self.products = np.where(seen, self.vectors.T @ (rows.T @ y), 0.0)
+        # the squares of y that no column explains
+        self.apart = max(0.0, float(y @ y) - float(np.sum(self.products[seen] ** 2 / values[seen])))
+        self.count, self.prior_scale, self.T, self.prior = float(count or len(y)), prior_scale, T, prior
 
     def log_density(self, log_sigma: np.ndarray) -> np.ndarray:
         variance = np.exp(2 * np.asarray(log_sigma, float))[..., None]
@@ -101,9 +105,7 @@ class Integrated:
         return weights, means @ along.T, np.sqrt(sds**2 @ (along**2).T)
 
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
-        weights, means, sds = self._parts
-        mean = weights @ means
-        return mean, np.sqrt(weights @ (sds**2 + (means - mean) ** 2))
+        return mixture_moments(*self._parts)
 
     def quantiles(self, level: float) -> np.ndarray:
         return mixture_quantiles(*self._parts, level)
@@ -111,10 +113,9 @@ class Integrated:
     def sigma(self, levels: tuple[float, float]) -> tuple[float, float, float, float]:
         """Mean, standard deviation and two quantiles of σ."""
         log_sigma, weights = self.grid
-        sigma = np.exp(log_sigma)
-        mean = float(weights @ sigma)
+        mean, sd = mixture_moments(weights, np.exp(log_sigma), np.zeros(GRID))
         low, high = self._sigma_at(np.array(levels))
-        return mean, float(np.sqrt(weights @ (sigma - mean) ** 2)), float(low), float(high)
+        return float(mean), float(sd), float(low), float(high)
 
     def _sigma_at(self, levels: np.ndarray) -> np.ndarray:
         """Where the distribution function of σ, linear in log σ between the points of the grid, has the levels."""
@@ -128,23 +129,6 @@ class Integrated:
         # The symmetric root of the covariance does not depend on the choice of eigenvectors: rounding changes draws by as little.
         means, sds = self.given(sigma)
         return (means + sds * (rng.standard_normal(means.shape) @ self.vectors)) @ self.vectors.T, sigma
-
-
-def integrate(
-    rows: np.ndarray,
-    y: np.ndarray,
-    prior_scale: float,
-    T: np.ndarray,
-    count: float | None = None,
-    prior: Prior | None = None,
-) -> Integrated:
-    """The posterior of y = Xθ + σN(0, I), θ ~ N(0, prior_scale² I), and of the coefficients Tθ; `count` and `prior` as above."""
-    values, vectors = linalg.eigh(rows.T @ rows)
-    seen = values > 1e-12 * max(float(values[-1]), 1e-300)
-    products = np.where(seen, vectors.T @ (rows.T @ y), 0.0)
-    values = np.where(seen, values, 0.0)
-    apart = max(0.0, float(y @ y) - float(np.sum(products[seen] ** 2 / values[seen])))
-    return Integrated(values, vectors, products, apart, float(count or len(y)), prior_scale, T, prior)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -289,10 +273,9 @@ class Marginal:
             noise = rng.standard_normal((len(own), self.size, 1))
             v[order[done : done + len(own)]] = mean[own] + (root[own] @ noise)[..., 0]
             done, seen = done + len(own), seen + len(part)
-        each, variances = np.concatenate(means), np.concatenate(inside)
-        mean, sds = weights @ each, np.sqrt(variances)
-        away = each - mean
-        sd, error = np.sqrt(weights @ (variances + away**2)), np.sqrt(weights**2 @ away**2)
+        each, sds = np.concatenate(means), np.sqrt(np.concatenate(inside))
+        mean, sd = mixture_moments(weights, each, sds)
+        error = np.sqrt(weights**2 @ (each - mean) ** 2)
         ends = np.array([mixture_quantiles(weights, each, sds, level) for level in levels])
         drawn = np.empty((count, self.dim))
         drawn[order] = phi[picked]

@@ -27,7 +27,7 @@ from gyromc.engines import suitability
 from gyromc.engines.base import initial_state as shared_state
 from gyromc.engines.lanes import functions, gradients, kernel, program
 from gyromc.engines.lanes.gradients import Part
-from gyromc.engines.lanes.kernel import Chains, Program, Task
+from gyromc.engines.lanes.kernel import Chains, Program
 from gyromc.engines.lanes.program import aligned, mapped_source
 from gyromc.engines.lanes.users import VectorFunction, written
 from gyromc.engines.lanes.vectors import LANES, WIDTH
@@ -43,62 +43,44 @@ SETTINGS: Any = numba.config  # type: ignore[attr-defined]  # Numba adds its set
 OPTIONS: Any = {"nogil": True, **functions.COMPILED}  # of the compiled loops
 
 
-def _stamp() -> int:
-    """A number that changes when any file of this package does."""
-    digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(path.read_bytes())
-    return int.from_bytes(digest.digest()[:6], "little")
-
-
-STAMP = _stamp()
+_SOURCES = b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
+STAMP = int.from_bytes(hashlib.sha256(_SOURCES).digest()[:6], "little")
 
 
 @functools.cache
 def kernel_folder() -> Path | None:
     """Where compiled loops are stored; None, with one warning, where there is no safe place: they are pickles, which run code."""
     found = private_folder("gyromc-kernels", SETTINGS.CACHE_DIR)
-    if isinstance(found, Path):
-        return found
-    _not_stored(found)
-    return None
+    return found if isinstance(found, Path) else _not_stored(found)
 
 
 def stored(loop):
-    """A compiled function that is stored on disk where that is possible."""
+    """A compiled function that is stored on disk, and that is used whether or not it can be read or written there."""
     folder, before = kernel_folder(), SETTINGS.CACHE_DIR
     if folder is None:
         return njit(**OPTIONS)(loop)
     try:
         SETTINGS.CACHE_DIR = str(folder)  # read when the function is made
-        return _forgiving(njit(cache=True, **OPTIONS)(loop), folder)
+        compiled: Any = njit(cache=True, **OPTIONS)(loop)
     finally:
         SETTINGS.CACHE_DIR = before
-
-
-def _forgiving(compiled: Any, folder: Path) -> Any:
-    """A compiled function that is used whether or not it can be read from the folder, or written to it."""
     cache = compiled._cache
-    load, save = cache.load_overload, cache.save_overload
 
-    def loaded(*arguments):
-        try:
-            return load(*arguments)
-        except Exception as error:  # a damaged file raises what its reader stumbles on
-            return _not_stored(f"{folder}: a file there cannot be read ({cause(error)})")
+    def forgiving(act, what: str):
+        def acted(*arguments):
+            try:
+                return act(*arguments)
+            except Exception as error:  # a damaged file raises what its reader stumbles on
+                return _not_stored(f"{folder}: {what} ({cause(error)})")
 
-    def saved(*arguments):
-        try:
-            save(*arguments)
-        except Exception as error:
-            _not_stored(f"{folder}: it cannot be written ({cause(error)})")
+        return acted
 
-    cache.load_overload, cache.save_overload = loaded, saved
+    cache.load_overload = forgiving(cache.load_overload, "a file there cannot be read")
+    cache.save_overload = forgiving(cache.save_overload, "it cannot be written")
     return compiled
 
 
 def _not_stored(fault: str) -> None:
-    """Warn that loops are compiled anew in every process."""
     warnings.warn(
         f"Compiled loops are not stored in {fault}. Every process compiles them anew, a few seconds each. Set "
         "`NUMBA_CACHE_DIR` to a folder of your own that can be written.",
@@ -127,7 +109,7 @@ def loop_of(plan: Plan, p: Program) -> Any:
         "add_increments" if plan.martingale else "no_increments",
     )
     # Mapped rows can have a type of their own.
-    names = dict.fromkeys(str(np.dtype(kind)) for kind in (plan.dtype, p.mapped.rows.dtype, p.mapped.responses.dtype))
+    names = dict.fromkeys(str(np.dtype(kind)) for kind in (plan.dtype, p.file_rows.dtype, p.responses.dtype))
     return compiled_loop(parts, "_".join(names))
 
 
@@ -135,8 +117,8 @@ def loop_of(plan: Plan, p: Program) -> Any:
 def compiled_loop(parts: tuple[str, ...], precision: str) -> Any:
     """`advance` with the given arguments after the first four, compiled once and stored on disk.
 
-    Numba looks a stored loop up by the variables of the function. They must be numbers: a compiled function among them is another
-    one in every process. `stamp`, which changes with any file of this package, is one: Numba would check this file alone.
+    Numba looks a stored loop up by the variables of the function, which must be numbers: a compiled function is another one in
+    every process. `stamp` changes with any file of this package: Numba would check this file alone.
     """
     scope: dict[str, Any] = {**vars(functions), **vars(gradients), **vars(kernel), **globals()}
     exec(compile(LOOP.format(", ".join(parts)), __file__, "exec"), scope)
@@ -202,14 +184,10 @@ class LanesSession:
         dtype = np.dtype(self.plan.dtype)
         assert state.generator is not None
         spare = np.ascontiguousarray(state.generator[:, 4:]).view(dtype)[:, :1]
-        return Chains(
-            z=self._to_lanes(state.z.astype(dtype)),
-            generator=self._to_lanes(state.generator[:, :4]),
-            spare=self._to_lanes(spare),
-            sums=self._to_lanes(state.high),
-            failed_at=self._to_lanes(state.failed_at[:, None]),
-            kept=np.zeros(slots * self.blocks * self.plan.dim * WIDTH, dtype),
-        )
+        parts = state.z.astype(dtype), state.generator[:, :4], spare, state.high, state.failed_at[:, None]
+        kept = np.zeros(slots * self.blocks * self.plan.dim * WIDTH, dtype)
+        z, generator, spare, sums, failed_at = map(self._to_lanes, parts)
+        return Chains(z, generator, spare, sums, failed_at, kept)
 
     def _to_lanes(self, rows: np.ndarray) -> np.ndarray:
         """chains × columns → blocks × columns × WIDTH, flat; lanes past the last chain repeat it."""
@@ -234,24 +212,21 @@ class LanesSession:
         return aligned(np.zeros(floats, dtype)), aligned(offsets), aligned(np.zeros(WIDTH, f"uint{8 * dtype.itemsize}"))
 
     def _work(self, first: int, last: int, num_steps: int, first_slot: int, workspace) -> None:
-        task = Task(first, last, self.blocks, self.step, num_steps, first_slot)
-        self.loop(self.program, self.chains, task, workspace)
+        self.loop(self.program, self.chains, (first, last, self.blocks, self.step, num_steps, first_slot), workspace)
 
     def advance(self, num_steps: int, first_slot: int = 0) -> None:
         if self.program.part == Part.MAPPED_BATCH:
             mapped_source(self.plan).check_size()
-        if self.threads == 1:
-            self._work(0, self.blocks, num_steps, first_slot, self.workspaces[0])
-        else:
-            edges = np.linspace(0, self.blocks, TASKS_PER_THREAD * self.threads + 1).astype(int)
-            tasks = iter([(a, b) for a, b in itertools.pairwise(edges) if a < b])
+        count = 1 if self.threads == 1 else TASKS_PER_THREAD * self.threads
+        edges = np.linspace(0, self.blocks, count + 1).astype(int)
+        tasks = iter([(a, b) for a, b in itertools.pairwise(edges) if a < b])
 
-            def share(workspace) -> None:
-                for first, last in tasks:  # taking the next item of a list iterator is atomic
-                    self._work(first, last, num_steps, first_slot, workspace)
+        def share(workspace) -> None:
+            for first, last in tasks:  # taking the next item of a list iterator is atomic
+                self._work(first, last, num_steps, first_slot, workspace)
 
-            with concurrent.futures.ThreadPoolExecutor(self.threads) as pool:
-                list(pool.map(share, self.workspaces))
+        with concurrent.futures.ThreadPoolExecutor(self.threads) as pool:
+            list(pool.map(share, self.workspaces))
         self.step += num_steps
 
     def failed(self) -> bool:
@@ -263,18 +238,16 @@ class LanesSession:
         return rows[:, : self.plan.num_chains].copy()
 
     def sums(self) -> tuple[np.ndarray, float]:
-        state = self.state()
-        return state.sums, sum(state.clock)
+        return self._to_rows(self.chains.sums), self.plan.eta * max(0, self.step - self.plan.burn_in)
 
     def state(self) -> EngineState:
-        c, R = self.chains, self.plan.num_chains
-        high = self._to_rows(c.sums)
+        c = self.chains
+        high, weight = self.sums()
         spare = self._to_rows(c.spare).view(np.uint32)
-        generator = np.zeros((R, 6), np.uint32)
+        generator = np.zeros((self.plan.num_chains, 6), np.uint32)
         generator[:, :4] = self._to_rows(c.generator)
         generator[:, 4 : 4 + spare.shape[1]] = spare
-        clock = self.plan.eta * max(0, self.step - self.plan.burn_in), 0.0
-        failed_at = self._to_rows(c.failed_at)[:, 0]
+        clock, failed_at = (weight, 0.0), self._to_rows(c.failed_at)[:, 0]
         return EngineState(self.step, self._to_rows(c.z), high, np.zeros_like(high), clock, failed_at, generator)
 
 

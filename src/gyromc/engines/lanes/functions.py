@@ -1,24 +1,19 @@
 """Functions on vectors (log, exp, sin, cos, tanh, softplus, logistic) and their random numbers: words, normals, row numbers.
 
-Library functions work on one number at a time, which would cost more than all the rest of a step. Each function here reduces
-its argument to a short interval and evaluates a polynomial there; the polynomials are interpolated at Chebyshev points when the
-module is imported. Largest errors, tested over the stated ranges (one ulp is 1.2e-7 relative in float32, 2.2e-16 in float64):
+Each function reduces its argument to a short interval and evaluates a polynomial there, interpolated at Chebyshev points. Largest
+errors, tested (one ulp is 1.2e-7 relative in float32, 2.2e-16 in float64):
 
 | function | range | float32 | float64 |
 |---|---|---|---|
-| `log` | normal numbers > 0 | 2 ulp | 2 ulp |
-| `exp` | [-87, 88], [-708, 709]; clamped beyond | 2 ulp | 2 ulp |
-| `sin` | up to 10⁴ | 2e-7 absolute | 2e-15 absolute |
-| `cos` | up to 10 | 5e-7 absolute | 2e-15 absolute |
+| `log`, `exp` | normal numbers; ±87, ±708, clamped beyond | 2 ulp | 2 ulp |
+| `sin`; `cos` | up to 10⁴; up to 10 | 2e-7; 5e-7 absolute | 2e-15 absolute |
 | `tanh`, `logistic` | everywhere | 2.5e-7 absolute | 5e-16 absolute |
 | `softplus` | everywhere | 3 ulp of 1 + value | 3 ulp of 1 + value |
 
 Each chain has its own stream of random numbers, of xoshiro128++ (128 bits of state, period 2¹²⁸ - 1; it passes BigCrush), whose
-initial state is SplitMix64's output for (seed, chain). So threads, blocks and chunks do not change a result; the state is stored
-with the run. Two of R streams of T words overlap with a probability of at most R²T/2¹²⁸.
-
-Normals come in pairs by Box and Muller's formula. In float32 the radius uses one word of 32 bits and reaches 6.7 standard
-deviations; in float64 two words, and 9.4.
+initial state is SplitMix64's output for (seed, chain): threads, blocks and chunks do not change a result. Two of R streams of T
+words overlap with a probability of at most R²T/2¹²⁸. Normals come in pairs by Box and Muller's formula: in float32 the radius
+uses one word of 32 bits and reaches 6.7 standard deviations; in float64 two words, and 9.4.
 """
 
 import math
@@ -75,9 +70,7 @@ def polynomial(function: Callable, low: float, high: float, degrees: tuple[int, 
 
 
 def _series(term: Callable[[int], float], count: int = 60) -> Callable:
-    """x ↦ Σ term(k) xᵏ."""
-    table = [term(k) for k in range(count)]
-    return lambda x: np.polynomial.polynomial.polyval(x, table)
+    return np.polynomial.Polynomial([term(k) for k in range(count)])
 
 
 # The series without their leading terms, which the functions below add exactly.
@@ -139,10 +132,8 @@ def exp(x):
     mantissa = 23 if x.bits == 32 else 52
     low, high = (-87.3, 88.3) if x.bits == 32 else (-708.0, 709.0)
     magic = 1.5 * 2.0**mantissa  # adding it leaves the whole number in the low bits
-    ln2_high = (
-        float(np.float32(0.693359375)) if x.bits == 32 else math.ldexp(math.floor(math.ldexp(math.log(2), 40)), -40)
-    )
-    ln2_low = float(np.longdouble(2.0).__class__(np.log(np.longdouble(2))) - np.longdouble(ln2_high))
+    ln2_high = 0.693359375 if x.bits == 32 else math.ldexp(math.floor(math.ldexp(math.log(2), 40)), -40)
+    ln2_low = float(np.log(np.longdouble(2)) - np.longdouble(ln2_high))
 
     def impl(x):
         x = minimum(maximum(x, low), high)
@@ -245,6 +236,14 @@ def next_index(s, count):
     return s, scaled_down(word, count)
 
 
+@inlined
+def next_wide(s):
+    """A word of 64 random bits from each generator."""
+    s, high = next_word(s)
+    s, low = next_word(s)
+    return s, (widened(high) << 32) | widened(low)
+
+
 def normal_pair(s, like) -> Any:
     """Two vectors of independent standard normals, in the precision of the array `like`."""
     raise NotImplementedError("for Numba code on vectors")
@@ -266,11 +265,3 @@ def _normal_pair(s, like):
         return s, radius * sin_small(angle), radius * cos_small(angle)
 
     return pair
-
-
-@inlined
-def next_wide(s):
-    """A word of 64 random bits from each generator."""
-    s, high = next_word(s)
-    s, low = next_word(s)
-    return s, (widened(high) << 32) | widened(low)

@@ -6,7 +6,7 @@ the `width` of a row (a constant for rows that fit one vector, so that the compi
 """
 
 import enum
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numba import njit
@@ -23,38 +23,19 @@ from gyromc.engines.lanes.vectors import (
     dot_rows,
     fma,
     load,
-    maximum,
     number,
+    prefetch,
     store,
     transpose,
     where_equal,
     zeros_like,
 )
 
-
-class Part(enum.IntEnum):
-    """The functions below; those from `BATCH` on read drawn rows."""
-
-    NOTHING = 0
-    SCALAR = 1
-    FULL_SUM = 2
-    FULL_SOFTMAX = 3
-    BATCH = 4
-    MOMENTS = 5
-    MAPPED_BATCH = 6
-
-
-SIGNED_LOGISTIC, AFFINE, USERS, POISSON, SINE, SOFTMAX = range(6)  # SOFTMAX + q: a softmax of q linear predictors
+Part = enum.IntEnum("Part", "NOTHING SCALAR FULL_SUM BATCH MOMENTS MAPPED_BATCH", start=0)
+"""The functions below; those from `BATCH` on read drawn rows."""
+SIGNED_LOGISTIC, AFFINE, USERS, POISSON, SINE = range(5)
 
 kernel: Any = njit(inline="always", forceinline=True, **functions.COMPILED)
-
-
-class MappedRows(NamedTuple):
-    """What a program reads of a mapped file; empty without one."""
-
-    rows: np.ndarray  # in the file's own precision: x after x
-    responses: np.ndarray  # y of these rows, of any type of number
-    centre: np.ndarray  # c of a control variate, filled with zeros
 
 
 @kernel
@@ -147,7 +128,7 @@ def draw_rows(p, generator, w, offsets, width):
 
 
 @kernel
-def row_weight(p, table, offsets, first, t, scratch, width, slope):
+def row_weight(p, table, offsets, first, t, width, slope):
     """slope(t, y) of sixteen rows; less centre + curvature · t, with control variates."""
     y = t
     if p.uses_response:
@@ -161,7 +142,7 @@ def row_weight(p, table, offsets, first, t, scratch, width, slope):
 
 
 @kernel
-def mapped_weight(p, table, offsets, first, t, scratch, width, slope):
+def mapped_weight(p, table, offsets, first, t, width, slope):
     """The same for rows of a file, which have no signs, and whose parts at the centre are computed in every step."""
     y = column_of_rows(table, offsets, first, p.d)
     sign = y * 0.0 + 1.0
@@ -170,22 +151,17 @@ def mapped_weight(p, table, offsets, first, t, scratch, width, slope):
     t = t * sign
     g = slope(p, t, y)
     if p.centre_column > 0:
-        tc = dot_rows(table, offsets, first, p.mapped.centre, 0, width) * sign
+        tc = dot_rows(table, offsets, first, p.centre, 0, width) * sign
         gc = slope(p, tc, y)
         g = g - gc
         if p.curvature_column > 0:
-            g = g - curvature(p.slope_code, gc, y) * (t - tc)  # T8
+            change = y * 0.0 + 1.0
+            if p.slope_code == SIGNED_LOGISTIC:
+                change = 0.0 - gc * (gc + 1.0)
+            elif p.slope_code == POISSON:
+                change = gc + y
+            g = g - change * (t - tc)  # T8
     return g * sign
-
-
-@functions.inlined
-def curvature(code, slope, y):
-    """∂² loss/∂t² from the slope there."""
-    if code == SIGNED_LOGISTIC:
-        return 0.0 - slope * (slope + 1.0)
-    if code == AFFINE:
-        return y * 0.0 + 1.0
-    return slope + y
 
 
 @kernel
@@ -199,30 +175,14 @@ def sum_rows(p, table, offsets, first, scratch, weights, out, width):
 
 
 @kernel
-def chains_to_rows(p, source, w, scratch, tile, theta, width):
-    """Write θ of sixteen chains to the scratch, one row of `width` numbers for each chain, through a tile with one lane each."""
+def weighted_sum(p, source, at, w, table, offsets, first, scratch, width, slope, weight):
+    """s = Σ_{i ∈ B} weight_i x_i for the rows of a table that sixteen chains have drawn, sixteen rows of one chain at a time."""
+    # θ of sixteen chains, first one chain per lane, then a row of `width` numbers for each chain.
+    tile, theta, weights = 0, LANES * width, 2 * LANES * width
     for i in range(p.d):
         store(scratch, tile + i * LANES, load(source, i * WIDTH + w))
     for k in range(0, width, LANES):
         transpose(scratch, tile + k * LANES, LANES, scratch, theta + k, width)
-
-
-@kernel
-def rows_to_chains(p, source, at, w, scratch, tile, theta, width):
-    """Store sixteen rows, one for each chain, with one chain per lane."""
-    for k in range(0, width, LANES):
-        transpose(scratch, theta + k, width, scratch, tile + k * LANES, LANES)
-    for i in range(p.d):
-        store(source, at + i * WIDTH + w, load(scratch, tile + i * LANES))
-    for i in range(p.d, width):  # the other rows of the tile must hold θ = 0 next time
-        store(scratch, tile + i * LANES, zeros_like(source))
-
-
-@kernel
-def weighted_sum(p, source, at, w, table, offsets, first, scratch, width, slope, weight):
-    """s = Σ_{i ∈ B} weight_i x_i for the rows of a table that sixteen chains have drawn, sixteen rows of one chain at a time."""
-    tile, theta, weights = 0, LANES * width, 2 * LANES * width
-    chains_to_rows(p, source, w, scratch, tile, theta, width)
     for c in range(LANES):
         for j in range(0, p.padded_batch, LANES):
             t = dot_rows(table, offsets, first + j * LANES + c, scratch, theta + c * width, width)
@@ -230,11 +190,16 @@ def weighted_sum(p, source, at, w, table, offsets, first, scratch, width, slope,
     for c in range(LANES):
         for j in range(0, p.padded_batch, LANES):
             place = weights + c * p.padded_batch + j
-            g = weight(p, table, offsets, first + j * LANES + c, load(scratch, place), scratch, width, slope)
+            g = weight(p, table, offsets, first + j * LANES + c, load(scratch, place), width, slope)
             store(scratch, place, g)
     for c in range(LANES):
         sum_rows(p, table, offsets, first + c, scratch, weights + c * p.padded_batch, theta + c * width, width)
-    rows_to_chains(p, source, at, w, scratch, tile, theta, width)
+    for k in range(0, width, LANES):
+        transpose(scratch, theta + k, width, scratch, tile + k * LANES, LANES)
+    for i in range(p.d):
+        store(source, at + i * WIDTH + w, load(scratch, tile + i * LANES))
+    for i in range(p.d, width):  # the other rows of the tile must hold θ = 0 next time
+        store(scratch, tile + i * LANES, zeros_like(source))
 
 
 @kernel
@@ -246,21 +211,21 @@ def batch(p, generator, source, at, w, scratch, offsets, width, slope):
 
 @kernel
 def mapped_batch(p, generator, source, at, w, scratch, offsets, width, slope):
-    """The same from rows that are copied from a mapped file; `offsets` ends with the places of the copies.
-
-    Random numbers, the order of sums and so the chains are those of the same rows in memory.
-    """
+    """The same, to the last bit, from rows that are copied from a mapped file; `offsets` ends with the places of the copies."""
     draw_rows(p, generator, w, offsets, 1)
     places = p.padded_batch * LANES
     for i in range(p.batch * LANES):
+        later = np.int64(number(offsets, i + 4 * LANES)) * p.d  # there are places behind the last row
+        for k in range(0, p.d, 64 // p.file_rows.itemsize):
+            prefetch(p.file_rows, later + k)
         row, copy = np.int64(number(offsets, i)), np.int64(number(offsets, places + i))
         if row + LANES < p.num_rows:  # what follows the row is multiplied by zeros
             for k in range(0, p.d, LANES):
-                store(scratch, copy + k, converted(load(p.mapped.rows, row * p.d + k), scratch))
+                store(scratch, copy + k, converted(load(p.file_rows, row * p.d + k), scratch))
         else:
             for k in range(p.d):
-                scratch[copy + k] = number(p.mapped.rows, row * p.d + k)
-        scratch[copy + p.d] = number(p.mapped.responses, row)
+                scratch[copy + k] = number(p.file_rows, row * p.d + k)
+        scratch[copy + p.d] = number(p.responses, row)
     weighted_sum(p, source, at, w, scratch, offsets, places, scratch, width, slope, mapped_weight)
 
 
@@ -282,52 +247,3 @@ def moments(p, generator, source, at, w, scratch, offsets, width, slope):
             entry = a * p.d - a * (a - 1) // 2 + b - a
             total = fma(load(scratch, tile + entry * LANES), load(source, j * WIDTH + w), total)
         store(source, at + i * WIDTH + w, total)
-
-
-@kernel
-def probabilities(p, row, q, m, scratch):
-    """Compute the probabilities p_0 … p_q of the classes from t_1 … t_q, which begin the scratch, and store them after these.
-
-    B, Helmert's contrasts, is not stored: with r_k = 1/√(k(k+1)), which a row holds after x, and u_k = r_k t_k the weights of the
-    classes are w_c = c u_c - Σ_{k>c} u_k, and conversely (Bᵀp)_k = r_k (k p_k - Σ_{c<k} p_c), both by running sums.
-    """
-    later = zeros_like(scratch)
-    highest = zeros_like(scratch) - 1e30
-    for c in range(q, 0, -1):
-        u = load(scratch, (c - 1) * LANES) * number(p.table, row * p.row_width + m + c - 1)
-        weight = u * c - later
-        store(scratch, (q + c) * LANES, weight)
-        highest, later = maximum(highest, weight), later + u
-    store(scratch, q * LANES, zeros_like(scratch) - later)
-    highest = maximum(highest, zeros_like(scratch) - later)
-    total = zeros_like(scratch)
-    for c in range(q + 1):
-        e = exp(load(scratch, (q + c) * LANES) - highest)
-        store(scratch, (q + c) * LANES, e)
-        total = total + e
-    for c in range(q + 1):
-        store(scratch, (q + c) * LANES, load(scratch, (q + c) * LANES) / total)
-
-
-@kernel
-def full_softmax(p, generator, source, at, w, scratch, offsets, width, slope):
-    """s = Σ_i (Bᵀp(x_i)) ⊗ x_i over all rows; the slope code holds the number of linear predictors of a row."""
-    q = p.slope_code - SOFTMAX
-    m = p.d // q
-    for i in range(p.d):
-        store(source, at + i * WIDTH + w, zeros_like(source))
-    for row in range(p.num_rows):
-        for k in range(q):
-            t = zeros_like(source)
-            for i in range(m):
-                t = fma(load(source, (k * m + i) * WIDTH + w), number(p.table, row * p.row_width + i), t)
-            store(scratch, k * LANES, t)
-        probabilities(p, row, q, m, scratch)
-        earlier = load(scratch, q * LANES)
-        for k in range(1, q + 1):
-            own = load(scratch, (q + k) * LANES)
-            g = (own * k - earlier) * number(p.table, row * p.row_width + m + k - 1)
-            earlier = earlier + own
-            for i in range(m):
-                place = at + ((k - 1) * m + i) * WIDTH + w
-                store(source, place, fma(g, number(p.table, row * p.row_width + i), load(source, place)))

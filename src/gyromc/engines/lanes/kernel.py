@@ -1,16 +1,12 @@
 """The loop: all steps of a block of chains, with state, random numbers and data in the cache (E3, E4).
 
-The input is a `Program` (what to compute, as arrays) and `Chains` (their state, changed in place). One chain is one lane, and
-a step is
+A `Program` says what to compute, as arrays; the state of the `Chains` is changed in place. One chain is one lane, and a step is
 
     y⁺ = (z, 0) + shift + [B E L] (y, s, ξ),   s from `gradients`, ξ standard normal,
 
-with one sparse matrix for drift and noise, which `program` makes from the scheme's matrices; y is z and the scheme's memory. For
-Euler's step B = -η(D+Q)·(linear part of ∇H), E = -η(D+Q)_θ·(what multiplies s), L Lᵀ = 2ηD plus, for a Gaussian oracle,
-η²τ²(D+Q)_θ(D+Q)_θᵀ. Structured D and Q cost what their nonzero entries cost.
-
-A second sparse matrix is applied to (y⁺, s, ξ): the linear predictors of the observables, and what the increments of their
-martingales (T9) need of y⁺ and ξ.
+with one sparse matrix for drift and noise; y is z and the scheme's memory. For Euler's step B = -η(D+Q)·(linear part of ∇H),
+E = -η(D+Q)_θ·(what multiplies s), L Lᵀ = 2ηD plus, for a Gaussian oracle, η²τ²(D+Q)_θ(D+Q)_θᵀ. A second sparse matrix is applied
+to (y⁺, s, ξ): the linear predictors of the observables, and what the increments of their martingales (T9) need of y⁺ and ξ.
 """
 
 from typing import NamedTuple
@@ -19,7 +15,7 @@ import numpy as np
 
 from gyromc.engines.lanes import functions
 from gyromc.engines.lanes.functions import logistic, normal_pair, softplus, tanh
-from gyromc.engines.lanes.gradients import MappedRows, kernel, load_generator, store_generator
+from gyromc.engines.lanes.gradients import kernel, load_generator, store_generator
 from gyromc.engines.lanes.vectors import (
     LANES,
     WIDTH,
@@ -88,7 +84,9 @@ class Program(NamedTuple):
     batch: int
     padded_batch: int
     replace: bool  # whether a batch may hold a row twice
-    mapped: MappedRows
+    file_rows: np.ndarray  # of a mapped file, in its own precision: x after x; empty without one
+    responses: np.ndarray  # y of these rows, of any type of number
+    centre: np.ndarray  # of a control variate over a file, filled with zeros
 
 
 class Chains(NamedTuple):
@@ -100,17 +98,6 @@ class Chains(NamedTuple):
     sums: np.ndarray  # float64, blocks × columns × WIDTH
     failed_at: np.ndarray  # int64, blocks × WIDTH
     kept: np.ndarray  # slots × blocks × d × WIDTH
-
-
-class Task(NamedTuple):
-    """What one call of the loop does."""
-
-    first_block: int
-    last_block: int
-    num_blocks: int  # in all
-    step: int
-    num_steps: int
-    first_slot: int
 
 
 @functions.inlined
@@ -251,10 +238,7 @@ def step_block(p, c, block, step, floats, generator, spare, offsets, sizes, grad
 
 @kernel
 def advance(p, c, task, workspace, gradient, width, slope, increments):
-    """Move the chains of some blocks by some steps, as given by `Task`.
-
-    `workspace` holds the buffers of one thread; `gradient` is one of `gradients`, called with `width` and `slope`.
-    """
+    """Move the chains of some blocks by some steps; `gradient` is one of `gradients`, called with `width` and `slope`."""
     first_block, last_block, num_blocks, step, num_steps, first_slot = task
     floats, words, sizes = workspace
     m, d, rows, last = p.m, p.d, p.observed.shift.size, step + num_steps

@@ -5,9 +5,7 @@ are a table of terms: rows to multiply with (y⁺, s, ξ), and for every observa
 
     ψ = Σ_t u_t (cross_t v_t - square_t u_t + linear_t) - constant,   u_t a product with ξ, v_t a product with y⁺.
 
-A product is computed once for all terms that use its direction: often the noise of a quadratic term is parallel to that of the
-linear term, and its direction to the observable's own. The constant is E[Σ_t …] for the rows and numbers as they are rounded, so
-that ψ has mean zero whatever was shared or rounded.
+The constant is E[Σ_t …] for the rows and numbers as they are rounded, so that ψ has mean zero whatever was rounded.
 """
 
 from collections.abc import Callable
@@ -20,10 +18,10 @@ from gyromc import targets
 from gyromc.data import Mapped
 from gyromc.dynamics import augment
 from gyromc.engines.lanes import gradients
-from gyromc.engines.lanes.gradients import MappedRows, Part
+from gyromc.engines.lanes.gradients import Part
 from gyromc.engines.lanes.kernel import IncrementTerms, Program, Sparse
 from gyromc.engines.lanes.vectors import LANES, WIDTH
-from gyromc.engines.lowering import Center, center_of, linear_step
+from gyromc.engines.lowering import center_of, linear_step
 from gyromc.engines.suitability import PROFILES
 from gyromc.martingale import martingale
 from gyromc.observables import Ridge
@@ -36,6 +34,7 @@ KNOWN = {
     targets.LogisticRegression: gradients.SIGNED_LOGISTIC,
     targets.PoissonRegression: gradients.POISSON,
 }
+NEGLIGIBLE = 1e-9  # of a row's largest entry: smaller ones are left out
 MAX_MOMENTS = 3 * LANES  # products per row up to which a table of products is faster than dot products
 
 
@@ -68,9 +67,8 @@ def form(plan: Plan) -> Form:
     target, oracle = plan.flat_target, plan.prepared_oracle
     exact = target.gaussian() is not None
     noiseless = exact and isinstance(oracle, ControlVariate) and oracle.order == 2  # T8
-    if isinstance(target, targets.StreamedRegression) and isinstance(oracle, Batch) and not noiseless:
-        return _mapped_form(target, oracle)
-    if isinstance(target, targets.GeneralizedLinear) and isinstance(oracle, Batch) and not noiseless:
+    if isinstance(oracle, Batch) and not noiseless:
+        assert isinstance(target, targets.GeneralizedLinear | targets.StreamedRegression)
         return _batch_form(target, oracle)
     known = target.gaussian()
     if known is not None:
@@ -81,17 +79,9 @@ def form(plan: Plan) -> Form:
     eye, zero = np.eye(plan.dim), np.zeros(plan.dim)
     if isinstance(target, targets.CosinePerturbed):
         return Form(eye, zero, -float(target.beta), Part.SCALAR, gradients.SINE)
-    assert isinstance(target, targets.SoftmaxRegression | targets.GeneralizedLinear)
-    K = float(target.prior_precision) * eye
-    if isinstance(target, targets.SoftmaxRegression):
-        # Rows are (x, 1/√(k(k+1)) for k = 1 … C-1); the responses enter only `a`.
-        (X, y), B = target.design, target.basis
-        k = np.arange(1, B.shape[0])
-        table = _padded(X, np.broadcast_to(1 / np.sqrt(k * (k + 1)), (len(X), len(k))))
-        a = -(B[y.astype(int)].T @ X).ravel()
-        return Form(K, a, 1.0, Part.FULL_SOFTMAX, gradients.SOFTMAX + len(k), table=table)
+    assert isinstance(target, targets.GeneralizedLinear)
     X, _, y, code = _signed_rows(target)
-    return Form(K, zero, 1.0, Part.FULL_SUM, code, table=_padded(X, y))
+    return Form(float(target.prior_precision) * eye, zero, 1.0, Part.FULL_SUM, code, table=_padded(X, y))
 
 
 def _signed_rows(target: targets.GeneralizedLinear) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
@@ -101,21 +91,34 @@ def _signed_rows(target: targets.GeneralizedLinear) -> tuple[np.ndarray, np.ndar
     return sign[:, None] * X, sign, y, code
 
 
-def _linear_part(target: targets.GeneralizedLinear | targets.StreamedRegression, center: Center | None):
-    """K and a of a mini-batch's gradient: the prior's part, and what a control variate has at its centre."""
+def mapped_source(plan: Plan) -> Mapped:
+    """The mapped file of a plan that has one."""
+    assert isinstance(plan.flat_target, targets.StreamedRegression)
+    source = plan.flat_target.by_row
+    assert isinstance(source, Mapped)
+    return source
+
+
+def _batch_form(target: targets.GeneralizedLinear | targets.StreamedRegression, oracle: Batch) -> Form:
     K, a = float(target.prior_precision) * np.eye(target.dim), np.zeros(target.dim)
-    if center is None:
-        return K, a
-    if center.curvature is None:
-        return K, center.gradient
-    return K + center.curvature, center.gradient - center.curvature @ center.point  # T8
-
-
-def _batch_form(target: targets.GeneralizedLinear, oracle: Batch) -> Form:
-    """The gradient of a mini-batch, with or without control variates."""
+    center = None
+    if isinstance(oracle, ControlVariate):
+        center = center_of(oracle, target if isinstance(target, targets.GeneralizedLinear) else None)
+        a = center.gradient
+        if center.curvature is not None:
+            K, a = K + center.curvature, a - center.curvature @ center.point  # T8
+    start = Form(K, a, target.num_data / oracle.size, batch=oracle.size)
+    if isinstance(target, targets.StreamedRegression):
+        # The table has the width of a row and y beside it, and no rows.
+        return start._replace(
+            part=Part.MAPPED_BATCH,
+            slope_code=KNOWN[BY_FAMILY[target.family]],
+            centre_column=int(center is not None),
+            curvature_column=int(center is not None and center.curvature is not None),
+            table=_padded(np.zeros((0, target.dim + 1))),
+        )
     X, sign, y, code = _signed_rows(target)
-    (N, d), part = X.shape, Part.BATCH
-    center = center_of(oracle, target) if isinstance(oracle, ControlVariate) else None
+    d, part = X.shape[1], Part.BATCH
     uses_response = code != gradients.SIGNED_LOGISTIC
     centre_column = curvature_column = 0
     if center is not None and code == gradients.AFFINE:
@@ -130,62 +133,20 @@ def _batch_form(target: targets.GeneralizedLinear, oracle: Batch) -> Form:
     products = [X[:, i] * X[:, j] for i in range(d) for j in range(i, d)] if code == gradients.AFFINE else []
     if products and len(products) + d <= MAX_MOMENTS:
         part, columns = Part.MOMENTS, [*products, y[:, None] * X]
-    table, (K, a) = _padded(*columns), _linear_part(target, center)
-    return Form(
-        K,
-        a,
-        N / oracle.size,
-        part,
-        code,
-        uses_response,
-        centre_column,
-        curvature_column,
-        table=table,
-        batch=oracle.size,
-    )
-
-
-def mapped_source(plan: Plan) -> Mapped:
-    """The mapped file of a plan that has one."""
-    assert isinstance(plan.flat_target, targets.StreamedRegression)
-    source = plan.flat_target.by_row
-    assert isinstance(source, Mapped)
-    return source
-
-
-def _mapped_form(target: targets.StreamedRegression, oracle: Batch) -> Form:
-    """The gradient of a mini-batch of mapped rows; the table has the width of a row and y beside it, and no rows."""
-    center = center_of(oracle) if isinstance(oracle, ControlVariate) else None
-    K, a = _linear_part(target, center)
-    return Form(
-        *(K, a, target.num_data / oracle.size, Part.MAPPED_BATCH, KNOWN[BY_FAMILY[target.family]]),
-        centre_column=int(center is not None),
-        curvature_column=int(center is not None and center.curvature is not None),
-        table=_padded(np.zeros((0, target.dim + 1))),
-        batch=oracle.size,
+    return start._replace(
+        part=part,
+        slope_code=code,
+        uses_response=uses_response,
+        centre_column=centre_column,
+        curvature_column=curvature_column,
+        table=_padded(*columns),
     )
 
 
 def _padded(*columns: np.ndarray) -> np.ndarray:
     """The columns as rows, filled with zeros to a multiple of sixteen numbers, and an empty row at the end."""
-    parts = [part if part.ndim == 2 else part[:, None] for part in columns]
-    width = sum(part.shape[1] for part in parts)
-    table, first = np.zeros((len(parts[0]) + 1, -(-width // LANES) * LANES)), 0
-    for part in parts:
-        table[:-1, first : first + part.shape[1]] = part
-        first += part.shape[1]
-    return table
-
-
-def step_matrix(plan: Plan, f: Form) -> tuple[np.ndarray, np.ndarray]:
-    """[B E L] and the shift of `kernel`, as dense arrays."""
-    d, step = plan.dim, linear_step(plan)
-    change = step.kept
-    change[:, : plan.dynamics.size] += step.scale * step.G @ augment(f.K, plan.augmented)
-    shift = step.scale * step.G[:, :d] @ f.a
-    E = step.scale * f.c * step.G[:, :d]  # one c for all of s, or one for each of its entries
-    parts = [change, E, step.noise] + ([] if step.oracle is None else [step.oracle])
-    return np.concatenate(parts, axis=1), shift
+    rows = np.column_stack(columns)
+    return np.pad(rows, ((0, 1), (0, -rows.shape[1] % LANES)))
 
 
 def sparse_rows(matrix: np.ndarray, shift: np.ndarray, dtype) -> Sparse:
@@ -205,24 +166,27 @@ def compile_program(plan: Plan, bound: float, thin: int | None) -> Program:
         kept = oracle, dtype, f._replace(table=f.table[:0]), aligned(f.table.astype(dtype, copy=False))
         plan.model._kept["lanes table"] = kept
     f, table = kept[2:]
-    matrix, shift = step_matrix(plan, f)
+    step, n = linear_step(plan), plan.dynamics.size
+    change = step.kept
+    change[:, :n] += step.scale * step.G @ augment(f.K, plan.augmented)
+    E = step.scale * f.c * step.G[:, : plan.dim]  # one c for all of s, or one for each of its entries
+    matrix = np.concatenate([change, E, step.noise] + ([] if step.oracle is None else [step.oracle]), axis=1)
     # All observables are ridges: see `suitability`.
     ridges = [h for h in plan.observables.values() if isinstance(h, Ridge)]
     rows, terms = increments(plan, np.stack([np.asarray(h.direction, float) for h in ridges]))
     row_width, m, d = f.table.shape[1], plan.state_size, plan.dim
-    mapped = MappedRows(*[np.zeros(0, dtype)] * 3)
+    file, centre = [np.zeros(0, dtype)] * 2, np.zeros(row_width, dtype)
     if f.part is Part.MAPPED_BATCH:
-        source, centre = mapped_source(plan), np.zeros(row_width, dtype)
+        file = mapped_source(plan).X.reshape(-1), mapped_source(plan).y
         if isinstance(oracle, ControlVariate):
             centre[:d] = oracle.center
-        mapped = MappedRows(source.X.reshape(-1), source.y, centre)
     word = f"int{8 * dtype.itemsize}"
     return Program(
-        n=plan.dynamics.size,
+        n=n,
         d=d,
         m=m,
         draws=matrix.shape[1] - m - d,
-        step=sparse_rows(matrix, shift, dtype),
+        step=sparse_rows(matrix, step.scale * step.G[:, : plan.dim] @ f.a, dtype),
         observed=sparse_rows(rows, np.zeros(len(rows)), dtype),
         profile=np.array([PROFILES.index(h.profile) for h in ridges], np.int64),
         columns=len(ridges) + len(terms.constant),
@@ -240,11 +204,13 @@ def compile_program(plan: Plan, bound: float, thin: int | None) -> Program:
         },
         users=0,
         table=table,
-        num_rows=len(mapped.responses) or len(table) // row_width - 1,
+        num_rows=len(file[1]) or len(table) // row_width - 1,
         row_width=row_width,
         padded_batch=-(-f.batch // LANES) * LANES,
         replace=not isinstance(plan.oracle, Batch) or plan.oracle.replace,
-        mapped=mapped,
+        file_rows=file[0],
+        responses=file[1],
+        centre=centre,
     )
 
 
@@ -257,10 +223,6 @@ def aligned(array: np.ndarray, boundary: int = 64) -> np.ndarray:
     return copy
 
 
-PARALLEL = 1e-6  # sine of the angle up to which two directions are one
-NEGLIGIBLE = 1e-9  # of a row's largest entry: smaller ones are left out
-
-
 def increments(plan: Plan, own: np.ndarray) -> tuple[np.ndarray, IncrementTerms]:
     """Rows over (y, s, ξ), the observables' own directions first, and the terms, rounded to the plan's precision."""
     m, d, n, k = plan.state_size, plan.dim, plan.dynamics.size, len(own)
@@ -271,42 +233,25 @@ def increments(plan: Plan, own: np.ndarray) -> tuple[np.ndarray, IncrementTerms]
         rows = np.pad(own, ((0, 0), (0, d + n)))
         return rows, IncrementTerms(np.zeros(1, np.int64), index, index, none, none, none, none)
     psi = martingale(plan)
-    state, w, g = _shared(own, psi.direction)
-    noise, u, f = _shared(np.zeros((0, n)), np.concatenate([psi.linear, psi.noise]))
-    # Every observable's linear term f u, then the others: λ f u (2(g v - o) - f u).
-    owner = np.concatenate([np.arange(k), psi.owner])
-    size = psi.weight * f[k:]  # T9
-    cross = np.concatenate([np.zeros(k), 2 * size * g])
-    square = np.concatenate([np.zeros(k), size * f[k:]])
-    linear = np.concatenate([f[:k], -2 * size * psi.offset])
-    w = np.concatenate([np.zeros(k, int), w])
+    # Every observable's linear term u, then the others: λ u (2(v - o) - u). Entries that are rounding errors are left out.
+    sizes = lambda a: np.max(np.abs(a), axis=1, keepdims=True, initial=0.0)
+    exact = lambda a: stored(np.where(np.abs(a) > NEGLIGIBLE * sizes(a), a, 0.0)).astype(float)
+    state, noise = exact(np.concatenate([own, psi.direction])), exact(np.concatenate([psi.linear, psi.noise]))
+    owner, weight = np.concatenate([np.arange(k), psi.owner]), np.concatenate([np.zeros(k), psi.weight])
+    cross, square = stored(2 * weight).astype(float), stored(weight).astype(float)  # T9
+    linear = np.concatenate([np.ones(k), -2 * psi.weight * psi.offset])
+    w = np.concatenate([np.zeros(k, np.int64), np.arange(k, len(state))])
     # The constants are those of the numbers as they are stored.
-    state, noise, cross, square = (stored(x).astype(float) for x in (state, noise, cross, square))
-    mean = cross * np.sum(noise[u] * (state @ plan.step_matrices.C)[w], axis=1) - square * np.sum(noise[u] ** 2, axis=1)
+    mean = cross * np.sum(noise * (state @ plan.step_matrices.C)[w], axis=1) - square * np.sum(noise**2, axis=1)
     order = np.argsort(owner, kind="stable")
     rows = np.zeros((len(state) + len(noise), m + d + n))
     rows[: len(state), :m], rows[len(state) :, m + d :] = state, noise
     return rows, IncrementTerms(
         start=np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=k))]),
-        noise=(len(state) + u[order]) * WIDTH,
+        noise=(len(state) + order) * WIDTH,
         state=w[order] * WIDTH,
         cross=stored(cross[order]),
         square=stored(square[order]),
         linear=stored(linear[order]),
         constant=stored(np.bincount(owner, mean, k)),
     )
-
-
-def _shared(rows: np.ndarray, directions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The rows and those added to them, and for each direction the number of the row that it is a multiple of, and the factor."""
-    places, factors = [], []
-    for direction in directions:
-        direction = np.where(np.abs(direction) > NEGLIGIBLE * np.max(np.abs(direction)), direction, 0.0)
-        found = (rows @ direction) / np.maximum(np.sum(rows**2, axis=1), 1e-300)
-        away = np.linalg.norm(direction - found[:, None] * rows, axis=1)
-        near = np.flatnonzero(away <= PARALLEL * np.linalg.norm(direction))
-        if not len(near):
-            rows, near, found = np.concatenate([rows, direction[None]]), [len(rows)], np.append(found, 1.0)
-        places.append(near[0])
-        factors.append(found[near[0]])
-    return rows, np.array(places, np.int64), np.array(factors, float)

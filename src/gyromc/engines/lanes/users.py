@@ -81,10 +81,7 @@ def _pass_builder() -> Any:
 
 
 def written(function: Callable, num_arguments: int, kind: str) -> list[str]:
-    """The LLVM text of a function `users` of two pointers to vectors, which replaces the first by the function's values.
-
-    The texts after it are of the functions that it calls.
-    """
+    """The LLVM text of `users(a, b)`, which replaces the vector at the first pointer by the values; and of what it calls."""
     vector, module = llvm_type(VECTORS[kind]), ir.Module()
     module.triple = llvm.get_process_triple()
     place = ir.Function(module, ir.FunctionType(ir.VoidType(), [vector.as_pointer()] * 2), "users")
@@ -116,7 +113,6 @@ class _Writer:
         return ir.Constant(llvm_type(VECTORS[self.kind]), [float(x)] * LANES)
 
     def operation(self, equation) -> Callable:
-        """The function of vectors that an equation of a jaxpr stands for."""
         return lambda *args: self.write(equation.primitive.name, equation, *map(self.vector, args))
 
     def write(self, name: str, equation, *args):

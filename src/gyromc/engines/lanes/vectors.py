@@ -52,17 +52,16 @@ class _VectorModel(models.PrimitiveModel):
         super().__init__(dmm, fe_type, llvm_type(fe_type))
 
 
-def splat(builder, value, lanes: int = LANES):
-    """The value in every lane."""
-    vector = builder.insert_element(
-        ir.Constant(ir.VectorType(value.type, lanes), ir.Undefined), value, ir.Constant(ir.IntType(32), 0)
-    )
-    return shuffle(builder, vector, vector, [0] * lanes)
-
-
 def shuffle(builder, a, b, lanes: list[int]):
     """The lanes with these numbers, of a and b one after the other."""
     return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(ir.IntType(32), len(lanes)), lanes))
+
+
+def splat(builder, value, lanes: int = LANES):
+    """The value in every lane."""
+    undefined = ir.Constant(ir.VectorType(value.type, lanes), ir.Undefined)
+    vector = builder.insert_element(undefined, value, ir.Constant(ir.IntType(32), 0))
+    return shuffle(builder, vector, vector, [0] * lanes)
 
 
 @lower_cast(types.Number, Vector)
@@ -98,7 +97,6 @@ for _op, _float, _integer in (
     (operator.rshift, None, "lshr"),
 ):
     _operation(_op, _float, _integer)
-    _operation(getattr(operator, "i" + _op.__name__.rstrip("_")), _float, _integer)
 _operation(operator.neg, "fneg", None, arity=1)
 
 
@@ -113,10 +111,7 @@ def call_intrinsic(builder, name: str, result: ir.VectorType, *args):
 def _same(name: str, *arguments):
     """The signature and code of an LLVM intrinsic of vectors of one kind; numbers among them are copied to all lanes."""
     vector = next(a for a in arguments if isinstance(a, Vector))
-
-    def codegen(context, builder, sig, args):
-        return call_intrinsic(builder, name, args[0].type, *args)
-
+    codegen = lambda context, builder, sig, args: call_intrinsic(builder, name, args[0].type, *args)
     return signature(vector, *[vector] * len(arguments)), codegen
 
 
@@ -163,29 +158,27 @@ unsigned_to_float, signed_to_float = _conversion("uitofp", "float"), _conversion
 """Integers as floats, read as unsigned or in two's complement."""
 
 
+def _resized(a, to: Vector):
+    def codegen(context, builder, sig, args):
+        if a == to:
+            return args[0]
+        longer = builder.fpext if a.is_float else builder.zext
+        return (longer if a.bits < to.bits else builder.fptrunc)(args[0], llvm_type(to))
+
+    return to, codegen
+
+
 @intrinsic
 def widened(typingctx, a):
     """uint32 as uint64, float32 as float64."""
-    wide = Vector(f"{'float' if a.is_float else 'uint'}64", a.lanes)
-
-    def codegen(context, builder, sig, args):
-        if a == wide:
-            return args[0]
-        return (builder.fpext if a.is_float else builder.zext)(args[0], llvm_type(wide))
-
-    return signature(wide, a), codegen
+    to, codegen = _resized(a, Vector(f"{'float' if a.is_float else 'uint'}64", a.lanes))
+    return signature(to, a), codegen
 
 
 @intrinsic
 def converted(typingctx, a, array):
     """Floats in the precision of an array."""
-    to = Vector(str(array.dtype), a.lanes)
-
-    def codegen(context, builder, sig, args):
-        if a == to:
-            return args[0]
-        return (builder.fpext if a.bits < to.bits else builder.fptrunc)(args[0], llvm_type(to))
-
+    to, codegen = _resized(a, Vector(str(array.dtype), a.lanes))
     return signature(to, a, array), codegen
 
 
@@ -225,12 +218,8 @@ def any_above(typingctx, a, limit):
 @intrinsic
 def where_equal(typingctx, a, b, yes, no):
     """`yes` in the lanes where a and b, unsigned integers, are equal, `no` in the others."""
-
-    def codegen(context, builder, sig, args):
-        a, b, yes, no = args
-        return builder.select(builder.icmp_unsigned("==", a, b), yes, no)
-
-    return signature(a, a, a, a, a), codegen
+    choose = lambda context, builder, sig, args: builder.select(builder.icmp_unsigned("==", *args[:2]), *args[2:])
+    return signature(a, a, a, a, a), choose
 
 
 def pointer_to(context, builder, arrayty, array, index):
@@ -248,22 +237,24 @@ def load_lanes(context, builder, arrayty, array, index, lanes: int = LANES):
     return loaded
 
 
-def _load(lanes: int):
-    """A function that loads so many neighbours from a one-dimensional array."""
+def store_lanes(context, builder, arrayty, array, index, value):
+    """Store a vector in neighbouring places of a one-dimensional array."""
+    pointer = pointer_to(context, builder, arrayty, array, index)
+    builder.store(value, builder.bitcast(pointer, value.type.as_pointer())).align = arrayty.dtype.bitwidth // 8
+    return context.get_dummy_value()
 
+
+def _load(lanes: int):
     @intrinsic
     def load(typingctx, array, index):
-        def codegen(context, builder, sig, args):
-            return load_lanes(context, builder, array, *args, lanes=lanes)
-
-        return signature(Vector(str(array.dtype), lanes), array, types.intp), codegen
+        vector = Vector(str(array.dtype), lanes)
+        codegen = lambda context, builder, sig, args: load_lanes(context, builder, array, *args, lanes=lanes)
+        return signature(vector, array, types.intp), codegen
 
     return load
 
 
 def _zeros(lanes: int):
-    """A function that returns so many zeros of an array's kind."""
-
     @intrinsic
     def zeros(typingctx, array):
         vector = Vector(str(array.dtype), lanes)
@@ -280,12 +271,7 @@ zeros_like, zero_block = _zeros(LANES), _zeros(WIDTH)
 @intrinsic
 def store(typingctx, array, index, vector):
     """Store a vector in neighbouring places of a one-dimensional array."""
-
-    def codegen(context, builder, sig, args):
-        pointer = pointer_to(context, builder, array, args[0], args[1])
-        builder.store(args[2], builder.bitcast(pointer, args[2].type.as_pointer())).align = vector.bits // 8
-        return context.get_dummy_value()
-
+    codegen = lambda context, builder, sig, args: store_lanes(context, builder, array, *args)
     return signature(types.void, array, types.intp, vector), codegen
 
 
@@ -320,20 +306,6 @@ def _row_offset(context, builder, offsetsty, offsets, first, j: int):
     return builder.zext(builder.load(pointer), ir.IntType(64))
 
 
-def _sums_of_lanes(builder, pairs: list):
-    """The vector whose lane j is the sum for row j, from vectors that hold rows j and j + 8 in their halves."""
-    half = len(pairs) // 2
-    while half >= 1:
-        kept = [i if not i & half else LANES + i for i in range(LANES)]
-        crossed = [i ^ half if not i & half else LANES + (i ^ half) for i in range(LANES)]
-        pairs = [
-            builder.fadd(shuffle(builder, a, b, kept), shuffle(builder, a, b, crossed))
-            for a, b in zip(pairs[:half], pairs[half:], strict=True)
-        ]
-        half //= 2
-    return pairs[0]
-
-
 @intrinsic
 def dot_rows(typingctx, table, offsets, first, theta, at, width):
     """xᵀθ for sixteen rows x of the table, θ being the `width` numbers from `theta[at]` on."""
@@ -355,7 +327,16 @@ def dot_rows(typingctx, table, offsets, first, theta, at, width):
             for j, total in enumerate(sums):
                 x = joined(table, data, builder.add(origins[j], k), builder.add(origins[j + half], k))
                 builder.store(call_intrinsic(builder, "fmuladd", x.type, x, t, builder.load(total)), total)
-        return _sums_of_lanes(builder, [builder.load(total) for total in sums])
+        pairs, apart = [builder.load(total) for total in sums], half // 2  # rows j and j + 8 in their halves
+        while apart >= 1:
+            kept = [i if not i & apart else LANES + i for i in range(LANES)]
+            crossed = [i ^ apart if not i & apart else LANES + (i ^ apart) for i in range(LANES)]
+            pairs = [
+                builder.fadd(shuffle(builder, a, b, kept), shuffle(builder, a, b, crossed))
+                for a, b in zip(pairs[:apart], pairs[apart:], strict=True)
+            ]
+            apart //= 2
+        return pairs[0]
 
     args = (table, offsets, types.intp, theta, types.intp, types.intp)
     return signature(vector, *args), codegen
@@ -418,9 +399,23 @@ def transpose(typingctx, source, source_at, source_stride, target, target_at, ta
                     rows[i], rows[i + half] = shuffle(builder, a, b, upper), shuffle(builder, a, b, lower)
             half //= 2
         for i, row in enumerate(rows):
-            pointer = pointer_to(context, builder, target, out, at(target_at, target_stride, i))
-            builder.store(row, builder.bitcast(pointer, row.type.as_pointer())).align = 4
+            store_lanes(context, builder, target, out, at(target_at, target_stride, i), row)
         return context.get_dummy_value()
 
     args = (source, types.intp, types.intp, target, types.intp, types.intp)
     return signature(types.void, *args), codegen
+
+
+@intrinsic
+def prefetch(typingctx, array, at):
+    """Begin to load the cache line of array[at]: nothing waits for it."""
+
+    def codegen(context, builder, sig, args):
+        byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
+        pointer = builder.bitcast(pointer_to(context, builder, array, *args), byte)
+        kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+        builder.call(function, [pointer, word(0), word(3), word(1)])  # to read, into the nearest cache, data
+        return context.get_dummy_value()
+
+    return signature(types.void, array, types.intp), codegen

@@ -1,14 +1,9 @@
 """Engine `pallas`: the whole loop in one GPU kernel, many chains per block, random numbers in registers.
 
-`Session` takes a plan and the state of its chains and moves them by a number of steps. Random numbers are Philox4x32-10 of
-(seed, chain, step, draw) alone and sums are kept in two floats, so results depend neither on how chains are laid out in blocks
-nor on how steps are cut into chunks, and a run can be continued exactly.
-
-The kernel is compiled by Pallas' Triton lowering. Plans that differ only in step size, seed or the numbers in their data share a
-kernel.
-
-Without a GPU the engine is not available, except that with the environment variable `GYROMC_PALLAS_INTERPRET=1` its kernel is
-interpreted on the CPU: slow, for tests.
+Random numbers are Philox4x32-10 of (seed, chain, step, draw) alone and sums are kept in two floats, so results depend neither on
+how chains are laid out in blocks nor on how steps are cut into chunks, and a run can be continued exactly. The kernel is compiled
+by Pallas' Triton lowering. Plans that differ only in step size, seed or the numbers in their data share a kernel. Without a GPU,
+`GYROMC_PALLAS_INTERPRET=1` lets the kernel be interpreted on the CPU: slow, for tests.
 """
 
 from typing import Any
@@ -79,23 +74,6 @@ def default_layout(plan: Plan, team: int) -> Layout:
     return Layout(max(1, 32 * warps // team), warps, interpreting())
 
 
-class LateSums:
-    """The sums at some step, in float64, chains × columns, once they are read; NumPy reads them as an array."""
-
-    def __init__(self, high, low, recipe: Recipe, num_chains: int):
-        self.source, self.recipe, self.num_chains = (high, low), recipe, num_chains
-        self.result: np.ndarray | None = None
-
-    def read(self) -> np.ndarray:
-        if self.result is None:
-            high, low = (_gather(part, self.recipe, self.num_chains) for part in jax.device_get(self.source))
-            self.result, self.source = high.astype(float) + low, None
-        return self.result
-
-    def __array__(self, dtype=None, copy=None) -> np.ndarray:
-        return np.array(self.read(), dtype, copy=copy)
-
-
 class PallasSession:
     """The chains of one plan on the device."""
 
@@ -112,7 +90,6 @@ class PallasSession:
     ):
         self.first_chain = first_chain  # among those of all sessions: random numbers depend on a chain's number
         self.plan, self.thin, self.step = plan, thin, state.step
-        self.latest: LateSums | None = None  # to be copied to the host while the next steps are made
         with jax.enable_x64(False):
             team = team or team_size(plan)
             layout = layout or default_layout(plan, team)
@@ -140,41 +117,39 @@ class PallasSession:
         counts = np.array([self.step, num_steps, self.plan.burn_in, self.first_chain], np.int32)
         with jax.enable_x64(False):
             self.arrays, bad = self.move(self.inputs._replace(counts=counts), self.arrays, self.threads)
-        if self.latest is not None:
-            self.latest.read()  # the GPU works meanwhile
-            self.latest = None
         self.bad = bool(bad)  # waits for the GPU
         self.step += num_steps
 
     def failed(self) -> bool:
         return self.bad
 
-    def sums(self) -> tuple["LateSums", float]:
-        self.latest = LateSums(self.arrays.high, self.arrays.low, self.recipe, self.plan.num_chains)
-        return self.latest, self._time()
+    def _sums(self) -> tuple[np.ndarray, np.ndarray, float]:
+        """The two parts of the sums, chains × columns, and the sum of the weights."""
+        parts = jax.device_get((self.arrays.high, self.arrays.low))
+        high, low = (_gather(part, self.recipe, self.plan.num_chains) for part in parts)
+        return high, low, max(0, self.step - self.plan.burn_in) * self.plan.eta
 
-    def _time(self) -> float:
-        return max(0, self.step - self.plan.burn_in) * self.plan.eta
+    def sums(self) -> tuple[np.ndarray, float]:
+        high, low, weight = self._sums()
+        return high.astype(float) + low, weight
 
     def kept(self, count: int) -> np.ndarray:
         assert self.buffer is not None
         return self.buffer[:count].copy()
 
     def state(self) -> EngineState:
-        host, R = jax.device_get(self.arrays), self.plan.num_chains
-        high, low = (_gather(sums, self.recipe, R) for sums in (host.high, host.low))
-        clock = self._time(), 0.0
+        host, R = jax.device_get((self.arrays.y, self.arrays.failed_at)), self.plan.num_chains
+        high, low, weight = self._sums()
         # The first step at which any thread of a chain's team failed.
-        first = host.failed_at.reshape(-1, self.recipe.team)[:R].min(axis=1)
+        first = host[1].reshape(-1, self.recipe.team)[:R].min(axis=1)
         failed_at = np.where(first == NEVER, -1, first).astype(np.int32)
-        return EngineState(self.step, np.ascontiguousarray(host.y[:, :R].T), high, low, clock, failed_at)
+        return EngineState(self.step, np.ascontiguousarray(host[0][:, :R].T), high, low, (weight, 0.0), failed_at)
 
 
 Session = PallasSession
 
 
 def _to_device(state: EngineState, recipe: Recipe, total: int) -> Arrays:
-    """The state as the kernel's arrays, padded with chains at zero to whole blocks."""
     R = state.z.shape[0]
     failed_at = np.full(total, NEVER, np.int32)
     failed_at[:R] = np.where(state.failed_at < 0, NEVER, state.failed_at)
@@ -184,7 +159,6 @@ def _to_device(state: EngineState, recipe: Recipe, total: int) -> Arrays:
 
 
 def _places(recipe: Recipe) -> np.ndarray:
-    """The slots and the threads of the columns of the sums."""
     places = {i: (s, t) for s, slot in enumerate(recipe.slots) for t, i in enumerate(slot.members)}
     return np.array([places[i] for i in range(len(places))]).T
 

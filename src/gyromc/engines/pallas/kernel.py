@@ -1,6 +1,5 @@
 """The kernel: a block of chains makes its steps (E3) and sums its observables (E4), with the whole loop on the GPU.
 
-`compiled` takes a recipe and a layout and returns a compiled function from the chains' arrays to their arrays some steps later.
 Each chain is shared by a team of threads: they divide its rows of data, its random numbers and its tables among them, each adds
 up its part, and one sum over the team per coordinate ends the step. Everything else is computed by every thread of the team.
 """
@@ -14,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import pallas as pl
 
-from gyromc.checks import require
 from gyromc.engines.base import two_sum
 from gyromc.engines.pallas.recipe import Recipe, Row, Rows, dot
 from gyromc.engines.pallas.threads import NOISE, ORACLE, ROWS, Layout, Team, row_numbers
@@ -24,6 +22,8 @@ from gyromc.observables import PROFILES
 NEVER = 2**31 - 1
 """The step at which a chain that has not failed fails."""
 IN_REGISTERS = 64  # with more coefficients than this, they are read again at every step
+UNROLLED_ROUNDS = 4
+UNROLLED_LOADS = 24
 
 
 class Arrays(NamedTuple):
@@ -51,39 +51,29 @@ class Inputs(NamedTuple):
 def compiled(recipe: Recipe, layout: Layout, num_blocks: int) -> Callable[[Inputs, Arrays, Any], tuple[Arrays, Any]]:
     """The function that moves `num_blocks` blocks of chains, and says whether one of the first so many threads' has failed."""
     B, threads = layout.chains, layout.chains * recipe.team
-    require(
-        layout.interpret or threads == 32 * layout.warps,
-        f"A block must have one thread per chain and member of its team: {B} chains with teams of {recipe.team} are {threads}, "
-        f"{layout.warps} warps are {32 * layout.warps}.",
-    )
     sums = len(recipe.slots)
     sizes = Arrays(y=(recipe.state, B), high=(sums, threads), low=(sums, threads), failed_at=(1, threads))
     kinds = Arrays(jnp.float32, jnp.float32, jnp.float32, failed_at=jnp.int32)
     shapes = [jax.ShapeDtypeStruct((rows, num_blocks * s), kind) for (rows, s), kind in zip(sizes, kinds, strict=True)]
 
+    chains = [pl.BlockSpec((rows, s), lambda i: (0, i)) for rows, s in sizes]  # each block's own columns
+
     @jax.jit
     def advance(inputs: Inputs, arrays: Arrays, num_threads) -> tuple[Arrays, Any]:
-        call = _call(recipe, layout, inputs, shapes, num_blocks)
+        call = pl.pallas_call(
+            functools.partial(_kernel, recipe, layout),
+            out_shape=tuple(shapes),
+            grid=(num_blocks,),
+            name="gyromc",
+            in_specs=[*(pl.BlockSpec(array.shape, lambda i, n=array.ndim: (0,) * n) for array in inputs), *chains],
+            out_specs=tuple(chains),
+            **layout.machine.options(layout.warps),
+        )
         moved = Arrays(*call(*inputs, *arrays))
         bad = moved.failed_at[0] != NEVER
         return moved, jnp.any(bad & (jnp.arange(bad.size) < num_threads))
 
     return advance
-
-
-def _call(recipe: Recipe, layout: Layout, inputs: Inputs, shapes: list, num_blocks: int) -> Callable:
-    """The kernel over all blocks, with all inputs for every block and each block's own columns of the chains' arrays."""
-    chains = [pl.BlockSpec((s.shape[0], s.shape[1] // num_blocks), lambda i: (0, i)) for s in shapes]
-    whole = [pl.BlockSpec(array.shape, lambda i, n=array.ndim: (0,) * n) for array in inputs]
-    return pl.pallas_call(
-        functools.partial(_kernel, recipe, layout),
-        out_shape=tuple(shapes),
-        grid=(num_blocks,),
-        name="gyromc",
-        in_specs=[*whole, *chains],
-        out_specs=tuple(chains),
-        **layout.machine.options(layout.warps),
-    )
 
 
 def _kernel(recipe: Recipe, layout: Layout, *refs) -> None:
@@ -110,12 +100,9 @@ def _kernel(recipe: Recipe, layout: Layout, *refs) -> None:
 
 
 class _Block:
-    """One block of chains: what does not change from step to step, and the step."""
-
     def __init__(self, recipe: Recipe, layout: Layout, inputs: Inputs, after: Arrays):
         self.recipe, self.inputs, self.after = recipe, inputs, after
         self.team = Team(layout, recipe.team, (inputs.seed[0], inputs.seed[1]), inputs.counts[3])
-        self.reader = None if recipe.rows is None else Reader(self.team, recipe.rows, inputs.columns)
         self.bound, self.burn_in = inputs.bound[0], inputs.counts[2]
         few = recipe.num_coefficients <= IN_REGISTERS
         self.held = [inputs.coefficients[i] for i in range(recipe.num_coefficients)] if few else None
@@ -131,18 +118,17 @@ class _Block:
         ]
         sane = functools.reduce(jnp.logical_and, [jnp.abs(x) <= self.bound for x in y[: self.recipe.size]])
         failed_at = self.look(k, sane, values, failed_at)
-        pairs, rest = self.summed(k, high, low, values), slice(len(values), None)  # E4: z_0 counts
+        pairs = self.summed(k, high, low, values)  # E4: z_0 counts
         for profile, first, last in self.recipe.tables:
             sum_one = functools.partial(self.sum_table, k, theta, profile)
             failed_at = jax.lax.fori_loop(first, last, sum_one, failed_at)
         moved, xi = self.move(k, y, theta)
         if self.recipe.increments:
-            pairs += self.correct(k, moved, self.team.everywhere(xi), high[rest], low[rest])
+            self.correct(k, moved, self.team.everywhere(xi))
         high, low = (tuple(pair[i] for pair in pairs) for i in (0, 1))
         return tuple(moved), high, low, failed_at
 
     def look(self, k, sane, values, failed_at):
-        """The first step at which the state left the sane range or a value was not finite."""
         sane = functools.reduce(jnp.logical_and, [jnp.abs(v) < np.float32(np.inf) for v in values], sane)
         return jnp.where(sane, failed_at, jnp.minimum(failed_at, k))
 
@@ -158,7 +144,6 @@ class _Block:
         self.after.high[slot, :], self.after.low[slot, :] = high, low
 
     def sum_table(self, k, theta, profile: str, table, failed_at):
-        """Add one table's observables, one per thread."""
         here = table * self.recipe.team + self.team.thread
         value = PROFILES[profile](dot([self.inputs.directions[j, here] for j in range(len(theta))], theta))
         self.add_to(k, table, value)  # E4
@@ -169,7 +154,7 @@ class _Block:
         recipe, team = self.recipe, self.team
         xi = team.normals(k, recipe.size, NOISE)
         zeta = [] if recipe.oracle is None else team.normals(k, recipe.dim, ORACLE)
-        own = [] if self.reader is None else self.reader.sum(k, theta)
+        own = [] if recipe.rows is None else self.sum_rows(k, recipe.rows, theta)
         gradient = [*self.smooth(theta), *y[recipe.dim : recipe.size]]  # ∇H = (∇U, r)
         moved = []
         for j, x in enumerate(y):
@@ -199,20 +184,15 @@ class _Block:
         terms = [(read(number) if sign > 0 else -read(number)) * x[i] for i, number, sign in row]
         return functools.reduce(lambda a, b: a + b, terms, np.float32(0))
 
-    def correct(self, k, moved: list, xi: list, high, low) -> list:
-        """Add the martingale's increments: to the sums given, or to those in memory where these are none."""
-        first, values = self.recipe.increments[0][1], []
+    def correct(self, k, moved: list, xi: list) -> None:
+        first = self.recipe.increments[0][1]
         for terms, start, stop in self.recipe.increments:
-            if high:
-                values += [self.increment(s - first, terms, moved, xi) for s in range(start, stop)]
-                continue
 
             def one(s, nothing, terms=terms):
                 self.add_to(k, s, self.increment(s - first, terms, moved, xi))
                 return nothing
 
             jax.lax.fori_loop(start, stop, one, 0)
-        return self.summed(k, high, low, values)
 
     def increment(self, table, terms: int, y: list, xi: list):
         """ψ of one observable per thread, from y⁺ and ξ; the numbers are laid out in `recipe`."""
@@ -235,35 +215,24 @@ class _Block:
             value = one(t, value)
         return value
 
-
-UNROLLED_ROUNDS = 4
-UNROLLED_LOADS = 24
-
-
-class Reader:
-    """Reads the rows of the data that a step needs; the threads of a team divide them among themselves."""
-
-    def __init__(self, team: Team, rows: Rows, columns: Any):
-        self.team, self.rows, self.columns = team, rows, columns
-
-    def sum(self, k, theta) -> list:
-        """This thread's part of Σ ∇ℓ_i, scaled."""
-        rows, T = self.rows, self.team.size
-        chosen = None if rows.batch is None or rows.replace else self.distinct_rows(k)
-        take = self.every_row if rows.batch is None else functools.partial(self.drawn_rows, chosen)
+    def sum_rows(self, k, rows: Rows, theta) -> list:
+        """This thread's part of Σ ∇ℓ_i, scaled; the threads of a team divide the rows among themselves."""
+        T = self.team.size
+        chosen = None if rows.batch is None or rows.replace else self.distinct_rows(k, rows, rows.batch)
+        take = functools.partial(self.every_row, rows)
+        if rows.batch is not None:
+            take = functools.partial(self.drawn_rows, rows, rows.batch, chosen)
         rounds = pl.cdiv(rows.num_rows if rows.batch is None else pl.cdiv(rows.batch, 4), T)
 
         def add(index, weight, sums):
-            columns = self.team.machine.apart([self.columns[j, index] for j in range(rows.num_columns)])
+            columns = self.team.machine.apart([self.inputs.columns[j, index] for j in range(rows.num_columns)])
             return tuple(a + b for a, b in zip(sums, rows.add(theta, columns, weight), strict=True))
 
         def some(c, sums):
             taken = take(k, c)
             if rows.num_columns * len(taken) > UNROLLED_LOADS:  # many unrolled loads take long to compile
                 pick = lambda i, part: functools.reduce(
-                    lambda a, w: jnp.where(i == w, taken[w][part], a),
-                    range(1, len(taken)),
-                    taken[0][part],
+                    lambda a, w: jnp.where(i == w, taken[w][part], a), range(1, len(taken)), taken[0][part]
                 )
                 return jax.lax.fori_loop(0, len(taken), lambda i, sums: add(pick(i, 0), pick(i, 1), sums), sums)
             for index, weight in taken:
@@ -277,16 +246,14 @@ class Reader:
             sums = some(c, sums)
         return self.team.machine.apart(list(sums))
 
-    def drawn_rows(self, chosen, k, c) -> list:
+    def drawn_rows(self, rows: Rows, batch: int, chosen, k, c) -> list:
         """Four rows of the batch and their weights, zero for draws past its end."""
-        rows, T = self.rows, self.team.size
-        assert rows.batch is not None
-        drawn, number = [], self.team.number(c)
+        drawn, number, T = [], self.team.number(c), self.team.size
         words = self.team.words(k, number, ROWS) if chosen is None else (None,) * 4
         for w, word in enumerate(words):
             weight = np.float32(rows.scale)
-            if rows.batch % (4 * T):
-                weight = jnp.where(4 * number + w < rows.batch, weight, np.float32(0))
+            if batch % (4 * T):
+                weight = jnp.where(4 * number + w < batch, weight, np.float32(0))
             index = row_numbers(word, rows.num_rows) if chosen is None else self.picked(chosen, c, w)
             drawn.append((index, weight))
         return drawn
@@ -297,29 +264,22 @@ class Reader:
         mine = [j for j in range(w, len(chosen), 4) if not isinstance(c, int) or j // 4 // T == c]
         return functools.reduce(lambda a, j: jnp.where(4 * number + w == j, chosen[j], a), mine, chosen[0])
 
-    def distinct_rows(self, k) -> list:
-        """Floyd's choice of b distinct rows, the same in every thread of a team.
-
-        The j-th is drawn among the first N-b+j+1 and becomes the last of these if it was taken before. `oracles.distinct_rows`
-        does the same in a loop over an array of chains × rows; in a kernel each row must be a tile of its own in registers.
-        """
-        rows = self.rows
-        assert rows.batch is not None
-        words = [word for c in range(pl.cdiv(rows.batch, 4)) for word in self.team.words(k, c, ROWS)]
+    def distinct_rows(self, k, rows: Rows, batch: int) -> list:
+        """Floyd's choice of b distinct rows, as in `oracles`, the same in every thread of a team; each is a tile in registers."""
+        words = [word for c in range(pl.cdiv(batch, 4)) for word in self.team.words(k, c, ROWS)]
         chosen: list = []
-        for j in range(rows.batch):
-            last = rows.num_rows - rows.batch + j
+        for j in range(batch):
+            last = rows.num_rows - batch + j
             drawn = row_numbers(words[j], last + 1)
             row = functools.reduce(lambda a, other, t=drawn, x=last: jnp.where(t == other, x, a), chosen, drawn)
             chosen.append(row)
         return self.team.machine.apart(chosen)
 
-    def every_row(self, k, c) -> list:
-        """The next rows in order, one for each thread of a team."""
-        rows, team = self.rows, self.team
+    def every_row(self, rows: Rows, k, c) -> list:
+        team = self.team
         first = jnp.asarray(c, jnp.int32) * team.size
         index = jnp.broadcast_to(first + (0 if team.thread is None else team.thread), team.tile)
         if rows.num_rows % team.size == 0:
             return [(index, np.float32(1))]
-        inside = index < rows.num_rows
-        return [(jnp.minimum(index, rows.num_rows - 1), jnp.where(inside, np.float32(1), np.float32(0)))]
+        weight = jnp.where(index < rows.num_rows, np.float32(1), np.float32(0))
+        return [(jnp.minimum(index, rows.num_rows - 1), weight)]

@@ -1,9 +1,7 @@
 """A plan as the recipe of a kernel: its step and its sums as tiles, coefficients and tables, and how a step reads its data.
 
-`make_recipe` takes a plan and returns a `Recipe` (all that is fixed when the kernel is compiled) and the arrays the kernel reads.
-Numbers that change from run to run without changing the arithmetic (η, seed, data, directions) are arrays, so that plans that
-differ only in them share one compiled kernel. For a target that is a sum over data, `read_data` returns `Rows` (which rows a step
-reads and what each adds to the gradient), the data as columns, and for a control variate the `Center`.
+`make_recipe` takes a plan and returns a `Recipe` (all that is fixed when the kernel is compiled) and the arrays the kernel reads:
+η, seed, data and directions, so that plans that differ only in them share one compiled kernel.
 """
 
 import dataclasses
@@ -22,6 +20,7 @@ from gyromc.engines.unrolled import Unsupported, entries, unroll
 from gyromc.flat import FlatSum, ravel
 from gyromc.martingale import Martingale, martingale
 from gyromc.observables import PROFILES, Ridge
+from gyromc.operators import Dense
 from gyromc.oracles import Batch, ControlVariate
 from gyromc.plan import Plan
 from gyromc.targets import FiniteSum, GeneralizedLinear, SumOverData
@@ -56,30 +55,48 @@ def read_data(plan: Plan) -> tuple[Rows | None, np.ndarray, Center | None]:
                 f"mini-batches of {batch} distinct rows (at most {MOST_DISTINCT}; any number with `replace=True`)"
             )
     if batch is not None and isinstance(oracle, ControlVariate):  # all rows together are the exact gradient
-        center, add, columns = _centered(plan)
-    elif isinstance(target, GeneralizedLinear):
-        add, columns = _linear_row(target), np.concatenate([target.X.T, target.y[None]])
+        if not isinstance(target, GeneralizedLinear):
+            raise Unsupported(f"control variates of a {type(target).__name__} (only of generalized linear models)")
+        prepared = plan.prepared_oracle
+        assert isinstance(prepared, ControlVariate)
+        if prepared.order == 2 and not isinstance(prepared.operator, Dense):
+            raise Unsupported("control variates of order 2 with a diagonal or matrix-free `curvature`")
+        center = center_of(prepared, target)
+    if isinstance(target, GeneralizedLinear):
+        add, columns = _linear_rows(target, center)
     else:
         inner, unravel = (target.target, target.unravel) if isinstance(target, FlatSum) else (target, lambda x: x)
         if not isinstance(inner, FiniteSum):
             raise Unsupported(f"sums over data of type {type(inner).__name__}")
-        add, columns = _traced_row(inner, unravel, jax.ShapeDtypeStruct((plan.dim,), jnp.float32))
+        add, columns = _traced_row(inner, unravel, _theta(plan))
     if len(columns) > MOST_COLUMNS:
         raise Unsupported(f"data with {len(columns)} numbers per row (at most {MOST_COLUMNS})")
     columns = np.ascontiguousarray(columns, np.float32)
     return Rows(N, batch, replace, len(columns), 1.0 if batch is None else N / batch, add), columns, center
 
 
-def _linear_row(target: GeneralizedLinear) -> Callable:
-    """`Rows.add` for a target that reads its data through xᵀθ."""
-    slope = unroll(target.slope, _SCALAR, _SCALAR)
+def _theta(plan: Plan) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct((plan.dim,), jnp.float32)
+
+
+def _linear_rows(target: GeneralizedLinear, center: Center | None) -> tuple[Callable, np.ndarray]:
+    """`Rows.add` for a target that reads its data through xᵀθ, and the data, with the rows' parts of a control variate."""
+    parts = [] if center is None else [center.slope]
+    if center is not None and center.curvature is not None:
+        parts += [center.change, center.predictor]
+    slope, d = unroll(target.slope, _SCALAR, _SCALAR), target.X.shape[1]
 
     def add(theta, columns, weight):
-        *x, y = columns
-        s = slope(entries([dot(x, theta)], ()), entries([y], ()))[()] * weight
-        return [s * a for a in x]
+        x, y, rest = columns[:d], columns[d], columns[d + 1 :]
+        t = dot(x, theta)
+        s = slope(entries([t], ()), entries([y], ()))[()]
+        if rest:
+            s = s - rest[0]
+        if len(rest) > 1:
+            s = s - rest[1] * (t - rest[2])  # the same t in both: its rounding cancels
+        return [s * weight * a for a in x]
 
-    return add
+    return add, np.stack([*target.X.T, target.y, *parts])
 
 
 def dot(a, b):
@@ -87,33 +104,7 @@ def dot(a, b):
     return functools.reduce(lambda x, y: x + y, [x * y for x, y in zip(a, b, strict=True)])
 
 
-def _centered(plan: Plan) -> tuple[Center, Callable, np.ndarray]:
-    """A control variate of a generalized linear model, `Rows.add`, and the data with each row's part at the center."""
-    target, oracle = plan.flat_target, plan.prepared_oracle
-    if not isinstance(target, GeneralizedLinear):
-        raise Unsupported(f"control variates of a {type(target).__name__} (only of generalized linear models)")
-    assert isinstance(oracle, ControlVariate)
-    second = oracle.order == 2
-    if oracle.curvature is not None:
-        raise Unsupported("control variates of order 2 with a diagonal or matrix-free `curvature`")
-    center = center_of(oracle, target)
-    parts = [center.slope, center.change, center.predictor] if second else [center.slope]
-    columns = np.stack([*target.X.T, target.y, *parts])
-    slope, d = unroll(target.slope, _SCALAR, _SCALAR), plan.dim
-
-    def add(theta, columns, weight):
-        x, y, rest = columns[:d], columns[d], columns[d + 1 :]
-        t = dot(x, theta)
-        s = slope(entries([t], ()), entries([y], ()))[()] - rest[0]
-        if second:
-            s = s - rest[1] * (t - rest[2])  # the same t in both: its rounding cancels
-        return [s * weight * a for a in x]
-
-    return center, add, columns
-
-
 def _traced_row(target: FiniteSum, unravel: Callable, theta_shape) -> tuple[Callable, np.ndarray]:
-    """`Rows.add` for a user's log likelihood, and the data as columns."""
     leaves, structure = jax.tree.flatten(target.data)
     kind = lambda leaf: jnp.float32 if jnp.issubdtype(leaf.dtype, jnp.floating) else jnp.int32
     shapes = [jax.ShapeDtypeStruct(leaf.shape[1:], kind(leaf)) for leaf in leaves]
@@ -136,9 +127,6 @@ def _traced_row(target: FiniteSum, unravel: Callable, theta_shape) -> tuple[Call
     return add, np.concatenate(columns)
 
 
-# Numbers that unrolled increments read; with more, they are computed in a loop, with their sums in memory.
-MOST_LOADS = 256
-
 Row = tuple[tuple[int, int, int], ...]
 """One row of a sparse matrix: (column, number of the coefficient, sign)."""
 Matrix = tuple[Row, ...]
@@ -146,14 +134,11 @@ Matrix = tuple[Row, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Slot:
-    """One tile of sums: an observable that every thread of a team computes, or a table with one column of sums per thread.
-
-    A table holds ridge observables of one profile, or increments of the martingale with so many quadratic terms.
-    """
+    """One tile of sums: an observable that every thread of a team computes, or a table with one column of sums per thread."""
 
     members: tuple[int, ...]  # columns of the run's sums, one per thread for tables
-    profile: str | None = None  # for tables of observables
-    terms: int | None = None  # for tables of increments
+    profile: str | None = None  # of a table of ridge observables
+    terms: int | None = None  # quadratic terms of each increment of a table of these
     value: Callable | None = dataclasses.field(default=None, compare=False)  # a function of θ; None for tables
 
 
@@ -179,28 +164,17 @@ class Recipe:
     center: Matrix | None  # c, as one column
     rows: Rows | None
     slots: tuple[Slot, ...]  # those in memory first
+    tables: tuple[tuple[str, int, int], ...]  # of observables: profile, first slot, one past the last
+    increments: tuple[tuple[int, int, int], ...]  # of the martingale: number of terms, first slot, one past the last
     num_in_memory: int
     fingerprint: tuple
     smooth: Callable = dataclasses.field(compare=False)  # the part of ∇U that every thread of a team computes
 
-    @property
-    def tables(self) -> list[tuple[str, int, int]]:
-        """(profile, first slot, one past the last) of the tables of observables, profile by profile."""
-        return _ranges([slot.profile for slot in self.slots])
 
-    @property
-    def increments(self) -> list[tuple[int, int, int]]:
-        """(number of terms, first slot, one past the last) of the tables of increments; empty without a martingale."""
-        return _ranges([slot.terms for slot in self.slots])
-
-
-def _ranges(kinds: list) -> list:
+def _ranges(kinds: list) -> tuple:
     """(kind, first, one past the last) of each kind but None; equal kinds lie side by side."""
-    return [
-        (kind, kinds.index(kind), kinds.index(kind) + kinds.count(kind))
-        for kind in dict.fromkeys(kinds)
-        if kind is not None
-    ]
+    places = {kind: kinds.index(kind) for kind in kinds if kind is not None}
+    return tuple((kind, first, first + kinds.count(kind)) for kind, first in places.items())
 
 
 def make_recipe(plan: Plan, team: int) -> tuple[Recipe, dict[str, np.ndarray]]:
@@ -212,13 +186,11 @@ def make_recipe(plan: Plan, team: int) -> tuple[Recipe, dict[str, np.ndarray]]:
     anchor, center, coefficients = _center(center, coefficients)
     target = _single_precision(plan.flat_target)
     slots, directions = _slots(plan, team)
-    corrections, increments = _increments(plan, martingale(plan), team) if plan.martingale else ((), _NOTHING)
+    corrections, increments = (
+        _increments(plan, martingale(plan), team) if plan.martingale else ((), np.zeros((1, 1), np.float32))
+    )
     in_memory = sum(slot.profile is not None for slot in slots)
-    loads = sum(plan.dynamics.size + (slot.terms or 0) * (plan.state_size + plan.dynamics.size) for slot in corrections)
-    if loads > MOST_LOADS:
-        slots, in_memory = (*slots[:in_memory], *corrections, *slots[in_memory:]), in_memory + len(corrections)
-    else:
-        slots = (*slots, *corrections)
+    slots = (*slots[:in_memory], *corrections, *slots[in_memory:])
     recipe = Recipe(
         dim=plan.dim,
         size=plan.dynamics.size,
@@ -234,9 +206,11 @@ def make_recipe(plan: Plan, team: int) -> tuple[Recipe, dict[str, np.ndarray]]:
         center=center,
         rows=rows,
         slots=slots,
-        num_in_memory=in_memory,
+        tables=_ranges([slot.profile for slot in slots]),
+        increments=_ranges([slot.terms for slot in slots]),
+        num_in_memory=in_memory + len(corrections),
         fingerprint=_fingerprint(plan),
-        smooth=unroll(target.gradient if rows is None else target.prior_gradient, _vector(plan)),
+        smooth=unroll(target.gradient if rows is None else target.prior_gradient, _theta(plan)),
     )
     arrays = {"coefficients": coefficients, "columns": columns, "directions": directions, "increments": increments}
     return recipe, arrays
@@ -257,10 +231,7 @@ def check(recipe: Recipe) -> None:
 
 
 def _center(found: Center | None, known: np.ndarray) -> tuple[Matrix | None, Matrix | None, np.ndarray]:
-    """[K, g] and c of a control variate, and the known coefficients with theirs behind them.
-
-    Each entry has a coefficient of its own: these are data, and other data must not lead to another kernel.
-    """
+    """[K, g] and c of a control variate, each entry with a coefficient of its own behind the known ones: they are data."""
     if found is None:
         return None, None, known
     d = len(found.point)
@@ -282,25 +253,15 @@ def _compress(*matrices: np.ndarray) -> tuple[np.ndarray, list[Matrix]]:
     values: list[float] = []
     sparse = []
     for matrix in matrices:
-        where = np.nonzero(np.abs(matrix) > 1e-14 * np.abs(matrix).max(initial=0.0))
-        sizes = np.abs(matrix[where])
-        order = np.argsort(sizes, kind="stable")
-        group = np.empty(sizes.size, int)
-        # Values that differ by more than rounding.
-        group[order] = np.cumsum(np.diff(sizes[order], prepend=0) > 1e-10 * sizes[order])
-        _, first, inverse = np.unique(group, return_index=True, return_inverse=True)
-        number = np.argsort(np.argsort(first))[inverse]
         rows: list[list] = [[] for _ in matrix]
-        for k, i, n in zip(*where, len(values) + number, strict=True):
-            rows[k].append((int(i), int(n), int(np.sign(matrix[k, i]))))
+        start, known = len(values), {}
+        for k, i in zip(*np.nonzero(np.abs(matrix) > 1e-14 * np.abs(matrix).max(initial=0.0)), strict=True):
+            # Values that differ by rounding only are one.
+            number = known.setdefault(float(f"{abs(matrix[k, i]):.9e}"), len(known))
+            rows[k].append((int(i), start + number, int(np.sign(matrix[k, i]))))
         sparse.append(tuple(map(tuple, rows)))
-        values += list(sizes[np.sort(first)])
+        values += known
     return np.array(values, np.float32), sparse
-
-
-def _vector(plan: Plan) -> jax.ShapeDtypeStruct:
-    """The shape of θ."""
-    return jax.ShapeDtypeStruct((plan.dim,), jnp.float32)
 
 
 def _slots(plan: Plan, team: int) -> tuple[tuple[Slot, ...], np.ndarray]:
@@ -317,18 +278,14 @@ def _slots(plan: Plan, team: int) -> tuple[tuple[Slot, ...], np.ndarray]:
     tabled = {i for slot in slots for i in slot.members}
     for i, h in enumerate(map(_single_precision, observables)):
         if i not in tabled:
-            slots.append(Slot((i,), value=unroll(lambda t, h=h: h(plan.unravel(t)), _vector(plan))))
+            slots.append(Slot((i,), value=unroll(lambda t, h=h: h(plan.unravel(t)), _theta(plan))))
     return tuple(slots), directions
-
-
-_NOTHING = np.zeros((1, 1), np.float32)
 
 
 def _increments(plan: Plan, found: Martingale, team: int) -> tuple[tuple[Slot, ...], np.ndarray]:
     """The increments of all observables as slots, one observable per thread, and their numbers, a column for each thread.
 
-    A column has c (n numbers), Σ_t λ_t|q_t|², and for each term λ_t, 2o_t, 2p_t and q_t, with zeros after the last term.
-    Observables with equally many terms share tables, so that one without quadratic terms does not wait for another's.
+    A column has c (n numbers), Σ_t λ_t|q_t|², and for each term λ_t, 2o_t, 2p_t and q_t. Those with equally many share tables.
     """
     count = len(plan.observables)
     terms = [np.flatnonzero(found.owner == j) for j in range(count)]
@@ -356,10 +313,7 @@ def _single_precision(tree: Any) -> Any:
 
 
 def _fingerprint(plan: Plan) -> tuple:
-    """A hashable value, equal only for equal target and observables, less the data that the kernel reads as arrays.
-
-    Functions are compared by identity.
-    """
+    """A hashable value, equal only for equal target and observables (functions by identity), less the data read as arrays."""
     target = plan.flat_target
     inner = target.target if isinstance(target, FlatSum) else target
     if isinstance(inner, GeneralizedLinear):

@@ -16,8 +16,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import pallas as pl
 
-CAPABILITY = 8.0
-"""The least compute capability of a GPU that Triton supports."""
 _MASK = np.uint32(0xFFFF)
 
 
@@ -26,9 +24,7 @@ def why_no_triton() -> str | None:
     if importlib.util.find_spec("jax.experimental.pallas.triton") is None:
         return f"JAX {jax.__version__} has no Triton lowering of Pallas"
     capability = float(getattr(jax.devices()[0], "compute_capability", 0))
-    if capability < CAPABILITY:
-        return f"it needs compute capability {CAPABILITY}, and the GPU has {capability}"
-    return None
+    return f"it needs compute capability 8.0, and the GPU has {capability}" if capability < 8 else None
 
 
 def multiply_high(a, b):
@@ -65,7 +61,6 @@ class Interpreted:
         return list(jax.lax.optimization_barrier(tuple(tiles)))
 
     def options(self, warps: int) -> dict[str, Any]:
-        """Those of `pallas_call`."""
         return {"interpret": True}
 
 
@@ -178,7 +173,6 @@ class Team:
         self.thread = None if size == 1 else index & (size - 1)
 
     def total(self, x):
-        """The sum over a team, in each of its threads, by exchanges over doubling distances."""
         for distance in (1 << i for i in range(self.size.bit_length() - 1)):
             x = x + self.machine.exchanged(x, distance)
         return x
@@ -188,7 +182,6 @@ class Team:
         return draw if self.thread is None else draw * self.size + self.thread
 
     def words(self, k, number, stream: int):
-        """Four random words: draw number `number` of step k."""
         full = lambda x: jnp.broadcast_to(jnp.asarray(x).astype(jnp.uint32), self.tile)
         return random_words(self.key, (full(k), self.chain, full(number), full(stream)), self.machine)
 

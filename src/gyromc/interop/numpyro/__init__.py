@@ -85,7 +85,7 @@ def observables(
     ```
     """
     require(isinstance(target, Posterior), f"`target` must be a posterior of a model: got {type(target).__name__}.")
-    values = Sites(target, sites)
+    values = Sites(target, target.reported_sites(sites))
     # Compiled once for all elements.
     compiled = jax.jit(lambda params: values(params))
     found = {}
