@@ -17,12 +17,11 @@ from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
-from scipy import linalg
 
 import gyromc as gm
 from concept_figures import EFFECTS, ERRORS, eight_schools
 from gyromc.coordinates import pulled
-from gyromc.rotations import whitened
+from gyromc.prediction.rotations import compare_rotations
 from pages import markdown, measured_rows, replace_between, write_measured
 
 ROOT = Path(__file__).parent.parent
@@ -130,37 +129,20 @@ def coordinates_and_squares(d: int) -> dict:
     return means | {f"s{i}": gm.observables.square(every[i]) for i in range(d)}
 
 
-def at_equal_bias(K: np.ndarray, excess: float = 0.1) -> dict[str, tuple[gm.dynamics.Dynamics, float]]:
-    """Dynamics with D = I, and Euler's step at which a variance is off by that share in the worst direction."""
-
-    def step_size(dynamics: gm.dynamics.Dynamics) -> float:
-        A = whitened(K, dynamics.D, dynamics.Q)
-        rates = np.linalg.eigvals(A)
-        low, high = 0.0, float(np.min(2 * rates.real / np.abs(rates) ** 2))
-        for _ in range(50):
-            eta = (low + high) / 2
-            covariance = linalg.solve_discrete_lyapunov(np.eye(len(A)) - eta * A, eta * (A + A.T))
-            low, high = (eta, high) if np.linalg.eigvalsh(covariance)[-1] < 1 + excess else (low, eta)
-        return low
-
-    found = {"no rotation": gm.dynamics.overdamped(len(K)), "equal bias": gm.dynamics.equal_bias(K)}
-    return {name: (dynamics, step_size(dynamics)) for name, dynamics in found.items()}
-
-
 def gaussian(d: int, condition: float, steps: int, chains: int) -> list[dict]:
     """D = I without a rotation and with `equal_bias`, at steps where a variance is off by 10 % at worst."""
     K = np.exp(np.linspace(0, np.log(condition), d))
-    table = at_equal_bias(np.diag(K))
+    table = compare_rotations(K)
     truth, sd = np.concatenate([np.zeros(d), 1 / K]), np.concatenate([K**-0.5, 2**0.5 / K])
     begin = np.random.default_rng(1).standard_normal((chains, d)) / np.sqrt(K)
     found, names = [], ("no rotation", "equal bias")
     for seed, name in enumerate(names):
         plan = gm.Plan(
-            target=gm.targets.Quadratic(K), dynamics=table[name][0], step_size=table[name][1], num_steps=steps,
+            target=gm.targets.Quadratic(K), dynamics=table[name].dynamics, step_size=table[name].step_size, num_steps=steps,
             num_chains=chains, start=begin, seed=seed, observables=coordinates_and_squares(d),
         )  # fmt: skip
         found.append(chain_errors(plan, truth, sd))
-    arms = Arms(*found, steps, tuple(f"η = {table[name][1]:.3g}" for name in names))
+    arms = Arms(*found, steps, tuple(f"η = {table[name].step_size:.3g}" for name in names))
     where = f"chain, D = I: Gaussian, d = {d}, condition {condition:g}"
     return [arms.row(where, "means", slice(0, d)), arms.row(where, "squares", slice(d, None), centred=True)]
 
@@ -177,15 +159,15 @@ def moments_of_heart(target) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def heart_chain() -> list[dict]:
     target, _ = heart()
     mean, sd, _ = moments_of_heart(target)
-    table = at_equal_bias(gm.Model(target).precision, excess=0.05)
+    table = compare_rotations(gm.Model(target).precision, excess=0.05)
     found, names, d = [], ("no rotation", "equal bias"), target.dim
     for seed, name in enumerate(names):
         plan = gm.Plan(
-            target=target, dynamics=table[name][0], step_size=table[name][1], num_steps=4000, burn_in=500,
+            target=target, dynamics=table[name].dynamics, step_size=table[name].step_size, num_steps=4000, burn_in=500,
             num_chains=600, start=mean[:d], seed=seed, observables=coordinates_and_squares(d),
         )  # fmt: skip
         found.append(chain_errors(plan, mean, sd))
-    arms = Arms(*found, 4500, tuple(f"η = {table[name][1]:.3g}" for name in names))
+    arms = Arms(*found, 4500, tuple(f"η = {table[name].step_size:.3g}" for name in names))
     where = "chain, D = I: logistic regression, heart disease"
     return [arms.row(where, "means", slice(0, d), True), arms.row(where, "squares", slice(d, None), True)]
 

@@ -14,7 +14,7 @@ import pytest
 from gyromc.app import cli
 from gyromc.app.output import prepare_streams
 from gyromc.show import interruption
-from gyromc.show.files import results_folder
+from gyromc.show.files import DAY, results_folder
 from gyromc.show.interruption import interruptible
 
 PLAN = """
@@ -134,12 +134,21 @@ def test_after_ctrl_c_a_slow_disk_leaves_nothing_half_written(tmp_path, monkeypa
     )
 
 
-def test_a_folder_of_a_killed_process_is_no_obstacle(tmp_path):
+@pytest.mark.parametrize("there", [False, True])
+def test_folders_of_killed_processes_are_removed_and_those_of_others_are_not(tmp_path, there):
     out = tmp_path / "out"
-    (out / ".unfinished-killed00").mkdir(parents=True)
-    with results_folder(out, ("fit.json",)) as folder:
-        (folder / "fit.json").write_text("mine")
-    assert (out / "fit.json").read_text() == "mine"
+    if there:
+        out.mkdir()
+    with results_folder(out, ("fit.json",)) as other:
+        killed = other.with_name(other.name[:-8] + "killed00")
+        killed.mkdir()
+        os.utime(killed, (time.time() - 2 * DAY,) * 2)
+        with results_folder(out, ("fit.json",)) as folder:
+            assert not killed.exists()
+            assert other.exists()
+            (folder / "fit.json").write_text("mine")
+        (other / "fit.json").write_text("last")
+    assert [(path.name, path.read_text()) for path in out.iterdir()] == [("fit.json", "last")]
 
 
 @pytest.mark.parametrize("place", ["the current folder", "a link", "a link to nowhere", "a mount point"])

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import gyromc as gm
+from gyromc.prediction.rotations import compare_rotations
 from gyromc.regression.comparing import compare
 from gyromc.regression.fit import fit
 from support.hostile import VALUES, answer, single
@@ -100,6 +101,8 @@ ARGUMENTS = {
     "equal_bias bias": (lambda v: D.equal_bias([1.0, 2.0], bias=v), "`bias`", ("true", "2**62")),
     "least_variance directions": (lambda v: D.least_variance([1.0, 2.0], v), "`directions`", ()),
     "least_variance rate": (lambda v: D.least_variance([1.0, 2.0], [1.0, 0.0], v), "`rate`", ("true", "2**62")),
+    "compare_rotations plan": (compare_rotations, "`K`|`plan`", ()),
+    "compare_rotations excess": (lambda v: compare_rotations([1.0, 2.0], v), "`excess`", ("true", "2**62")),
     "heart_split seed": (gm.datasets.heart_split, "`seed`", ("zero", "2**62")),
     "heart_split num_test": (lambda v: gm.datasets.heart_split(0, v), "`num_test`", ()),
     "linear_regression num_data": (lambda v: gm.datasets.linear_regression(0, v), "`num_data`|GiB", ()),
@@ -385,6 +388,11 @@ CALLS = {
     "a D that is not positive": (lambda: D.pairing([1.0, 2.0], [1.0, -1.0]), "positive definite"),
     "a bias below 1": (lambda: D.equal_bias([1.0, 2.0], bias=0.5), "at least 1"),
     "directions of 0": (lambda: D.least_variance([1.0, 2.0], [0.0, 0.0]), "none of them 0"),
+    "a table of rotations without a row": (lambda: compare_rotations([1.0, 2.0])["magic"], "must be one of"),
+    "a gain of another kind": (lambda: compare_rotations([1.0, 2.0]).gain("pairing", "cubes"), "`of`"),
+    "rotations of 1000 parameters": (lambda: compare_rotations(np.ones(1000)), "at most 200"),
+    "rotations of a K with 0": (lambda: compare_rotations([1.0, 0.0]), "positive definite"),
+    "an excess of nothing": (lambda: compare_rotations([1.0, 2.0], 0), "`excess`"),
     # data sets
     "an unknown example": (lambda: gm.datasets.located("example:hart"), "Did you mean 'heart'"),
     "an example of nothing": (lambda: gm.datasets.located("example:"), "There is no example"),

@@ -134,6 +134,7 @@ def test_what_predict_says_beyond_gaussians_is_right_within_its_errors(what, pre
         assert abs(row.reversible_variance - exact["reversible_variance"]) <= 4 * row.reversible_variance_error
         if "std" in exact:
             assert abs(row.bias - exact["bias"]) <= row.bias_error + row.expectation_error
+            assert abs(row.std - exact["std"]) <= 2 * row.std_uncertainty
             assert row.std == pytest.approx(exact["std"], rel=0.25)
 
 

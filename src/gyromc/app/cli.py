@@ -1,5 +1,6 @@
 """The command line, `gyromc predict | run | fit | …`. Data go to standard output, everything else to standard error."""
 
+import gc
 import importlib
 import os
 import signal
@@ -22,6 +23,7 @@ BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 """A folder of the checkout that this file belongs to; the package has none."""
 PORT = 8642
 PATIENCE = 1.5  # seconds that Ctrl-C may wait for the end of a step
+AGAIN = 0.1  # seconds after which a dropped signal is sent again
 
 
 def _version(wanted: bool) -> None:
@@ -84,12 +86,23 @@ def explore(
                 server.handle_request()
 
 
+def _flags_without_a_type() -> None:
+    """Let help show `--version`, not `--version <bool>`: Typer 0.29 names the type of flags, earlier ones do not."""
+    from typer.core import TyperOption
+
+    shown = getattr(TyperOption, "display_type_rich", None)
+    if shown is not None:
+        setattr(TyperOption, "display_type_rich", lambda self, ctx: None if self.is_flag else shown(self, ctx))  # noqa: B010
+
+
+_flags_without_a_type()
+
+
 def main() -> None:
     """Run the command line as a process. After a signal it ends at once, without waiting for threads that still compute."""
-    warnings.showwarning = _show_warning
-    # Ctrl-C that Python drops, as in a garbage collector's callback, is raised again, and need not be printed.
-    silent = lambda dropped: issubclass(dropped.exc_type, KeyboardInterrupt)
-    sys.unraisablehook = lambda dropped: None if silent(dropped) else sys.__unraisablehook__(dropped)
+    sys.unraisablehook, warnings.showwarning = _send_again, _show_warning
+    # Nearly all objects that imports and compilation make stay: to look at them again and again takes a tenth of the time.
+    gc.set_threshold(50_000, 20, 50)
     # Typer's Pydantic would read the metadata of every installed package in search of plugins.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:
@@ -158,6 +171,16 @@ def _show_warning(message, category, filename, lineno, file=None, line=None) -> 
     text = f"{_who()}warning: {printable(str(message))}\n"
     own = issubclass(category, GyromcWarning)
     (file or sys.stderr).write(text if own else warnings.formatwarning(message, category, filename, lineno, line))
+
+
+def _send_again(dropped) -> None:
+    """Send signals again whose exception Python drops, as in a garbage collector's callback; Ctrl-C is raised again anyway."""
+    if issubclass(dropped.exc_type, SystemExit):
+        again = threading.Timer(AGAIN, os.kill, (os.getpid(), dropped.exc_value.code - 128))
+        again.daemon = True
+        again.start()
+    elif not issubclass(dropped.exc_type, KeyboardInterrupt):
+        sys.__unraisablehook__(dropped)
 
 
 def _end_on(name: str) -> None:

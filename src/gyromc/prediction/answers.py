@@ -93,6 +93,7 @@ class Answer:
     bias_error: float = 0.0  # of the bias: 0 where it is exact
     start_counted: bool = False  # whether bias and error contain the effect of the start
     std: float = math.nan  # of one chain's average
+    std_uncertainty: float = math.nan  # the error of `std`: 0 where it is exact
     plain_std: float = math.nan  # the same without its martingale, where one is subtracted
     rmse_method: Method = UNKNOWN
     notes: tuple[str, ...] = ()

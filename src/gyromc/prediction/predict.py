@@ -16,6 +16,7 @@ from gyromc.machine import require_memory
 from gyromc.plan import Plan
 from gyromc.prediction.answers import UNKNOWN, Answer, Kind, Method, Number, Reduction
 from gyromc.prediction.assumptions import Verdict, verdicts
+from gyromc.prediction.rotations import RotationTable, compare_rotations
 from gyromc.prediction.routes import Shared, answer
 from gyromc.prediction.stability import Stability, stability
 from gyromc.prediction.step_effects import followed
@@ -28,7 +29,7 @@ __all__ = ["Prediction", "predict"]
 KEYS = (
     *("variance", "variance_error", "reversible_variance", "reversible_variance_error", "method"),
     *("expectation", "expectation_error", "expectation_method"),
-    *("rmse", "rmse_method", "std", "plain_std", "gain", "bias", "bias_error", "bias_method"),
+    *("rmse", "rmse_method", "std", "std_uncertainty", "plain_std", "gain", "bias", "bias_error", "bias_method"),
 )
 MATRICES = 6  # of the state's size, held at the same time
 SECONDS = 5e-9  # times n³: two eigenvalue problems
@@ -60,6 +61,7 @@ class Prediction(Records[Answer], Shown):
     rmse = Column[float]("The root mean squared error of one chain's average about μ(h).")
     rmse_method = Column[Method]("How the error is known.")
     std = Column[float]("The standard deviation of one chain's average, less its martingale where a run subtracts it.")
+    std_uncertainty = Column[float]("The error of `std`: 0 where it is exact, NaN where it is not known.")
     plain_std = Column[float]("The same without the martingale; NaN where none is subtracted.")
     gain = Column[float]("How many times longer a run without the martingale would take for the same error.")
     bias = Column[float | None]("The expected value of one chain's average, minus μ(h).")
@@ -85,6 +87,10 @@ class Prediction(Records[Answer], Shown):
     def largest_step_size(self) -> float:
         """The largest stable step size."""
         return math.nan if self.stability is None else self.stability.largest_step_size
+
+    def rotations(self, excess: float = 0.1) -> RotationTable:
+        """The plan's dynamics and the best rotations for its target, at equal bias: see `compare_rotations`."""
+        return compare_rotations(self.plan, excess)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -123,7 +129,7 @@ class Prediction(Records[Answer], Shown):
             "V known by": [row.method for row in rows],
             "RMSE": [f"{row.rmse:.5g}" for row in rows],
             "bias": [_with_error(row.bias, row.bias_error, 5) for row in rows],
-            "std": [_with_error(row.std, 0.0, 5) for row in rows],
+            "std": [_with_error(row.std, row.std_uncertainty, 5) for row in rows],
             "error known by": [row.rmse_method for row in rows],
         }
         if plan.martingale:
@@ -204,7 +210,7 @@ def _without_error(found: Answer, std: float, how: Method) -> Answer:
     if found.rmse_method.exact and how.kind is Kind.UNSTABLE:
         return found
     nothing = {"bias": None, "bias_method": UNKNOWN, "bias_error": 0.0, "start_counted": False, "plain_std": math.nan}
-    return dataclasses.replace(found, std=std, rmse_method=how, **nothing)
+    return dataclasses.replace(found, std=std, std_uncertainty=math.nan, rmse_method=how, **nothing)
 
 
 def _with_error(value: float | None, error: float, digits: int) -> str:

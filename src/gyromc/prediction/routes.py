@@ -25,7 +25,14 @@ from gyromc.prediction.exact.moments import MOST_FOLLOWED, Moments, exact_moment
 from gyromc.prediction.poisson import galerkin
 from gyromc.prediction.poisson import plug_in as plugin
 from gyromc.prediction.stability import Stability
-from gyromc.prediction.step_effects import StepEffects, Transient, has_slope, not_gaussian, on_nearest_gaussian
+from gyromc.prediction.step_effects import (
+    OnGaussian,
+    StepEffects,
+    Transient,
+    has_slope,
+    not_gaussian,
+    on_nearest_gaussian,
+)
 
 ALONE = 0.1  # share of one draw in the error of a mean
 COMPARABLE = 0.5  # an error of this share of a number: the number is not known
@@ -38,6 +45,7 @@ TRACE = 1e-3
 REFUTED = 0.5  # share of a bias, from which on an error that also exceeds the standard deviation of h refutes it
 NOTHING = 1e-9  # s against V/η: rounding
 ROUNDING = 1e-20  # of |Q|²V_0: a smaller integral is zero
+ENDS = 1.5  # over rate × time: the part of both ends of a chain in the variance of its average
 SHORT = 5.0  # relaxation times V/(2 Var h)
 
 
@@ -96,7 +104,7 @@ def _less_martingale(shared: Shared, name: str, found: Answer) -> Answer:
     """The answer for the average that a run uses: less its martingale where that makes the variance smaller by enough."""
     if name not in shared.exact:
         why = Method(Kind.UNKNOWN, "unknown: what the martingale leaves has no formula here; `plain_std` is without it")
-        return dataclasses.replace(found, std=math.nan, plain_std=found.std, rmse_method=why)
+        return dataclasses.replace(found, std=math.nan, std_uncertainty=math.nan, plain_std=found.std, rmse_method=why)
     variance = shared.exact[name].corrected
     if variance is None or not variance < HELPS * found.std**2:
         return found
@@ -135,6 +143,7 @@ def _on_gaussian(shared: Shared, name: str, h: Observable) -> Answer | None:
             bias_error=moments.start_error,
             start_counted=True,
             std=math.sqrt(moments.variance),
+            std_uncertainty=moments.start_error,
             rmse_method=exact,
         )
     if why_not_linear(plan) is None:
@@ -275,24 +284,56 @@ def _average(
         return dataclasses.replace(base, rmse_method=Method(Kind.UNKNOWN, why))
     s = 0.0 if near is None else near.floor(V, eta)
     variance = max(V / eta + s, 0.0) / N  # E6, and s of T1
+    error = _variance_error(shared, base, spread, near, s)
     if start is not None:
-        variance += start.variance * (min(1.0, math.e * _decay(shared, base, spread, plan.burn_in)) / time) ** 2
+        remains = (min(1.0, math.e * _decay(shared, base, spread, plan.burn_in)) / time) ** 2
+        variance, error = variance + start.variance * remains, error + start.variance_error * remains
     parts = ["V/(Nη)", *(["s/N"] if abs(s) > NOTHING * V / eta else []), *(["bias²"] if base.bias is not None else [])]
     text = "ηV" if len(parts) == 1 and 0.99 <= N * eta * eta <= 1.01 else " + ".join(parts)
     text = f"asymptotic √({text})"
     if not plan.scheme.is_euler:
         text += ", without what the scheme adds" if near is None else ", s of the nearest Gaussian"
-    return dataclasses.replace(base, std=math.sqrt(variance), rmse_method=Method(Kind.ASYMPTOTIC, text))
+    found = {"std": math.sqrt(variance), "std_uncertainty": _of_root(variance, error)}
+    return dataclasses.replace(base, **found, rmse_method=Method(Kind.ASYMPTOTIC, text))
+
+
+def _variance_error(shared: Shared, base: Answer, spread: float, near: OnGaussian | None, s: float) -> float:
+    """The error of (V/η + s)/N: of V, of the orders in η left out, of s on another Gaussian, and of both ends of a chain."""
+    plan, V, share = shared.plan, max(base.variance, 0.0), _share(shared)
+    of_V = base.variance_error if math.isfinite(base.variance_error) else math.inf
+    step = (share if plan.scheme.is_euler else share**2) * (V / plan.eta + abs(s))
+    if near is None:
+        other = share * V / plan.eta
+    else:
+        other = abs(s) * min(1.0, abs(V / near.V - 1) if near.V > 0 else 1.0)
+    rate, N = _rate(shared, base, spread), plan.num_steps
+    ends = min(1.0, ENDS / (rate * N * plan.eta)) if rate > 0 else 1.0
+    return (of_V / plan.eta + step + other + ends * max(V / plan.eta + s, 0.0)) / N
+
+
+def _of_root(square: float, error: float) -> float:
+    """The error of a root from that of what is below it."""
+    return error / (2 * math.sqrt(square)) if error < square else math.sqrt(square + error) - math.sqrt(square)
+
+
+def _share(shared: Shared) -> float:
+    """The step size as a share of the largest stable one; 1 where that is not known."""
+    limit, eta = math.nan if shared.steady is None else shared.steady.largest_step_size, shared.plan.eta
+    return eta / limit if limit > eta else 1.0
+
+
+def _rate(shared: Shared, base: Answer, spread: float) -> float:
+    """How fast the start is forgotten: the slowest rate of the linear chain, or that of h where it is slower."""
+    rate = 2 * spread**2 / base.variance if base.variance > 0 else math.inf  # V = 2 Var(h)/rate for one exponential
+    return rate if shared.steady is None else min(rate, max(shared.steady.rate, 0.0))
 
 
 def _with_bias(
     shared: Shared, base: Answer, spread: float, slope: Number, start: Transient | None, higher: float
 ) -> Answer:
     """The answer with the bias η·slope + transient/(Nη) and `higher` orders, unless its error refutes it."""
-    plan, steady = shared.plan, shared.steady
+    plan, share = shared.plan, _share(shared)
     eta, time = plan.eta, plan.num_steps * plan.eta
-    limit = math.nan if steady is None else steady.largest_step_size
-    share = eta / limit if limit > eta else 1.0
     bias, counted = eta * float(slope.value), start is not None and not math.isnan(start.value)
     second = share * abs(bias) + share**2 * spread * not_gaussian(plan)
     error = math.hypot(eta * slope.error, max(SECOND_ORDER * second, abs(higher)))
@@ -312,6 +353,4 @@ def _with_bias(
 
 def _decay(shared: Shared, base: Answer, spread: float, steps: int) -> float:
     """By how much a start is forgotten in so many steps; times e, since where h is flat far out its decay begins later."""
-    rate = 2 * spread**2 / base.variance if base.variance > 0 else math.inf  # V = 2 Var(h)/rate for one exponential
-    rate = rate if shared.steady is None else min(rate, max(shared.steady.rate, 0.0))
-    return math.exp(-rate * steps * shared.plan.eta) if steps else 1.0
+    return math.exp(-_rate(shared, base, spread) * steps * shared.plan.eta) if steps else 1.0

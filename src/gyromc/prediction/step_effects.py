@@ -163,20 +163,22 @@ FOLLOW = FollowSettings()
 
 
 class Transient(NamedTuple):
-    """What the start adds to a sum of h - μ(h) over a chain: its mean, the error of that, and its variance over chains."""
+    """What the start adds to a sum of h - μ(h) over a chain: its mean and its variance over chains, with their errors."""
 
     value: float
     error: float
     variance: float
+    variance_error: float
 
     @classmethod
     def of(cls, sums: np.ndarray, drawn: bool = True) -> "Transient":
         """From the sums of single chains; `drawn`: whether chance decided them, so that others would have other sums."""
-        error = float(np.std(sums)) / math.sqrt(len(sums)) if drawn else 0.0
-        return cls(float(np.mean(sums)), error, float(np.var(sums)))
+        squares, root = (sums - np.mean(sums)) ** 2, math.sqrt(len(sums))
+        error, variance_error = (float(np.std(x)) / root if drawn else 0.0 for x in (sums, squares))
+        return cls(float(np.mean(sums)), error, float(np.mean(squares)), variance_error)
 
 
-NOT_ARRIVED = Transient(math.nan, math.nan, math.nan)
+NOT_ARRIVED = Transient(math.nan, math.nan, math.nan, math.nan)
 
 
 class Followed:

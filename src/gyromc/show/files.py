@@ -10,6 +10,7 @@ import os
 import secrets
 import shutil
 import stat
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -20,6 +21,7 @@ from gyromc.show.interruption import unhurried
 from gyromc.show.numbers import is_number
 
 UNFINISHED = ".unfinished-"
+DAY = 86_400.0  # seconds
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -102,6 +104,10 @@ def results_folder(path: str | Path, own: Collection[str], *inputs: str | None) 
         others = [name for name in os.listdir(path) if name not in own] if place == path else []
         others = sorted(name for name in others if not name.startswith(UNFINISHED))
         require(not others, f"{path} holds other files ({', '.join(others[:3])}): pass another directory with `--out`.")
+        for left in place.glob(f"{prefix}*"):
+            # Of a process that was killed: no fit takes a day.
+            if time.time() - left.stat().st_mtime > DAY:
+                shutil.rmtree(left, ignore_errors=True)
         folder = place / f"{prefix}{secrets.token_hex(4)}"
         folder.mkdir()
     except OSError as error:

@@ -1,12 +1,13 @@
 """V(h), V_0(h), μ(h) and the first effects of the step size, from the Poisson equation, with errors.
 
 Input: a plan whose target is separable or has one parameter, and whose dynamics couple few coordinates with those of h. Output: a
-`Galerkin` value. h is expanded in polynomials; the error adds up what another grid, a lower degree and fewer functions of the
-momentum change, what the variance of h outside the basis can add to V, and the spread between randomly shifted grids, which
-shows kinks, jumps and oscillation between nodes.
+`Galerkin` value. One coordinate alone is integrated. Otherwise h is expanded in polynomials; the error adds up what another grid,
+a lower degree and fewer functions of the momentum change, what the variance of h outside the basis can add to V, and the spread
+between randomly shifted grids, which shows kinks, jumps and oscillation between nodes.
 """
 
 import dataclasses
+import functools
 import math
 
 import numpy as np
@@ -16,8 +17,10 @@ from gyromc.errors import InvalidInput
 from gyromc.observables import Observable
 from gyromc.plan import Plan
 from gyromc.prediction.answers import RESOLVED, Number
+from gyromc.prediction.exact.chain import start_rows
 from gyromc.prediction.poisson import basis
 from gyromc.prediction.poisson.basis import Axis, Generator, Solution, TooLarge, along, coefficients
+from gyromc.prediction.poisson.quadrature import solve_line
 from gyromc.prediction.step_effects import FOLLOW, Transient, additive_noise, brought, followed, has_slope
 
 
@@ -31,6 +34,7 @@ class GalerkinSettings:
     - `momentum_degree`: φ is smooth in r, so that it leaves less than 1e-9, but with little friction: then `more_momentum` at a
       time until they change a share of V below `little`; `ratios`: of successive changes, the smallest and largest counted.
     - `grids`: with random shifts; `coverage`: of the errors from them, one-sided.
+    - `slope_error`: share of an integrated bias, for which v' is differentiated numerically.
     """
 
     degrees: tuple[int, ...] = (9, 13, 17, 21, 25, 31, 37, 45, 55)
@@ -43,6 +47,7 @@ class GalerkinSettings:
     ratios: tuple[float, float] = (0.5, 0.95)
     grids: int = 8
     coverage: float = 0.975
+    slope_error: float = 1e-8
 
 
 SETTINGS = GalerkinSettings()
@@ -95,15 +100,10 @@ def _sizes(plan: Plan, coordinates: tuple[int, ...], degree: int) -> list[int]:
 @np.errstate(divide="ignore", invalid="ignore")  # wells that hardly communicate have a rate of 0: V is not resolved
 def solve(plan: Plan, h: Observable, digits: int = 6) -> Galerkin:
     """Solve for one observable, raising the degree until V and V_0 have `digits` digits or a size limit."""
-    with np.errstate(
-        divide="ignore", invalid="ignore"
-    ):  # wells that hardly communicate have a rate of 0: V is not resolved
-        return _solve(plan, h, digits)
-
-
-def _solve(plan: Plan, h: Observable, digits: int) -> Galerkin:
     depends = plan.model.coordinates_of(h)
     chosen = active(plan, depends)
+    if len(chosen) == 1:
+        return _integrated(plan, h, chosen[0])
     levels: list[Level] = []
     evaluated = 0
     for number, degree in enumerate(SETTINGS.degrees):
@@ -118,6 +118,29 @@ def _solve(plan: Plan, h: Observable, digits: int) -> Galerkin:
         if len(levels) > 1 and np.all(_gaps(levels) + levels[-1].left_out <= 0.5 * 10.0**-digits * levels[-1].values):
             break
     return _finished(plan, h, chosen, levels)
+
+
+def _integrated(plan: Plan, h: Observable, k: int) -> Galerkin:
+    """The equation of one coordinate."""
+    potential, around = basis.potentials(plan)[k], basis.guessed_scales(plan)[k]
+    D, starts, slope = float(plan.dynamics.D[k, k]), start_rows(plan)[:, k], None
+    values = lambda t: basis.along_axis(plan, k, t, functools.partial(plan.model.values, h))
+    found = solve_line(values, potential, D, around, starts)
+    if has_slope(plan):
+        force = basis.slope_along(plan, k, found.panels.nodes.ravel()).reshape(found.density.shape)
+        with_curvature, bend = found.curvature_integral(force)
+        value = -(D**2 * with_curvature + (additive_noise(plan) - brought(plan))[k, k] * bend) / 2
+        slope = Number(float(value), SETTINGS.slope_error * abs(value))
+    return Galerkin(
+        variance=found.variance,
+        reversible_variance=found.variance,
+        expectation=found.expectation,
+        strictness=0.0,
+        bias_slope=slope,
+        transient=Transient.of(-found.at(starts), drawn=False),
+        spread=math.sqrt(found.mean((found.panels.values[0] - found.expectation.value) ** 2)),
+        method=f"integration ({len(found.density)} panels, {found.variance.shown})",
+    )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
