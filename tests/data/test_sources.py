@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import gyromc as gm
-from gyromc.data import Batches, Mapped, Parquet, Sequenced, over_blocks, prefetched, random_access, store
+from gyromc.data import Batches, Mapped, Parquet, Sequenced, files, over_blocks, prefetched, random_access, store
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -56,6 +56,14 @@ def test_rows_by_number(kind, tmp_path, capsys):
     assert np.array_equal(x, X[index])
     assert np.array_equal(y, Y[index])
     assert ("writing" in capsys.readouterr().err) == (kind in ("parquet", "batches"))
+
+
+def test_pages_given_back_change_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "SETTINGS", files.FileSettings(resident=2**13, around=2**11))
+    tight, index = saved(tmp_path), RNG.integers(0, 1000, 300)
+    assert tight.is_large()
+    assert np.array_equal(tight.read(index)[0], X[index])
+    assert np.array_equal(tight.read(index)[1], Y[index])
 
 
 def test_numbers_that_are_no_rows_are_refused(tmp_path):

@@ -1,10 +1,15 @@
-"""Engine `lanes` over mapped files: the chains of the same rows in memory, whatever the files' types."""
+"""Engine `lanes` over mapped files: the chains of the same rows in memory, whatever the files' types and the pages given back."""
+
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
 import gyromc as gm
 from gyromc.data import Mapped, Sequenced
+from gyromc.data.files import FileSettings
 from gyromc.targets.regressions import BY_FAMILY
 from gyromc.targets.streamed import StreamedRegression
 
@@ -55,6 +60,52 @@ def test_control_variates_are_those_in_memory_up_to_rounding(family, oracle, tmp
     plain = averages(memory(family), gm.oracles.Minibatch(9))
     assert np.allclose(found, wanted, atol=2e-6)
     assert np.abs(plain - wanted).max() > 1e-4  # so that another oracle would be seen
+
+
+@pytest.mark.parametrize("kind", [np.float32, pytest.param(np.float64, marks=pytest.mark.slow)])
+def test_rows_that_are_read_one_by_one_change_nothing(kind, tmp_path, monkeypatch):
+    rows, oracle = X.astype(kind), gm.oracles.ControlVariate(9, order=2)
+    wanted = averages(mapped(tmp_path, "logistic", rows), oracle)
+    monkeypatch.setattr("gyromc.data.files.SETTINGS", FileSettings(resident=2**14))
+    target = mapped(tmp_path, "logistic", rows)
+    assert (target.source.single_reads(np.dtype("float32"))[0] >= 0) == (kind is np.float32)
+    assert np.array_equal(averages(target, oracle), wanted)
+
+
+LARGE = """
+import sys
+import re
+from pathlib import Path
+import numpy as np
+import gyromc as gm
+from gyromc.data import Mapped, files
+files.SETTINGS = files.FileSettings(resident=2**25)
+size = lambda name: int(re.search(name + r":\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) / 1024
+target = gm.targets.StreamedRegression(Mapped("X.npy", "y.npy"), "logistic")
+for batch in (8, 256):
+    plan = gm.Plan(target=target, dynamics=gm.dynamics.overdamped(20), oracle=gm.oracles.Minibatch(batch), num_steps=20,
+                   step_size=1e-9, num_chains=64, observables={"x": gm.observables.linear(np.eye(20)[0])})
+    gm.run(plan.replace(num_steps=1), sys.argv[1], progress=False)
+    before = size("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")
+    gm.run(plan, sys.argv[1], progress=False)
+    print(size("VmHWM") - before)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+@pytest.mark.parametrize("engine", ["lanes", "scan"])
+def test_chains_over_a_large_file_keep_little_of_it_resident(engine, tmp_path):
+    """A file of 400 MB, of which at most 32 MB may stay; 16,384 rows a step would make all of it resident."""
+    rows = 5_000_000
+    np.lib.format.open_memmap(tmp_path / "X.npy", "w+", np.float32, (rows, 20))[:, :2] = 1.0
+    np.save(tmp_path / "y.npy", np.arange(rows) % 2 == 0)
+    done = subprocess.run(
+        [sys.executable, "-c", LARGE, engine], cwd=tmp_path, capture_output=True, text=True, check=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    assert max(map(float, done.stdout.split())) < 100
 
 
 def test_a_file_that_ends_with_its_last_row_is_read_to_its_end(tmp_path):

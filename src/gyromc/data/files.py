@@ -1,11 +1,14 @@
 """Rows in files: two .npy files, X.npy and y.npy, that are read where they are; and Parquet files.
 
 Passes over all rows read blocks into buffers. Single rows come from a memory map, whose pages count as resident memory of the
-process until the system takes them back. `store` writes any other source as .npy files, in one pass.
+process; those of files larger than `SETTINGS.resident` are given back while rows are read. `store` writes any
+other source as .npy files, in one pass.
 """
 
 import concurrent.futures
+import dataclasses
 import functools
+import mmap
 import os
 import shutil
 import tempfile
@@ -24,10 +27,22 @@ from gyromc.extras import needs
 from gyromc.show.files import require_writable
 from gyromc.show.progress import say
 
-LEAST_AT_ONCE = 2**11
-"""Rows that a thread reads at once."""
-BUFFER = 2**20
-"""Bytes of a column of a Parquet file that are read at once; else a whole group of rows would be."""
+
+@dataclasses.dataclass(frozen=True)
+class FileSettings:
+    """The constants of reading files."""
+
+    resident: int = 2**29
+    """Bytes of a mapped file that may stay resident. Convention: half a gigabyte."""
+    around: int = 2**21
+    """Bytes that can become resident when one is touched. Measured: Linux maps large pages of its cache as a whole."""
+    least_at_once: int = 2**11
+    """Rows that a thread reads at once."""
+    buffer: int = 2**20
+    """Bytes of a column of a Parquet file that are read at once; else a whole group of rows would be."""
+
+
+SETTINGS = FileSettings()
 
 
 class Mapped(RowSource):
@@ -88,14 +103,36 @@ class Mapped(RowSource):
         inside = not flat.size or (flat.min() >= 0 and flat.max() < self.num_rows)
         require(inside, f"Rows of {self.name} have the numbers 0 to {self.num_rows - 1}: got others.")
         X, y = np.empty((len(flat), self.num_columns), self.X.dtype), np.empty(len(flat), self.y.dtype)
-        at_once = max(LEAST_AT_ONCE, -(-len(flat) // (4 * most_threads())))
+        at_once = max(SETTINGS.least_at_once, -(-len(flat) // (4 * most_threads())))
+        places, is_large = np.arange(len(flat)), self.is_large()
+        if is_large:
+            # In the order of the file: some rows then make a part of it resident, those of all threads half the budget.
+            places, budget = np.argsort(flat), SETTINGS.resident // (2 * most_threads())
+            at_once = max(1, budget // SETTINGS.around, len(flat) * budget // (self.X.nbytes + self.y.nbytes))
 
         def part(i: int) -> None:
-            np.take(self.X, flat[i : i + at_once], axis=0, out=X[i : i + at_once], mode="clip")
-            np.take(self.y, flat[i : i + at_once], out=y[i : i + at_once], mode="clip")
+            own = places[i : i + at_once]
+            X[own], y[own] = self.X[flat[own]], self.y[flat[own]]
+            if is_large:
+                self.release()
 
         list((_pool().map if len(flat) > at_once else map)(part, range(0, len(flat), at_once)))
         return X.reshape(*shape, -1), y.reshape(shape)
+
+    def is_large(self) -> bool:
+        """Whether pages of it may not stay resident."""
+        return self.X.nbytes + self.y.nbytes > SETTINGS.resident
+
+    def single_reads(self, dtype: np.dtype) -> tuple[int, int]:
+        """The open file of X and where its numbers begin, for `pread` into this type; -1 where rows are read from the map."""
+        by_one = self.is_large() and self.X.dtype == dtype and hasattr(os, "pread")
+        return self._X.file.fileno() if by_one else -1, self._X.offset
+
+    def release(self) -> None:
+        """Give all pages that were touched back; they stay in the system's cache of files until it needs the memory."""
+        for file in (self._X, self._y):
+            if hasattr(mmap, "MADV_DONTNEED"):
+                file.mapped.madvise(mmap.MADV_DONTNEED)
 
     def changed(self):
         return ", ".join(str(file.path) for file in (self._X, self._y) if file.written() != file.written_first)
@@ -134,7 +171,7 @@ class _File:
         self.check_size()
         require(0 not in self.shape, f"{path} has no rows.")
         mapped = np.memmap(self.file, self.dtype, "r", self.offset, self.shape)  # type: ignore[call-overload]  # NumPy takes open files too
-        self.array = mapped.view(np.ndarray)
+        self.mapped, self.array = mapped._mmap, mapped.view(np.ndarray)  # type: ignore[attr-defined]  # NumPy's own map
 
     def check_size(self) -> None:
         needed = self.offset + int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
@@ -284,7 +321,7 @@ class Parquet(RowSource):
 
     def blocks(self, size):
         arrow, names, first = pyarrow(), [*self.columns, self.response], 0
-        with arrow.parquet.ParquetFile(self.path, pre_buffer=False, buffer_size=BUFFER) as file:
+        with arrow.parquet.ParquetFile(self.path, pre_buffer=False, buffer_size=SETTINGS.buffer) as file:
             for batch in file.iter_batches(batch_size=size, columns=names):
                 columns = {name: self._numbers(batch.column(name), name, first) for name in names}
                 X = np.empty(

@@ -201,14 +201,14 @@ class LanesSession:
     def _workspace(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Buffers for one thread: floats; offsets of rows, padded with the empty row; sizes."""
         p, dtype = self.program, np.dtype(self.plan.dtype)
-        in_scratch = LANES * (2 * p.row_width + p.padded_batch)
+        in_scratch = LANES * 2 * p.row_width + p.padded_batch
         floats = (2 * p.m + p.d + p.draws + 1 + len(p.observed.shift)) * WIDTH + in_scratch
         offsets = np.full(LANES * max(1, p.padded_batch), p.num_rows * p.row_width, np.uint32)
         if p.part == Part.MAPPED_BATCH:
-            floats += offsets.size * p.row_width
-            # Where `mapped_batch` copies the rows to, those of one chain after each other.
-            places = np.arange(offsets.size, dtype=np.uint32).reshape(LANES, -1).T.ravel()
-            offsets = np.concatenate([np.zeros_like(offsets), in_scratch + p.row_width * places])
+            # Where `copy_rows` copies the rows of a chain to.
+            places = np.repeat(in_scratch + p.row_width * np.arange(p.padded_batch, dtype=np.uint32), LANES)
+            floats += p.padded_batch * p.row_width
+            offsets = np.concatenate([np.zeros_like(offsets), places])
         return aligned(np.zeros(floats, dtype)), aligned(offsets), aligned(np.zeros(WIDTH, f"uint{8 * dtype.itemsize}"))
 
     def _work(self, first: int, last: int, num_steps: int, first_slot: int, workspace) -> None:
@@ -227,6 +227,9 @@ class LanesSession:
 
         with concurrent.futures.ThreadPoolExecutor(self.threads) as pool:
             list(pool.map(share, self.workspaces))
+        if self.program.part == Part.MAPPED_BATCH and mapped_source(self.plan).is_large():
+            mapped_source(self.plan).release()
+            mapped_source(self.plan).check_size()
         self.step += num_steps
 
     def failed(self) -> bool:

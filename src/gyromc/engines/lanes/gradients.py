@@ -9,7 +9,7 @@ import enum
 from typing import Any
 
 import numpy as np
-from numba import njit
+from numba import njit, types
 
 from gyromc.engines.lanes import functions
 from gyromc.engines.lanes.functions import exp, next_index, sin
@@ -34,6 +34,8 @@ from gyromc.engines.lanes.vectors import (
 Part = enum.IntEnum("Part", "NOTHING SCALAR FULL_SUM BATCH MOMENTS MAPPED_BATCH", start=0)
 """The functions below; those from `BATCH` on read drawn rows."""
 SIGNED_LOGISTIC, AFFINE, USERS, POISSON, SINE = range(5)
+AHEAD = 32  # rows of a file that are being loaded while one is copied
+pread: Any = types.ExternalFunction("pread", types.intp(types.int32, types.intp, types.intp, types.intp))
 
 kernel: Any = njit(inline="always", forceinline=True, **functions.COMPILED)
 
@@ -175,8 +177,11 @@ def sum_rows(p, table, offsets, first, scratch, weights, out, width):
 
 
 @kernel
-def weighted_sum(p, source, at, w, table, offsets, first, scratch, width, slope, weight):
-    """s = Σ_{i ∈ B} weight_i x_i for the rows of a table that sixteen chains have drawn, sixteen rows of one chain at a time."""
+def weighted_sum(p, source, at, w, table, offsets, scratch, width, slope, rows, weight):
+    """s = Σ_{i ∈ B} weight_i x_i for the rows of a table that sixteen chains have drawn, sixteen rows of one chain at a time.
+
+    `rows(p, offsets, chain, scratch, width)` returns where the offsets of a chain's rows begin.
+    """
     # θ of sixteen chains, first one chain per lane, then a row of `width` numbers for each chain.
     tile, theta, weights = 0, LANES * width, 2 * LANES * width
     for i in range(p.d):
@@ -184,16 +189,11 @@ def weighted_sum(p, source, at, w, table, offsets, first, scratch, width, slope,
     for k in range(0, width, LANES):
         transpose(scratch, tile + k * LANES, LANES, scratch, theta + k, width)
     for c in range(LANES):
+        first = rows(p, offsets, c, scratch, width)
         for j in range(0, p.padded_batch, LANES):
-            t = dot_rows(table, offsets, first + j * LANES + c, scratch, theta + c * width, width)
-            store(scratch, weights + c * p.padded_batch + j, t)
-    for c in range(LANES):
-        for j in range(0, p.padded_batch, LANES):
-            place = weights + c * p.padded_batch + j
-            g = weight(p, table, offsets, first + j * LANES + c, load(scratch, place), width, slope)
-            store(scratch, place, g)
-    for c in range(LANES):
-        sum_rows(p, table, offsets, first + c, scratch, weights + c * p.padded_batch, theta + c * width, width)
+            t = dot_rows(table, offsets, first + j * LANES, scratch, theta + c * width, width)
+            store(scratch, weights + j, weight(p, table, offsets, first + j * LANES, t, width, slope))
+        sum_rows(p, table, offsets, first, scratch, weights, theta + c * width, width)
     for k in range(0, width, LANES):
         transpose(scratch, theta + k, width, scratch, tile + k * LANES, LANES)
     for i in range(p.d):
@@ -203,30 +203,52 @@ def weighted_sum(p, source, at, w, table, offsets, first, scratch, width, slope,
 
 
 @kernel
-def batch(p, generator, source, at, w, scratch, offsets, width, slope):
-    """s = Σ_{i ∈ B} (slope(x_iᵀθ, y_i) - …) x_i."""
-    draw_rows(p, generator, w, offsets, width)
-    weighted_sum(p, source, at, w, p.table, offsets, 0, scratch, width, slope, row_weight)
+def drawn_rows(p, offsets, c, scratch, width):
+    """Those of one chain lie sixteen apart."""
+    return c
 
 
 @kernel
-def mapped_batch(p, generator, source, at, w, scratch, offsets, width, slope):
-    """The same, to the last bit, from rows that are copied from a mapped file; `offsets` ends with the places of the copies."""
-    draw_rows(p, generator, w, offsets, 1)
-    places = p.padded_batch * LANES
-    for i in range(p.batch * LANES):
-        later = np.int64(number(offsets, i + 4 * LANES)) * p.d  # there are places behind the last row
-        for k in range(0, p.d, 64 // p.file_rows.itemsize):
-            prefetch(p.file_rows, later + k)
-        row, copy = np.int64(number(offsets, i)), np.int64(number(offsets, places + i))
-        if row + LANES < p.num_rows:  # what follows the row is multiplied by zeros
+def batch(p, generator, source, at, w, scratch, offsets, width, slope):
+    """s = Σ_{i ∈ B} (slope(x_iᵀθ, y_i) - …) x_i."""
+    draw_rows(p, generator, w, offsets, width)
+    weighted_sum(p, source, at, w, p.table, offsets, scratch, width, slope, drawn_rows, row_weight)
+
+
+@kernel
+def copy_rows(p, offsets, c, scratch, width):
+    """Copy the rows of a file that one chain has drawn, each followed by its response; `offsets` ends with their places.
+
+    They come from the map, or one by one from the open file, so that none of its pages become resident.
+    """
+    places, size = p.padded_batch * LANES, p.d * scratch.itemsize
+    for j in range(p.batch):
+        ahead = (j + AHEAD) * LANES + c if j + AHEAD < p.batch else (j + AHEAD - p.batch) * LANES + c + 1
+        later = np.int64(number(offsets, ahead))
+        if p.descriptor < 0:
+            for k in range(0, p.d + LANES, 64 // p.file_rows.itemsize):
+                prefetch(p.file_rows, later * p.d + k)
+        prefetch(p.responses, later)
+        row, copy = np.int64(number(offsets, j * LANES + c)), np.int64(number(offsets, places + j * LANES))
+        if p.descriptor >= 0:
+            to = scratch.ctypes.data + copy * scratch.itemsize
+            if pread(p.descriptor, to, size, p.file_start + row * size) != size:
+                scratch[copy] = np.nan  # the file was cut off: the chain fails, and `check_size` says why
+        elif row + LANES < p.num_rows:  # what follows the row is multiplied by zeros
             for k in range(0, p.d, LANES):
                 store(scratch, copy + k, converted(load(p.file_rows, row * p.d + k), scratch))
         else:
             for k in range(p.d):
                 scratch[copy + k] = number(p.file_rows, row * p.d + k)
         scratch[copy + p.d] = number(p.responses, row)
-    weighted_sum(p, source, at, w, scratch, offsets, places, scratch, width, slope, mapped_weight)
+    return places
+
+
+@kernel
+def mapped_batch(p, generator, source, at, w, scratch, offsets, width, slope):
+    """The same, to the last bit, from rows that are copied from a mapped file."""
+    draw_rows(p, generator, w, offsets, 1)
+    weighted_sum(p, source, at, w, scratch, offsets, scratch, width, slope, copy_rows, mapped_weight)
 
 
 @kernel

@@ -86,6 +86,8 @@ class Program(NamedTuple):
     replace: bool  # whether a batch may hold a row twice
     file_rows: np.ndarray  # of a mapped file, in its own precision: x after x; empty without one
     responses: np.ndarray  # y of these rows, of any type of number
+    descriptor: int  # of the open file, where rows are read one by one; -1: from the map
+    file_start: int  # where they begin in it
     centre: np.ndarray  # of a control variate over a file, filled with zeros
 
 

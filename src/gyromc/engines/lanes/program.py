@@ -175,9 +175,10 @@ def compile_program(plan: Plan, bound: float, thin: int | None) -> Program:
     ridges = [h for h in plan.observables.values() if isinstance(h, Ridge)]
     rows, terms = increments(plan, np.stack([np.asarray(h.direction, float) for h in ridges]))
     row_width, m, d = f.table.shape[1], plan.state_size, plan.dim
-    file, centre = [np.zeros(0, dtype)] * 2, np.zeros(row_width, dtype)
+    file, reads, centre = [np.zeros(0, dtype)] * 2, (-1, 0), np.zeros(row_width, dtype)
     if f.part is Part.MAPPED_BATCH:
-        file = mapped_source(plan).X.reshape(-1), mapped_source(plan).y
+        source = mapped_source(plan)
+        file, reads = (source.X.reshape(-1), source.y), source.single_reads(dtype)
         if isinstance(oracle, ControlVariate):
             centre[:d] = oracle.center
     word = f"int{8 * dtype.itemsize}"
@@ -210,6 +211,8 @@ def compile_program(plan: Plan, bound: float, thin: int | None) -> Program:
         replace=not isinstance(plan.oracle, Batch) or plan.oracle.replace,
         file_rows=file[0],
         responses=file[1],
+        descriptor=reads[0],
+        file_start=reads[1],
         centre=centre,
     )
 
