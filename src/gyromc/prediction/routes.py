@@ -27,6 +27,7 @@ from gyromc.prediction.poisson import plug_in as plugin
 from gyromc.prediction.residuals import Residuals
 from gyromc.prediction.stability import Stability
 from gyromc.prediction.step_effects import (
+    MOST_DENSE,
     OnGaussian,
     StepEffects,
     Transient,
@@ -288,7 +289,8 @@ def _average(
         base = _with_bias(shared, base, spread, slope, start, 0.0 if near is None else near.higher_bias)
     elif base.bias is None and base.expectation is not None and plan.scheme.linear and plan.scheme.order > 1:
         why = Method(Kind.UNKNOWN, f"unknown: not computed for noisy gradients under {plan.scheme}")
-        base = dataclasses.replace(base, bias_method=Method(Kind.SECOND_ORDER) if exact else why)
+        none = exact or (plan.dim <= MOST_DENSE and not has_slope(plan))
+        base = dataclasses.replace(base, bias_method=Method(Kind.SECOND_ORDER) if none else why)
     time = N * eta
     length = time * 2 * spread**2 / V if V > 0 else math.inf
     if length < SHORT:
