@@ -5,7 +5,7 @@ every step and chain, and the engine chooses the generator.
 """
 
 import abc
-from typing import Any
+from typing import Any, Literal
 
 import equinox as eqx
 import jax
@@ -13,11 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from gyromc.checks import EXTREME, cause, flag, leaves, numbers, require, shown, whole
+from gyromc.checks import EXTREME, cause, flag, leaves, numbers, one_of, require, shown, whole
 from gyromc.errors import InvalidInput
 from gyromc.evaluation import over_rows
-from gyromc.operators import Dense
-from gyromc.targets import SumOverData, Target
+from gyromc.operators import Dense, Diagonal, Operator
+from gyromc.targets import GeneralizedLinear, SumOverData, Target
 from gyromc.targets.regressions import KnownLikelihood
 
 __all__ = ["Batch", "ControlVariate", "Exact", "Gaussian", "Minibatch", "Oracle"]
@@ -187,7 +187,10 @@ class ControlVariate(Batch):
     - `size`: b, from 1 to 10⁹.
     - `center`: c, shaped like the parameters; default: the mode, found by optimisation.
     - `replace`: as for `Minibatch`.
-    - `order`: 1, or 2 for at most 2000 parameters.
+    - `order`: 1 or 2.
+    - `curvature`: for order 2, how K is applied. Left out: as a matrix, for at most 2000 parameters. `"matrix-free"` computes
+      K(θ-c) anew in every step, which reads all the data: N rows more a step. `"diagonal"`, for generalized linear models, uses
+      only the diagonals of K and of every ∇²ℓ_i(c), which is still unbiased and needs no matrix, with less of the gain.
 
     ```python
     import gyromc as gm
@@ -197,21 +200,28 @@ class ControlVariate(Batch):
     """
 
     order: int = eqx.field(static=True)
+    curvature: Literal["diagonal", "matrix-free"] | None = eqx.field(static=True)
     center: Any
     anchor: Any
-    operator: Dense | None
+    operator: Operator | None
 
-    def __init__(self, size: int, center=None, replace: bool = True, *, order: int = 1):
+    def __init__(self, size: int, center=None, replace: bool = True, *, order: int = 1, curvature: str | None = None):
         super().__init__(size, replace)
         for _, leaf in leaves(center, "center"):
             numbers(leaf, "center")
         self.order = whole(order, "order", least=1, most=2)
+        used = curvature is None or self.order == 2
+        require(used, "`curvature` is used by order 2 only: pass `order=2`, or leave `curvature` out.")
+        self.curvature = None if curvature is None else one_of(curvature, ("diagonal", "matrix-free"), "curvature")
         self.center = center
         self.anchor = self.operator = None
 
     @property
     def name(self) -> str:
-        return super().name.replace(")", ", order=2)" if self.order == 2 else ")")
+        more = ", order=2" if self.order == 2 else ""
+        if self.curvature is not None:
+            more += f", curvature={self.curvature!r}"
+        return super().name.replace(")", f"{more})")
 
     def prepared(self, model):
         target, dim = model.flat_target, model.dim
@@ -227,38 +237,60 @@ class ControlVariate(Batch):
             anchor = target.gradients(center[None])[0] - float(target.prior_precision) * center
         else:
             anchor = over_rows(_data_gradient, center[None], target, chunk=1)[0]
-        operator = None
-        if self.order == 2:
-            require(dim <= MOST_DENSE, f"Order 2 takes at most {MOST_DENSE} parameters: got {dim:,}. Use `order=1`.")
-            try:
-                K = target.data_hessian(center)
-            except Exception as error:  # of a user's function
-                raise InvalidInput(
-                    f"`ControlVariate` of order 2 needs the derivative of each row's gradient, and that of "
-                    f"{type(target).__name__} cannot be computed: {cause(error)}. Use `order=1`."
-                ) from error
-            require(np.all(np.isfinite(K)), "The Hessian of the data's terms is not finite at `center`: move it.")
-            operator = Dense((K + K.T) / 2)
+        operator = self._operator(target, center) if self.order == 2 else None
         fields = lambda o: (o.center, o.anchor, o.operator)
         return eqx.tree_at(fields, self, (center, anchor, operator), is_leaf=lambda x: x is None)
+
+    def _operator(self, target: SumOverData, center: np.ndarray) -> Operator | None:
+        """K, or its diagonal; None where it is applied without being formed."""
+        d, full = len(center), self.curvature is None
+        if self.curvature == "diagonal":
+            if not isinstance(target, GeneralizedLinear):
+                raise InvalidInput(
+                    "A diagonal `curvature` needs a generalized linear model, where a row's diagonal is known: got "
+                    f'{type(target).__name__}. Leave `curvature` out, or pass "matrix-free".'
+                )
+            return Diagonal(over_rows(_diagonal, center[None], target, chunk=1)[0])
+        require(
+            not full or d <= MOST_DENSE,
+            f"K has {d:,} × {d:,} entries: at most {MOST_DENSE} parameters are taken. Pass "
+            '`curvature="diagonal"` (generalized linear models) or `curvature="matrix-free"`, or use `order=1`.',
+        )
+        try:
+            K = target.data_hessian(center) if full else over_rows(_product, np.ones((1, d)), target, center, chunk=1)
+        except Exception as error:  # of a user's function
+            raise InvalidInput(
+                f"`ControlVariate` of order 2 needs the derivative of each row's gradient, and that of {type(target).__name__} "
+                f"cannot be computed: {cause(error)}. Use `order=1`."
+            ) from error
+        require(np.all(np.isfinite(K)), "The Hessian of the data's terms is not finite at `center`: move it.")
+        return Dense((K + K.T) / 2) if full else None
 
     def terms(self, target, theta, index):
         if self.anchor is None:
             raise InvalidInput(f"{self.name} has no anchor yet: call `prepared(model)` first.")
+        if self.curvature == "diagonal":
+            along = target.diagonal_product(self.center, theta - self.center, index)
+            return target.remainder(theta, self.center, index, 1) - along
         return target.remainder(theta, self.center, index, self.order)
 
     def gradient(self, target, theta, zeta):
         estimate = self.anchor + target.num_data / self.size * self.terms(target, theta, zeta)
-        if self.operator is not None:
-            estimate = estimate + self.operator(theta - self.center)  # T8
+        if self.order == 2:
+            away = theta - self.center
+            product = target.data_product(self.center, away) if self.operator is None else self.operator(away)
+            estimate = estimate + product  # T8
         return estimate + target.prior_gradient(theta)
 
     def evaluations(self, target):
-        return 2 * self.size
+        everything = super(Batch, self).evaluations(target)
+        return 2 * self.size + (everything if self.curvature == "matrix-free" else 0)
 
 
-# for `over_rows`, which compiles it once
+# for `over_rows`, which compiles each once
 _data_gradient = lambda target, center: target.gradient(center) - target.prior_gradient(center)
+_diagonal = lambda target, center: target.diagonal_product(center, jnp.ones_like(center), jnp.arange(target.num_data))
+_product = lambda target, center, direction: target.data_product(center, direction)
 
 
 def distinct_rows(key, num_chains: int, size: int, num_data: int):

@@ -77,11 +77,12 @@ def bias(oracle, target, theta):
     return np.abs(over_all_batches(oracle, target, theta).mean(axis=0) - exact).max() / np.abs(exact).max()
 
 
-def deviations(target, center, theta):
+def deviations(target, center, theta, diagonal=False):
     """N[∇ℓ_i(θ) - ∇ℓ_i(c) - ∇²ℓ_i(c)(θ-c)] written out, minus the mean."""
     with jax.enable_x64(True):
         each, H = _row_derivatives(target, jnp.asarray(center, float), jnp.asarray(theta))
-    terms = target.num_data * (np.asarray(each) - np.asarray(H) @ (theta - center))
+    H = np.asarray(H) * (np.eye(len(theta)) if diagonal else 1.0)
+    terms = target.num_data * (np.asarray(each) - H @ (theta - center))
     return terms - np.mean(terms, axis=0)
 
 
@@ -114,6 +115,20 @@ def test_over_all_batches_mean_and_covariance_are_exact(name):
         if replace or name == "poisson":
             assert np.allclose(oracle_covariances(target, oracle, theta[None])[0], covariance, rtol=1e-8, atol=1e-18)
         assert np.abs(covariance).max() < 1e-20 if name == "linear" else np.abs(covariance).max() > 1e-6
+
+
+@pytest.mark.parametrize("curvature", ["matrix-free", "diagonal", None])
+@pytest.mark.parametrize("name", ["logistic", "poisson"])
+def test_every_kind_of_curvature_is_unbiased(name, curvature):
+    model = MODELS[name]
+    target, center = model.flat_target, np.array(CENTERS["far"][:3])
+    oracle = gm.oracles.ControlVariate(SIZE, center, order=2, curvature=curvature).prepared(model)
+    assert bias(oracle, target, THETA[:3]) < 1e-10
+    terms = deviations(target, center, THETA[:3], diagonal=curvature == "diagonal")
+    covariance = np.cov(over_all_batches(oracle, target, THETA[:3]).T, bias=True)
+    assert np.allclose(covariance, terms.T @ terms / (ROWS * SIZE), rtol=1e-8)
+    if curvature == "diagonal":
+        assert np.allclose(oracle_covariances(target, oracle, THETA[None, :3])[0], covariance, rtol=1e-8)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -205,6 +220,8 @@ def test_on_linear_regression_it_is_the_exact_gradient():
     assert found.rmse["u"] == known.rmse["u"]
     assert found.rmse_method["u"] == "exact finite-step"
     assert stability(plan) == stability(exact)
+    diagonal = plan.replace(oracle=gm.oracles.ControlVariate(2, order=2, curvature="diagonal"))
+    assert stability(diagonal).how is Linearisation.WITHOUT_NOISE
 
 
 def test_nothing_linear_is_left_of_the_noise_at_the_mode():
@@ -217,6 +234,14 @@ def test_nothing_linear_is_left_of_the_noise_at_the_mode():
     assert second.how is Linearisation.AT_MODE
     assert "the oracle's noise may lower it" in second.how.caveat
     assert first.largest_step_size < 0.5 * exact.largest_step_size
+
+
+def test_lanes_refuses_diagonals():
+    plan = rotating(logistic(rows=40), gm.oracles.ControlVariate(16, order=2), step_size=5e-4, dtype="float32")
+    diagonal = gm.oracles.ControlVariate(16, order=2, curvature="diagonal")
+    with pytest.raises(gm.InvalidInput, match=r"whole matrices only, not with their diagonals.*`scan` can"):
+        gm.run(plan.replace(oracle=diagonal), "lanes")
+    assert "ControlVariate(16, order=2)" in repr(plan)
 
 
 @pytest.mark.slow
@@ -237,6 +262,9 @@ def test_scan_follows_the_exact_gradient_closely():
     ("arguments", "message"),
     [
         ({"order": 3}, "`order` must be a whole number from 1 to 2: got 3"),
+        ({"order": 1, "curvature": "diagonal"}, "`curvature` is used by order 2 only"),
+        ({"curvature": "low rank"}, "one of diagonal, matrix-free: got 'low rank'"),
+        ({"curvature": np.eye(3)}, "one of diagonal, matrix-free: got array"),
     ],
 )
 def test_wrong_arguments_are_refused(arguments, message):
@@ -244,10 +272,16 @@ def test_wrong_arguments_are_refused(arguments, message):
         gm.oracles.ControlVariate(2, np.zeros(3), **{"order": 2, **arguments}).prepared(MODELS["logistic"])
 
 
-def test_many_parameters_need_order_1(monkeypatch):
+def test_diagonals_need_a_generalized_linear_model():
+    with pytest.raises(gm.InvalidInput, match=r"needs a generalized linear model.*got SoftmaxRegression"):
+        gm.oracles.ControlVariate(2, np.zeros(4), order=2, curvature="diagonal").prepared(MODELS["softmax"])
+
+
+def test_many_parameters_need_another_way(monkeypatch):
     monkeypatch.setattr("gyromc.oracles.MOST_DENSE", 2)
-    with pytest.raises(gm.InvalidInput, match=r"at most 2 parameters: got 3\. Use `order=1`"):
+    with pytest.raises(gm.InvalidInput, match=r'at most 2 parameters are taken\. Pass `curvature="diagonal"`'):
         gm.oracles.ControlVariate(2, order=2).prepared(MODELS["logistic"])
+    assert gm.oracles.ControlVariate(2, order=2, curvature="diagonal").prepared(MODELS["logistic"]).operator.size == 3
 
 
 def test_a_gradient_without_a_derivative_is_reported():
@@ -263,17 +297,14 @@ def test_a_gradient_without_a_derivative_is_reported():
         gm.oracles.ControlVariate(2, np.ones(2), order=2).prepared(model)
 
 
-def test_anchors_that_follow_chains_are_refused_and_not_ignored():
-    with pytest.raises(TypeError, match="refresh"):
-        gm.oracles.ControlVariate(2, refresh=5)
-
-
 def test_names_and_costs():
     target = logistic(rows=40)
     oracle = gm.oracles.ControlVariate
     assert oracle(4).name == "ControlVariate(4)"
     assert oracle(4, None, False, order=2).name == "ControlVariate(4, replace=False, order=2)"
-    assert [o.evaluations(target) for o in (oracle(4), oracle(4, order=2))] == [8, 8]
+    assert oracle(4, order=2, curvature="matrix-free").name == "ControlVariate(4, order=2, curvature='matrix-free')"
+    costs = [oracle(4), oracle(4, order=2), oracle(4, order=2, curvature="matrix-free")]
+    assert [o.evaluations(target) for o in costs] == [8, 8, 48]
 
 
 def test_plan_files_take_all_of_it():
@@ -286,5 +317,6 @@ def test_plan_files_take_all_of_it():
     """
     oracle = loads(text).prepared_oracle
     assert (oracle.order, oracle.replace, oracle.center.tolist()) == (2, False, [0.1])
+    assert loads(text.replace("order = 2", 'order = 2, curvature = "diagonal"')).prepared_oracle.operator.size == 1
     with pytest.raises(gm.InvalidInput, match="`order` must be a whole number from 1 to 2: got 5"):
         loads(text.replace("order = 2", "order = 5"))

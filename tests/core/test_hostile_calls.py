@@ -71,7 +71,7 @@ ARGUMENTS = {
             f"`{name}`",
             ("none",),
         )
-        for name in ("mean", "weights", "slope")
+        for name in ("mean", "weights")
     },
     **{f"{kind.__name__} X": (lambda v, kind=kind: kind(v, Y), "`X`", ()) for kind in REGRESSIONS},
     **{f"{kind.__name__} y": (lambda v, kind=kind: kind(X, v), "`y`", ()) for kind in REGRESSIONS},
@@ -94,6 +94,7 @@ ARGUMENTS = {
         ("none",),
     ),
     "ControlVariate order": (lambda v: O.ControlVariate(1, order=v), "`order`", ()),
+    "ControlVariate curvature": (lambda v: O.ControlVariate(1, order=2, curvature=v), "`curvature`", ("none",)),
     "overdamped dim": (D.overdamped, "`dim`", ("masked", "cube", "2**62")),
     "hfhr dim": (lambda v: D.hfhr(v, 1.0, 1.0), "`dim`", ("masked", "cube")),
     "hfhr alpha": (lambda v: D.hfhr(2, v, 1.0), "`alpha`", ("2**62",)),

@@ -314,6 +314,12 @@ def test_control_variates_of_other_sums_are_left_to_scan():
     assert "control variates of a FiniteSum" in str(pallas.why_not(plan))
 
 
+def test_other_control_variates_are_left_to_scan():
+    for curvature in ("diagonal", "matrix-free"):
+        plan = anchored(O.ControlVariate(8, order=2, curvature=curvature))
+        assert "a diagonal or matrix-free `curvature`: `scan` can" in str(pallas.why_not(plan))
+
+
 def test_other_data_need_no_other_kernel():
     plans = [anchored(O.ControlVariate(8, order=2), target=logistic(seed=seed)) for seed in (6, 7)]
     assert len({recipe.make_recipe(plan, 1)[0] for plan in plans}) == 1

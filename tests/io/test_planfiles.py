@@ -11,6 +11,7 @@ import pytest
 import gyromc as gm
 from gyromc.app.plans import find
 from gyromc.io import planfiles
+from gyromc.io.planfiles import line_of
 from gyromc.targets import likelihoods
 from support.values import ROOT
 
@@ -139,11 +140,11 @@ def test_missing_files(tmp_path):
     with pytest.raises(gm.InvalidInput, match="no plan file"):
         planfiles.load(tmp_path / "none.toml")
     (tmp_path / "plan.toml").write_text(BASE.replace("precision = [1.0, 2.0]", 'csv = "none.csv"'))
-    with pytest.raises(gm.InvalidInput, match=r"plan\.toml, key `target\.csv`: .*does not exist"):
+    with pytest.raises(gm.InvalidInput, match=r"plan\.toml, line 3, key `target\.csv`: .*does not exist"):
         planfiles.load(tmp_path / "plan.toml")
     target = 'kind = "streamed_regression", X_file = "no.npy", y_file = "y.npy", family = "logistic"'
     (tmp_path / "plan.toml").write_text(BASE.replace('kind = "quadratic", precision = [1.0, 2.0]', target))
-    with pytest.raises(gm.InvalidInput, match=r"key `target\.X_file`: The file .*no\.npy' does not exist"):
+    with pytest.raises(gm.InvalidInput, match=r"line 3, key `target\.X_file`: The file .*no\.npy' does not exist"):
         planfiles.load(tmp_path / "plan.toml")
 
 
@@ -170,34 +171,66 @@ def test_schemes_and_the_martingale():
 
 
 WRONG = {
-    "no piece": (BASE.replace('"quadratic"', '"quadrtic"'), "target.kind"),
-    "no argument": (BASE.replace("precision", "precison"), "target.precison"),
-    "a missing argument": (BASE.replace(", precision = [1.0, 2.0]", ""), "target"),
-    "no key": ("step_sise = 1\n" + BASE, "step_sise"),
-    "a text for numbers": (BASE.replace("[1.0, 2.0]", '"1, 2"'), "target.precision"),
-    "a truth value among numbers": (BASE.replace("[1.0, 0.0]", "[1.0, true]"), "observables.x.u"),
-    "a number for a truth value": (BASE + "martingale = 1", "martingale"),
-    "half a step": (BASE + "num_steps = 1.5", "num_steps"),
-    "another precision": (BASE + 'dtype = "float16"', "dtype"),
-    "no scheme": (BASE + 'scheme = "midpoint"', "scheme"),
-    "no function": (BASE + 'start = "no function"', "start"),
+    "no piece": (BASE.replace('"quadratic"', '"quadrtic"'), 3, "target.kind"),
+    "no argument": (BASE.replace("precision", "precison"), 3, "target.precison"),
+    "a missing argument": (BASE.replace(", precision = [1.0, 2.0]", ""), 3, "target"),
+    "no key": ("step_sise = 1\n" + BASE, 1, "step_sise"),
+    "a text for numbers": (BASE.replace("[1.0, 2.0]", '"1, 2"'), 3, "target.precision"),
+    "a truth value among numbers": (BASE.replace("[1.0, 0.0]", "[1.0, true]"), 5, "observables.x.u"),
+    "a number for a truth value": (BASE + "martingale = 1", 6, "martingale"),
+    "half a step": (BASE + "num_steps = 1.5", 6, "num_steps"),
+    "another precision": (BASE + 'dtype = "float16"', 6, "dtype"),
+    "no scheme": (BASE + 'scheme = "midpoint"', 6, "scheme"),
+    "no function": (BASE + 'start = "no function"', 6, "start"),
 }
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_the_key_is_said(name):
-    text, key = WRONG[name]
-    with pytest.raises(gm.InvalidInput, match=rf"^key `{re.escape(key)}`: "):
+def test_the_line_and_the_key_are_said(name):
+    text, line, key = WRONG[name]
+    with pytest.raises(gm.InvalidInput, match=rf"^line {line}, key `{re.escape(key)}`: "):
         planfiles.loads(text)
 
 
-def test_errors_of_the_plan_have_a_key_too():
-    with pytest.raises(gm.InvalidInput, match=r"^key `target\.precision`: .*positive definite"):
+def test_errors_of_the_plan_have_a_line_too():
+    with pytest.raises(gm.InvalidInput, match=r"^line 3, key `target\.precision`: .*positive definite"):
         planfiles.loads(BASE.replace("[1.0, 2.0]", "[1.0, -2.0]"))
-    with pytest.raises(gm.InvalidInput, match=r"^key `observables\.x`: Observable 'x' has a direction of 3"):
+    with pytest.raises(gm.InvalidInput, match=r"^line 5, key `observables\.x`: Observable 'x' has a direction of 3"):
         planfiles.loads(BASE.replace("[1.0, 0.0]", "[1.0, 0.0, 2.0]"))
-    with pytest.raises(gm.InvalidInput, match=r"^key `num_chains`: "):
+    with pytest.raises(gm.InvalidInput, match=r"^line 6, key `num_chains`: "):
         planfiles.loads(BASE + "num_chains = 0")
+
+
+DOCUMENT = """a = 1
+[target]
+kind = "x"  # b = 2
+"q.r" = [1,
+ 2, {z = 3, w = [1, {k = 1}]}]
+[[target.groups]]
+Z = 1
+[[target.groups]]
+Z = \"\"\"
+a = [
+\"\"\"
+s.t = 5
+[observables.x]
+kind = '#'
+"""
+
+
+def test_lines_of_keys():
+    lines = {
+        ("a",): 1,
+        ("target",): 2,
+        ("target", "kind"): 3,
+        ("target", "q.r", 2, "w", 1, "k"): 5,
+        ("target", "groups"): 6,
+        ("target", "groups", 1): 8,
+        ("target", "groups", 1, "Z"): 9,
+        ("target", "groups", 1, "s", "t"): 12,
+        ("observables", "x", "kind"): 14,
+    }
+    assert {path: line_of(DOCUMENT, path) for path in lines} == lines
 
 
 def test_functions_and_arrays_are_data_until_they_are_allowed(tmp_path):

@@ -95,6 +95,8 @@ CASES = {
     "every row": lambda: plan(oracle=O.Minibatch(ROWS, replace=False)),
     "order 1": lambda: plan(oracle=O.ControlVariate(8)),
     "order 2": lambda: plan(oracle=O.ControlVariate(8, order=2)),
+    "diagonal": lambda: plan(oracle=O.ControlVariate(8, order=2, curvature="diagonal"), scheme="lm_ab2"),
+    "matrix-free": lambda: plan(oracle=O.ControlVariate(8, order=2, curvature="matrix-free")),
     "dense dynamics": lambda: plan(dynamics=gm.dynamics.nonreversible(SKEW), scheme="lm_ab2"),
     "martingale": lambda: plan(dynamics=gm.dynamics.overdamped(DIM), martingale=True),
     "splitting": lambda: plan(scheme="hfhr_splitting", dynamics=gm.dynamics.hfhr(DIM, 1.0, 2.0, np.linspace(0.5, 1, DIM))),

@@ -75,6 +75,7 @@ ORACLES = {
     "minibatch": gm.oracles.Minibatch(1),
     "order 1": gm.oracles.ControlVariate(1),
     "order 2": gm.oracles.ControlVariate(1, order=2),
+    "matrix-free": gm.oracles.ControlVariate(1, order=2, curvature="matrix-free"),
 }
 
 

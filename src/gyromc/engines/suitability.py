@@ -100,6 +100,8 @@ def lanes(plan: Plan, mesh: Any = None) -> str | None:
             return f"observable {name!r} is a general {kind}, not one of {', '.join(PROFILES)} of aᵀθ"
     if type(oracle) not in KNOWN_ORACLES:
         return f"the oracle is a {type(oracle).__name__}"
+    if isinstance(oracle, ControlVariate) and oracle.curvature is not None:
+        return "it has control variates of order 2 with whole matrices only, not with their diagonals or matrix-free"
     if isinstance(oracle, Batch) and oracle.size > LIMITS.lanes_batch:
         return f"the mini-batch has {oracle.size} rows, more than {LIMITS.lanes_batch}"
     if isinstance(oracle, Batch) and not oracle.replace and oracle.size > LIMITS.lanes_distinct:

@@ -246,6 +246,12 @@ class GeneralizedLinear(Regression):
         X, y = jnp.asarray(self.X)[index], jnp.asarray(self.y)[index]
         return taylor_remainder(self.slope, X, y, theta, center, order)
 
+    def diagonal_product(self, center, direction, index):
+        """Σ_{i ∈ index} diag(∇²ℓ_i(c)) times a direction."""
+        X, y = jnp.asarray(self.X)[index], jnp.asarray(self.y)[index]
+        t = X @ center
+        return jax.jvp(lambda t: self.slope(t, y), (t,), (jnp.ones_like(t),))[1] @ X**2 * direction
+
 
 class LinearRegression(WithLikelihood, GeneralizedLinear):
     """Bayesian linear regression with unit noise: y = Xθ + N(0, I), θ ~ N(0, σ₀² I).

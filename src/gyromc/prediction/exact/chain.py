@@ -165,6 +165,8 @@ def why_not_linear(plan: Plan) -> str | None:
     if plan.scheduled:
         return "the step size is a schedule"
     on_batches = isinstance(plan.oracle, Minibatch | ControlVariate) and isinstance(plan.flat_target, LinearRegression)
+    if isinstance(plan.oracle, ControlVariate) and plan.oracle.curvature == "diagonal":
+        return f"the second moments of {plan.oracle.name} are not known in closed form"
     if not on_batches and not isinstance(plan.oracle, Exact | Gaussian):
         return f"the second moments of the oracle {type(plan.oracle).__name__} are not known for {type(plan.target).__name__}"
     return None
