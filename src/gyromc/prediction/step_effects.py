@@ -65,8 +65,8 @@ def additive_noise(plan: Plan) -> np.ndarray:
 
 
 def has_slope(plan: Plan) -> bool:
-    """Whether the first order of the bias is computed for the plan's scheme."""
-    return plan.scheme.is_euler or isinstance(plan.scheme, Balanced)
+    """Whether the first order of the bias is computed for the plan's scheme and oracle."""
+    return not plan.oracle.moving and (plan.scheme.is_euler or isinstance(plan.scheme, Balanced))
 
 
 def not_gaussian(plan: Plan) -> float:
@@ -215,8 +215,8 @@ class Followed:
     def _advance(self) -> Callable:
         """(y, keys, step sizes) → the last y, and z at every step."""
         plan, d, n = self.plan, self.plan.dim, self.plan.dynamics.size
-        pieces = plan.flat_target, plan.prepared_oracle, plan.dynamics, plan.prepared_scheme
-        target, oracle, dynamics, scheme = doubled(pieces)
+        oracle = Exact() if plan.oracle.moving else plan.prepared_oracle  # anchors that move are not followed
+        target, oracle, dynamics, scheme = doubled((plan.flat_target, oracle, plan.dynamics, plan.prepared_scheme))
 
         def step(y: Any, now: Any) -> tuple[Any, Any]:
             (first, second), eta = jax.random.split(now[0]), now[1]
