@@ -174,7 +174,7 @@ PLANS = {
     plan(target="target = {kind = [1, 2]}"): "needs a `kind` of .*: got \\[1, 2\\]",
     plan(
         target='target = {kind = "quadratic", precision = ["a", "b"]}'
-    ): "key `target.precision`: `precision` must be numeric",
+    ): "line 2, key `target.precision`: `precision` must be numeric",
     plan(target='target = {kind = "quadratic", precision = [[1.0, 2.0], [3.0]]}'): "`precision` must be numeric",
     plan(target='target = {kind = "quadratic", precision = [1.0, -2.0]}'): "positive definite",
     plan(target='target = {kind = "quadratic", precision = [1.0, inf]}'): "`precision` must be finite",

@@ -160,8 +160,9 @@ def test_ctrl_c_saves_and_has_its_own_status(tmp_path, sigint, monkeypatch):
 def test_functions_of_a_plan_file_need_permission(plan_file, tmp_path):
     text = PLAN.replace('kind = "linear"\nu = [1.0, 0.0]', 'kind = "function"\nf = "support.survivors:weighted"')
     (tmp_path / "own.toml").write_text(text)
-    assert "own.toml, key `observables.x.f`: The function `support.survivors:weighted` would have to be" in refused(
-        "run", tmp_path / "own.toml"
+    assert (
+        "own.toml, line 20, key `observables.x.f`: The function `support.survivors:weighted` would have to be"
+        in refused("run", tmp_path / "own.toml")
     )
     done = gyromc("run", tmp_path / "own.toml", "--allow-import", "--engine", "scan", "--save", tmp_path / "run.gyromc")
     assert done.returncode == 0, done.stderr

@@ -71,7 +71,7 @@ ARGUMENTS = {
             f"`{name}`",
             ("none",),
         )
-        for name in ("mean", "weights", "slope")
+        for name in ("mean", "weights")
     },
     **{f"{kind.__name__} X": (lambda v, kind=kind: kind(v, Y), "`X`", ()) for kind in REGRESSIONS},
     **{f"{kind.__name__} y": (lambda v, kind=kind: kind(X, v), "`y`", ()) for kind in REGRESSIONS},

@@ -5,14 +5,19 @@ import inspect
 import re
 import tomllib
 
+import jsonschema
 import numpy as np
 import pytest
 
 import gyromc as gm
 from gyromc.app.plans import find
 from gyromc.io import planfiles
+from gyromc.io.planfiles import line_of
+from gyromc.io.schema import plan_schema
 from gyromc.targets import likelihoods
 from support.values import ROOT
+
+VALIDATOR = jsonschema.Draft202012Validator(plan_schema())
 
 BASE = """
 step_size = 0.05
@@ -72,6 +77,7 @@ def test_every_piece_can_be_written(table, body, tmp_path):
     if "support.survivors:log" in body:  # a density without a dimension
         chosen["dynamics"] = 'kind = "overdamped"\ndim = 2'
     text = "step_size = 0.05\n" + "".join(f"[{name}]\n{b}\n" for name, b in chosen.items())
+    assert not list(VALIDATOR.iter_errors(tomllib.loads(text)))
     plan = planfiles.loads(text, tmp_path, allow_import=True)
     assert plan.num_steps == 400
     assert plan.dim == 2
@@ -139,11 +145,11 @@ def test_missing_files(tmp_path):
     with pytest.raises(gm.InvalidInput, match="no plan file"):
         planfiles.load(tmp_path / "none.toml")
     (tmp_path / "plan.toml").write_text(BASE.replace("precision = [1.0, 2.0]", 'csv = "none.csv"'))
-    with pytest.raises(gm.InvalidInput, match=r"plan\.toml, key `target\.csv`: .*does not exist"):
+    with pytest.raises(gm.InvalidInput, match=r"plan\.toml, line 3, key `target\.csv`: .*does not exist"):
         planfiles.load(tmp_path / "plan.toml")
     target = 'kind = "streamed_regression", X_file = "no.npy", y_file = "y.npy", family = "logistic"'
     (tmp_path / "plan.toml").write_text(BASE.replace('kind = "quadratic", precision = [1.0, 2.0]', target))
-    with pytest.raises(gm.InvalidInput, match=r"key `target\.X_file`: The file .*no\.npy' does not exist"):
+    with pytest.raises(gm.InvalidInput, match=r"line 3, key `target\.X_file`: The file .*no\.npy' does not exist"):
         planfiles.load(tmp_path / "plan.toml")
 
 
@@ -170,34 +176,67 @@ def test_schemes_and_the_martingale():
 
 
 WRONG = {
-    "no piece": (BASE.replace('"quadratic"', '"quadrtic"'), "target.kind"),
-    "no argument": (BASE.replace("precision", "precison"), "target.precison"),
-    "a missing argument": (BASE.replace(", precision = [1.0, 2.0]", ""), "target"),
-    "no key": ("step_sise = 1\n" + BASE, "step_sise"),
-    "a text for numbers": (BASE.replace("[1.0, 2.0]", '"1, 2"'), "target.precision"),
-    "a truth value among numbers": (BASE.replace("[1.0, 0.0]", "[1.0, true]"), "observables.x.u"),
-    "a number for a truth value": (BASE + "martingale = 1", "martingale"),
-    "half a step": (BASE + "num_steps = 1.5", "num_steps"),
-    "another precision": (BASE + 'dtype = "float16"', "dtype"),
-    "no scheme": (BASE + 'scheme = "midpoint"', "scheme"),
-    "no function": (BASE + 'start = "no function"', "start"),
+    "no piece": (BASE.replace('"quadratic"', '"quadrtic"'), 3, "target.kind"),
+    "no argument": (BASE.replace("precision", "precison"), 3, "target.precison"),
+    "a missing argument": (BASE.replace(", precision = [1.0, 2.0]", ""), 3, "target"),
+    "no key": ("step_sise = 1\n" + BASE, 1, "step_sise"),
+    "a text for numbers": (BASE.replace("[1.0, 2.0]", '"1, 2"'), 3, "target.precision"),
+    "a truth value among numbers": (BASE.replace("[1.0, 0.0]", "[1.0, true]"), 5, "observables.x.u"),
+    "a number for a truth value": (BASE + "martingale = 1", 6, "martingale"),
+    "half a step": (BASE + "num_steps = 1.5", 6, "num_steps"),
+    "another precision": (BASE + 'dtype = "float16"', 6, "dtype"),
+    "no scheme": (BASE + 'scheme = "midpoint"', 6, "scheme"),
+    "no function": (BASE + 'start = "no function"', 6, "start"),
 }
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_the_key_is_said(name):
-    text, key = WRONG[name]
-    with pytest.raises(gm.InvalidInput, match=rf"^key `{re.escape(key)}`: "):
+def test_the_line_and_the_key_are_said_and_the_schema_agrees(name):
+    text, line, key = WRONG[name]
+    with pytest.raises(gm.InvalidInput, match=rf"^line {line}, key `{re.escape(key)}`: "):
         planfiles.loads(text)
+    assert list(VALIDATOR.iter_errors(tomllib.loads(text)))
 
 
-def test_errors_of_the_plan_have_a_key_too():
-    with pytest.raises(gm.InvalidInput, match=r"^key `target\.precision`: .*positive definite"):
+def test_errors_of_the_plan_have_a_line_too():
+    with pytest.raises(gm.InvalidInput, match=r"^line 3, key `target\.precision`: .*positive definite"):
         planfiles.loads(BASE.replace("[1.0, 2.0]", "[1.0, -2.0]"))
-    with pytest.raises(gm.InvalidInput, match=r"^key `observables\.x`: Observable 'x' has a direction of 3"):
+    with pytest.raises(gm.InvalidInput, match=r"^line 5, key `observables\.x`: Observable 'x' has a direction of 3"):
         planfiles.loads(BASE.replace("[1.0, 0.0]", "[1.0, 0.0, 2.0]"))
-    with pytest.raises(gm.InvalidInput, match=r"^key `num_chains`: "):
+    with pytest.raises(gm.InvalidInput, match=r"^line 6, key `num_chains`: "):
         planfiles.loads(BASE + "num_chains = 0")
+
+
+DOCUMENT = """a = 1
+[target]
+kind = "x"  # b = 2
+"q.r" = [1,
+ 2, {z = 3, w = [1, {k = 1}]}]
+[[target.groups]]
+Z = 1
+[[target.groups]]
+Z = \"\"\"
+a = [
+\"\"\"
+s.t = 5
+[observables.x]
+kind = '#'
+"""
+
+
+def test_lines_of_keys():
+    lines = {
+        ("a",): 1,
+        ("target",): 2,
+        ("target", "kind"): 3,
+        ("target", "q.r", 2, "w", 1, "k"): 5,
+        ("target", "groups"): 6,
+        ("target", "groups", 1): 8,
+        ("target", "groups", 1, "Z"): 9,
+        ("target", "groups", 1, "s", "t"): 12,
+        ("observables", "x", "kind"): 14,
+    }
+    assert {path: line_of(DOCUMENT, path) for path in lines} == lines
 
 
 def test_functions_and_arrays_are_data_until_they_are_allowed(tmp_path):
@@ -232,6 +271,7 @@ def families():
 @pytest.mark.parametrize("family", families(), ids=lambda family: family.__name__)
 def test_every_family_can_be_written(family):
     """In a mixed regression, by the name of its class as Python and as a plan file write it."""
+    jsonschema.Draft202012Validator.check_schema(plan_schema())
     classes = ", num_classes = 3" if "num_classes" in {one.name for one in dataclasses.fields(family)} else ""
     given = "" if classes else {(): "", ("trials",): "3, 4, 5", ("censored",): "0, 1, 0"}[family().known]
     known = f"known = [[{given}]]" if given else ""
@@ -245,12 +285,13 @@ def test_every_family_can_be_written(family):
     # a beta law has no response of 1
     response = "0.5, 0.5, 0.5" if family.__name__ == "Beta" else "1, 1, 1"
     text = text.replace("y = [1, 1, 1]", f"y = [{response}]{', ' * bool(known)}{known}")
+    assert not list(VALIDATOR.iter_errors(tomllib.loads(text)))
     target = planfiles._Reader(ROOT, False).value(tomllib.loads(text)["target"], ("target",))
     assert type(target.likelihood) is family
     assert np.isfinite(target.potentials(np.zeros((1, target.dim)))[0])
 
 
-def test_plans_in_the_documentation_can_be_read(tmp_path):
+def test_plans_in_the_documentation_can_be_read_and_follow_the_schema(tmp_path):
     np.save(tmp_path / "X.npy", np.eye(3))
     np.save(tmp_path / "y.npy", [0, 1, 1])
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -258,4 +299,5 @@ def test_plans_in_the_documentation_can_be_read(tmp_path):
     plans = [block for block in blocks if "target" in tomllib.loads(block)]
     assert plans
     for block in plans:
+        assert not list(VALIDATOR.iter_errors(tomllib.loads(block)))
         assert planfiles.loads(block, tmp_path).num_steps

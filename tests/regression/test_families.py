@@ -463,13 +463,3 @@ def test_narrow_priors_decide(family):
 def test_bad_arguments(arguments, says):
     with pytest.raises(gm.InvalidInput, match=says):
         fit(**{"X": [[1.0], [2.0], [4.0]], "y": [1.0, 2.0, 3.0], **arguments})
-
-
-def test_draws_that_were_picked_from_few_have_larger_errors():
-    """Of 3000 weighted draws of the variances 2¹⁵ are picked: errors of sigma are those of 3000 draws or more."""
-    rng = np.random.default_rng(2)
-    index = np.repeat(np.arange(8), 5)
-    y = rng.normal(size=8)[index] + rng.normal(size=40)
-    term = GroupTerm("who", ("intercept",), np.ones((40, 1)), index, tuple("abcdefgh"))
-    sigma = fit(np.zeros((40, 0)), y, groups=[term], num_draws=2**15)["sigma"]
-    assert sigma.std_error > 0.8 * sigma.sd / np.sqrt(3000)  # 64 groups of draws: 2 standard errors of an error

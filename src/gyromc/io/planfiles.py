@@ -2,7 +2,7 @@
 
 Input: a path or a text. Output: a `Plan`. A table with a `kind` is a piece, with the arguments that it has in Python. Data come
 from the file itself, from a CSV file or from .npy files beside it; functions are named `module:function` and imported only where
-that was allowed. Messages say the key. docs/scale.md has an example and all kinds.
+that was allowed. Messages say the line and the key. docs/scale.md has an example and all kinds.
 """
 
 import functools
@@ -82,11 +82,11 @@ def load(path: str | Path, allow_import: bool = False) -> Plan:
     try:
         return loads(text, path.parent, allow_import)
     except InvalidInput as error:
-        raise InvalidInput(f"{path.name}{', ' if str(error).startswith('key ') else ': '}{error}") from None
+        raise InvalidInput(f"{path.name}{', ' if str(error).startswith('line ') else ': '}{error}") from None
 
 
 def loads(text: str, folder: str | Path = ".", allow_import: bool = False) -> Plan:
-    """Read the plan in a TOML document; `InvalidInput` gives the key that is wrong."""
+    """Read the plan in a TOML document; `InvalidInput` gives the line and the key that are wrong."""
     try:
         table = tomllib.loads(text)
     except RecursionError:
@@ -94,7 +94,57 @@ def loads(text: str, folder: str | Path = ".", allow_import: bool = False) -> Pl
     # Of TOML, or a number of thousands of digits.
     except ValueError as error:
         raise InvalidInput(f"The plan is not valid TOML: {error}.") from None
-    return _Reader(Path(folder), allow_import).plan(table)
+    try:
+        return _Reader(Path(folder), allow_import).plan(table)
+    except _AtKey as error:
+        # The nearest table's where the key itself is missing.
+        path = error.path[: _depth(table, error.path)]
+        where = f"line {line_of(text, path)}, key `{'.'.join(map(str, path))}`: " if path else ""
+        raise InvalidInput(f"{where}{error}") from None
+
+
+class _AtKey(InvalidInput):
+    """An error at a key of the file."""
+
+    def __init__(self, message: str, path: tuple):
+        super().__init__(message)
+        self.path = path
+
+
+def line_of(text: str, path: tuple) -> int:
+    """The line of a key of a TOML document, which `tomllib` does not tell; `path` is such as `("target", "groups", 0, "Z")`."""
+    lines = text.split("\n")
+    first = found = 0
+    for number, line in enumerate(lines):
+        if not any(str(name) in line for name in path if isinstance(name, str)):
+            continue
+        # The lines before, and this one's key without its value: where both are TOML, this line begins a statement.
+        before = "\n".join(lines[:number])
+        stub = line if line.lstrip().startswith("[") else f"{line.partition('=')[0]} = 0"
+        try:
+            known, now = (_depth(tomllib.loads(document), path) for document in (before, f"{before}\n{stub}"))
+        except ValueError:
+            continue
+        if known > found:
+            break
+        if now > found:
+            first, found = number, now
+    # What is left of the path are keys of inline tables, in the lines of that statement.
+    place = sum(len(line) + 1 for line in lines[:first])
+    for key in path[found:]:
+        if isinstance(key, str) and (inner := re.compile(rf"[\"']?{re.escape(key)}[\"']?\s*[=.]").search(text, place)):
+            place = inner.start()
+    return text.count("\n", 0, place) + 1
+
+
+def _depth(table: Any, path: tuple) -> int:
+    """How many keys of a path there are in a table."""
+    for depth, key in enumerate(path):
+        try:
+            table = table[key]
+        except (KeyError, IndexError, TypeError):
+            return depth
+    return len(path)
 
 
 class _Reader:
@@ -121,8 +171,10 @@ class _Reader:
         """What is passed for an argument: a piece, a function, an array, or what stands there."""
         try:
             return self._value(given, path)
+        except _AtKey:
+            raise
         except InvalidInput as error:
-            raise _keyed(str(error), path) from None
+            raise _AtKey(str(error), path) from None
 
     def _value(self, given: Any, path: tuple) -> Any:
         name = path[-1]
@@ -160,13 +212,13 @@ class _Reader:
         """What makes the kind of a table; `LinearRegression`, as in Python, is `linear_regression`."""
         where, among = ".".join(map(str, path)), KINDS[argument]
         if not isinstance(given, dict):
-            raise _keyed(f"[{where}] must be a table with a `kind`: got {shown(given)}.", path)
+            raise _AtKey(f"[{where}] must be a table with a `kind`: got {shown(given)}.", path)
         kind, plain = given.get("kind"), {name.replace("_", ""): make for name, make in among.items()}
         make = plain.get(str(kind).replace("_", "").lower())
         if make is None:
             hint = did_you_mean(str(kind), list(among), "There are:", 1) if kind else ""
             said = f"[{where}] needs a `kind` of {', '.join(among)}: got {shown(kind)}. {hint}"
-            raise _keyed(said, (*path, "kind"))
+            raise _AtKey(said, (*path, "kind"))
         return make
 
     def arguments(self, make: Callable, kind: str, given: Any, path: tuple) -> Any:
@@ -187,7 +239,7 @@ class _Reader:
             text = str(error)
             named = [(name,) for name in re.findall(r"`(\w+)", text) if name in arguments]
             among = [("observables", h) for h in arguments.get("observables", ()) if f"Observable {h!r}" in text]
-            raise _keyed(text, (*path, *(among or named or [()])[0])) from None
+            raise _AtKey(text, (*path, *(among or named or [()])[0])) from None
 
     def file(self, name: Any, said: str = "The file") -> Path:
         """The path of a file that exists, from the folder of the plan file on."""
@@ -220,13 +272,7 @@ def _known(table: Mapping[str, Any], accepted: Iterable[str], where: str, path: 
     for key in table:
         if key not in accepted:
             hint = did_you_mean(key, list(accepted), "It takes", 1)
-            raise _keyed(f"{where} has no key {key!r}. {hint}", (*path, key))
-
-
-def _keyed(message: str, path: tuple) -> InvalidInput:
-    """The error with the key in front, once."""
-    known = message.startswith("key ") or not path
-    return InvalidInput(message if known else f"key `{'.'.join(map(str, path))}`: {message}")
+            raise _AtKey(f"{where} has no key {key!r}. {hint}", (*path, key))
 
 
 def text_of(plan: Plan, source: Path, destination: Path) -> str:

@@ -8,7 +8,7 @@ apart; and the law of y at rows, draw by draw (`Predictive`). Plain arrays, so t
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -20,6 +20,7 @@ from gyromc.checks import numbers, require
 from gyromc.errors import InvalidInput
 from gyromc.io.archive import known_classes
 from gyromc.machine import num_threads
+from gyromc.posterior import weighted_quantiles
 from gyromc.regression.marginal import ENDS, log_prior
 from gyromc.regression.problem import GroupTerm, Problem, of_rows
 from gyromc.regression.standardised import Units, standardise
@@ -29,8 +30,33 @@ from gyromc.targets.likelihoods import Likelihood, ResponseKind, library
 AT_ONCE = 2**18  # numbers of a part of the rows: 1 MiB in single precision
 MOST_THREADS, LEAST_PARTS = 4, 16  # a thread has so many parts at least
 MOST_DRAWS = 1000
+REACH = 3.0  # errors of the share, up and down: over fewer draws the slope would be mostly noise
+MOST_REACH = 0.6  # of the share itself
 
 Averages = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # mean, std_error, sd and noise, as in `Predictions`
+
+
+def spread_errors(values: np.ndarray, weights: np.ndarray | None, levels: Sequence[float]) -> np.ndarray:
+    """Standard errors of the sd and of quantiles of draws, chains × draws × numbers: (1 + levels) × numbers.
+
+    The share of draws below a quantile has an error that the chains show; quantiles a few such errors up and down give its
+    slope. Weights make the means of the numbers and of their squares right: then the error of a share is what the chains show of
+    it beside their own means and mean squares. None: all draws count alike.
+    """
+    chains, p, found = len(values), np.asarray(levels), []
+    equal = np.ones(values.shape[:2])
+    for x in np.moveaxis(values, -1, 0):
+        z = (x - x.mean()) / max(float(x.std()), 1e-300)
+        known = np.column_stack([np.ones(chains), z.mean(axis=1), (z**2).mean(axis=1)])
+        sd_error = x.std() * known[:, 2].std(ddof=1) / np.sqrt(chains) / 2  # d√v = dv/(2√v)
+        known, w = (known[:, :1], equal) if weights is None else (known, weights)
+        below = np.mean(x[..., None] <= weighted_quantiles(x, w, p), axis=1)
+        left = below - known @ np.linalg.lstsq(known, below, rcond=None)[0]
+        error = np.sqrt(np.sum(left**2, axis=0) / (chains - known.shape[1]) / chains)
+        reach = np.minimum(REACH * error, MOST_REACH * np.minimum(p, 1 - p)) + 1 / x.size
+        apart = weighted_quantiles(x, w, p + reach) - weighted_quantiles(x, w, p - reach)
+        found.append([sd_error, *(error * apart / (2 * reach))])
+    return np.reshape(found, (-1, 1 + len(p))).T
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -23,7 +23,7 @@ from gyromc.machine import require_memory
 from gyromc.observables import linear
 from gyromc.posterior import Account, weighted_quantiles
 from gyromc.regression import marginal
-from gyromc.regression.draws import Draws, GroupDraws, Predictions
+from gyromc.regression.draws import Draws, GroupDraws, Predictions, spread_errors
 from gyromc.regression.problem import GroupTerm, read
 from gyromc.regression.standardised import Standardised, standardise
 from gyromc.show.interruption import interruptible
@@ -44,7 +44,8 @@ class Coefficient:
     """One row of the table of coefficients, in the user's units.
 
     `output`: the class it is for, in a model of more than two; `std_error`: the Monte Carlo standard error of `mean`; `ess`:
-    how many independent draws would have the same.
+    how many independent draws would have the same; `sd_error`, `low_error`, `high_error`: those of `sd`, `low` and `high`.
+    All errors are 0 where these are integrals.
     """
 
     name: str
@@ -54,6 +55,9 @@ class Coefficient:
     low: float
     high: float
     std_error: float = 0.0
+    sd_error: float = 0.0
+    low_error: float = 0.0
+    high_error: float = 0.0
 
     @property
     def ess(self) -> float:
@@ -320,10 +324,13 @@ def _marginal(question: _Question) -> Fit | str:
     further = posterior.further()
     mean, error = posterior.average(further)
     # Draws that were picked from fewer independent ones have the errors of those.
-    error = error * max(1.0, posterior.count / found.effective) ** 0.5
+    scarcity = max(1.0, posterior.count / found.effective) ** 0.5
     ends = np.quantile(further, question.ends, axis=(0, 1), method="hazen")
-    of_further = [mean, further.std(axis=(0, 1)), *ends, error]
-    of_coefficients = [found.mean + offset, found.sd, *(found.ends + offset), found.std_error]
+    errors = [scarcity * error, *(scarcity * spread_errors(further, None, question.ends))]
+    of_further = [mean, further.std(axis=(0, 1)), *ends, *errors]
+    sd_error = scarcity * spread_errors(posterior.coefficients(), None, ())[0]
+    errors = [found.std_error, sd_error, *found.end_errors]
+    of_coefficients = [found.mean + offset, found.sd, *(found.ends + offset), *errors]
     return question.fit(
         posterior,
         [np.concatenate(both) for both in zip(of_coefficients, of_further, strict=True)],
@@ -368,14 +375,15 @@ def _solved(question: _Question) -> Fit:
     if unseen.any():  # the solver's draws have no part in these directions
         kept = np.concatenate([posterior.coefficients(), posterior.further()], axis=-1)
         ends = np.quantile(kept, question.ends, axis=(0, 1), method="hazen")
+        spread = spread_errors(kept, None, question.ends)
     else:
         each = [weighted_quantiles(x, weights, question.ends) for x in np.moveaxis(values, -1, 0)]
-        ends = np.transpose(each) + shift
+        ends, spread = np.transpose(each) + shift, spread_errors(values, weights, question.ends)
     means, errors = (np.array([getattr(row, name) for row in found.values()]) for name in ("mean", "std_error"))
     said = found.account.sentence()
     return question.fit(
         posterior,
-        [means + shift, np.sqrt(variance + unseen), *ends, errors],
+        [means + shift, np.sqrt(variance + unseen), *ends, errors, *spread],
         f"{said[0].upper()}{said[1:]}.",
         account=found.account,
         warnings=tuple(found.warnings),

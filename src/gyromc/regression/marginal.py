@@ -147,7 +147,7 @@ SETTINGS = MarginalSettings()
 
 
 class MarginalDraws(NamedTuple):
-    """What weighted draws of φ say of the coefficients Tβ: means with standard errors, sds, quantiles (levels × coefficients).
+    """What weighted draws of φ say of the coefficients Tβ: means, sds, quantiles (levels × coefficients), with errors.
 
     `theta`: draws of equal weight; `effective`: the effective size of the sample of φ.
     """
@@ -156,6 +156,7 @@ class MarginalDraws(NamedTuple):
     sd: np.ndarray
     std_error: np.ndarray
     ends: np.ndarray
+    end_errors: np.ndarray
     theta: np.ndarray
     effective: float
 
@@ -276,10 +277,15 @@ class Marginal:
         each, sds = np.concatenate(means), np.sqrt(np.concatenate(inside))
         mean, sd = mixture_moments(weights, each, sds)
         error = np.sqrt(weights**2 @ (each - mean) ** 2)
-        ends = np.array([mixture_quantiles(weights, each, sds, level) for level in levels])
+        ends, end_errors = np.empty((2, len(levels), len(T)))
+        for k, level in enumerate(levels):
+            ends[k] = mixture_quantiles(weights, each, sds, level)
+            z = (ends[k] - each) / sds
+            density = weights @ (np.exp(-(z**2) / 2) / (sds * np.sqrt(2 * np.pi)))
+            end_errors[k] = np.sqrt(weights**2 @ (special.ndtr(z) - level) ** 2) / density
         drawn = np.empty((count, self.dim))
         drawn[order] = phi[picked]
-        return MarginalDraws(mean, sd, error, ends, self._theta(drawn, v), effective_size(weights))
+        return MarginalDraws(mean, sd, error, ends, end_errors, self._theta(drawn, v), effective_size(weights))
 
     def _theta(self, phi: np.ndarray, v: np.ndarray) -> np.ndarray:
         p, at = self.target.num_coefficients, 1

@@ -154,7 +154,8 @@ Rows = tuple[list[str], list[list[Any]]]
 TRACED, TRACE_CHAINS = 4, 4
 AT_ONCE = 500  # rows whose predictive mixtures are held at a time
 RENAMED = {"class": "output", "low_95": "low", "high_95": "high", "monte_carlo_error": "std_error"}
-NAMES = ("name", "class", "mean", "sd", "low_95", "high_95", "monte_carlo_error")
+ERRORS = ("sd_error", "low_error", "high_error")
+NAMES = ("name", "class", "mean", "sd", "low_95", "high_95", "monte_carlo_error", *ERRORS)
 COEFFICIENT_COLUMNS = {name: RENAMED.get(name, name) for name in NAMES}
 """The columns of coefficients.csv, and the attributes of a `Coefficient` that they show."""
 
@@ -187,9 +188,10 @@ def results(fit: Fit, prepared: Prepared, prior_scale: float) -> dict[str, Any]:
 
 
 def _row(c: Coefficient) -> dict[str, Any]:
-    same = {name: getattr(c, name) for name in ("name", "mean", "sd", "std_error")}
+    same = {name: getattr(c, name) for name in ("name", "mean", "sd", "std_error", "sd_error")}
+    ends = {"interval_95": [c.low, c.high], "interval_std_error": [c.low_error, c.high_error]}
     size = c.ess if math.isfinite(c.ess) else None
-    return {"label": label(c), "class": c.output, **same, "interval_95": [c.low, c.high], "effective_size": size}
+    return {"label": label(c), "class": c.output, **same, **ends, "effective_size": size}
 
 
 def coefficient_table(fit: Fit, robust: dict[str, Any] | None) -> Rows:

@@ -95,11 +95,18 @@ bounds = functools.partial(plain_bounds, text=number)
 
 
 def error_sentence(rows: Rows) -> str:
-    """Return how large the error of a mean is at most, in posterior standard deviations."""
-    size = max(row["std_error"] / max(row["sd"], 1e-300) for row in rows)
-    if not size:
+    """Return how large the errors of the computation are at most, in posterior standard deviations."""
+    errors = [(row["std_error"], row["sd_error"], max(row["interval_std_error"])) for row in rows]
+    sizes = [
+        max(e / max(row["sd"], 1e-300) for e, row in zip(each, rows, strict=True)) for each in zip(*errors, strict=True)
+    ]
+    if not any(sizes):
         return "Means, standard deviations and interval ends are integrals: they have no Monte Carlo error."
-    return f"The Monte Carlo error of a mean is at most {number(100 * size, 2)} % of its posterior standard deviation."
+    of, sd, end = (f"{number(100 * size, 2)} %" for size in sizes)
+    return (
+        f"The Monte Carlo error is at most {of} of a posterior standard deviation for means, {sd} for standard deviations and "
+        f"{end} for interval ends."
+    )
 
 
 def coefficient_table(results: Results, page: bool = False) -> Table:
