@@ -167,6 +167,7 @@ def test_one_parameter_on_a_grid_is_not_claimed_either():
                    observables={"x²": gm.observables.square([1.0])}, step_size=0.05)  # fmt: skip
     found = gm.predict(plan)
     assert "ControlVariate(2, refresh=5) gradients adds is not known" in str(found["x²"].rmse_method)
+    assert "unknown" in str(gm.predict(plan.replace(scheme="lm_ab2"))["x²"].bias_method)
 
 
 def test_what_needs_the_noise_says_that_it_is_not_known():

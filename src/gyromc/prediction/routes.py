@@ -289,7 +289,7 @@ def _average(
         base = _with_bias(shared, base, spread, slope, start, 0.0 if near is None else near.higher_bias)
     elif base.bias is None and base.expectation is not None and plan.scheme.linear and plan.scheme.order > 1:
         why = Method(Kind.UNKNOWN, f"unknown: not computed for noisy gradients under {plan.scheme}")
-        none = exact or (plan.dim <= MOST_DENSE and not has_slope(plan))
+        none = exact or (plan.dim <= MOST_DENSE and not plan.oracle.moving and not has_slope(plan))
         base = dataclasses.replace(base, bias_method=Method(Kind.SECOND_ORDER) if none else why)
     time = N * eta
     length = time * 2 * spread**2 / V if V > 0 else math.inf
