@@ -268,7 +268,7 @@ def test_with_few_chains_the_error_of_a_corrected_average_is_too_large_where_onl
         num_chains=800,
         burn_in=50,
     )
-    monkeypatch.setattr(loop, "BLOCKS", (128, 128))
+    monkeypatch.setattr(loop, "SETTINGS", dataclasses.replace(loop.SETTINGS, blocks=(128, 128)))
     for name, row in gm.run(plan, "lanes").items():
         truth = np.std(row.averages, ddof=1)
         error = {size: np.sqrt(np.mean([g.std_error**2 for g in groups_of(row, size)]) * size) for size in (4, 20)}

@@ -85,6 +85,8 @@ def drifts(plan: Plan) -> bool:
 @functools.lru_cache(maxsize=16)
 def has_slope(plan: Plan) -> bool:
     """Whether the first order of the bias is computed: a scheme of second order has one where gradient noise is left."""
+    if plan.oracle.moving:
+        return False
     if (
         drifts(plan)
         or plan.scheduled
@@ -245,8 +247,8 @@ class Followed:
     def _advance(self) -> Callable:
         """(y, keys, step sizes) → the last y, and z at every step."""
         plan, d, n = self.plan, self.plan.dim, self.plan.dynamics.size
-        pieces = plan.flat_target, plan.prepared_oracle, plan.dynamics, plan.prepared_scheme
-        target, oracle, dynamics, scheme = doubled(pieces)
+        oracle = Exact() if plan.oracle.moving else plan.prepared_oracle  # anchors that move are not followed
+        target, oracle, dynamics, scheme = doubled((plan.flat_target, oracle, plan.dynamics, plan.prepared_scheme))
 
         def step(y: Any, now: Any) -> tuple[Any, Any]:
             (first, second), eta = jax.random.split(now[0]), now[1]
