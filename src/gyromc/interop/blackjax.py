@@ -133,17 +133,7 @@ def _algorithm(
     _require_function(grad_estimator, "grad_estimator")
     P: Any = None if curvature is None else numbers(curvature, "curvature")
     family = functools.lru_cache(maxsize=8)(family)
-
-    @functools.lru_cache(maxsize=8)
-    def limits(d: int) -> tuple[float, float]:
-        """The largest stable step sizes of these dynamics and of SGLD, on a Gaussian of the given curvature."""
-        require(
-            P.shape in ((), (d,), (d, d)),
-            f"`curvature` must be a number, {d} numbers or a {d} × {d} matrix: got shape {P.shape}.",
-        )
-        K, of_d = P if P.ndim == 2 else np.diag(np.broadcast_to(P, d)), family(d)
-        A = (of_d.D + of_d.Q) @ augment(K, of_d.has_momentum(d, "the position"))
-        return limit_of_mean(np.linalg.eigvals(A)), limit_of_mean(np.linalg.eigvals(K))
+    limits = functools.lru_cache(maxsize=8)(lambda d: _largest_steps(P, family(d), d))
 
     def init(position, rng_key=None):
         position = _checked_position(position)
@@ -189,6 +179,17 @@ def _algorithm(
         return AugmentedState(_like(moved[: theta.size], position), _like(moved[theta.size :], position))
 
     return SamplingAlgorithm(init, step)  # type: ignore[arg-type]  # BlackJAX's types have no mini-batch argument
+
+
+def _largest_steps(P: np.ndarray, dynamics: Dynamics, d: int) -> tuple[float, float]:
+    """The largest stable step sizes of the dynamics and of SGLD, on a Gaussian of the given curvature."""
+    require(
+        P.shape in ((), (d,), (d, d)),
+        f"`curvature` must be a number, {d} numbers or a {d} × {d} matrix: got shape {P.shape}.",
+    )
+    K = P if P.ndim == 2 else np.diag(np.broadcast_to(P, d))
+    A = (dynamics.D + dynamics.Q) @ augment(K, dynamics.has_momentum(d, "the position"))
+    return limit_of_mean(np.linalg.eigvals(A)), limit_of_mean(np.linalg.eigvals(K))
 
 
 def _require_function(value, name: str) -> None:
