@@ -25,7 +25,7 @@ from pages import markdown, replace_between, write_measured
 BUFFERS = 2**24
 """Bytes that do not grow with the number of chains."""
 STEPS = 64
-USUAL: dict[str, Any] = {"d": 10, "h": 2, "dtype": "float32", "scheme": "euler", "martingale": False}
+USUAL: dict[str, Any] = {"d": 10, "h": 2, "dtype": "float32", "scheme": "euler", "martingale": False, "oracle": "exact"}
 CASES: list[dict[str, Any]] = [
     {"engine": "scan", "chains": 1},
     {"engine": "lanes", "chains": 1_000, "d": 100},
@@ -40,18 +40,24 @@ CASES: list[dict[str, Any]] = [
     {"engine": "scan", "chains": 100_000, "martingale": True, "dtype": "float64"},
     {"engine": "lanes", "chains": 100_000, "scheme": "lm_ab2"},
     {"engine": "scan", "chains": 100_000, "scheme": "hfhr_splitting"},
+    {"engine": "scan", "chains": 100_000, "oracle": "refresh"},
 ]
 
 
 def plan_of(case: dict[str, Any]) -> gm.Plan:
-    """Independent Gaussian coordinates."""
+    """Independent Gaussian coordinates, or a regression where the oracle needs rows."""
     full = USUAL | case
     d, rng = full["d"], np.random.default_rng(0)
     target = gm.targets.Quadratic(np.ones(d))
+    oracle: Any = gm.oracles.Exact()
+    if full["oracle"] == "refresh":
+        target = gm.targets.LogisticRegression(rng.standard_normal((50, d)), rng.random(50) < 0.5)
+        oracle = gm.oracles.ControlVariate(4, refresh=16)
     augmented = full["scheme"] == "hfhr_splitting"
     directions = rng.standard_normal((full["h"], d))
     return gm.Plan(
         target=target,
+        oracle=oracle,
         dynamics=gm.dynamics.hfhr(d, 1.0, 2.0) if augmented else gm.dynamics.overdamped(d),
         observables={f"h{i}": gm.observables.linear(u) for i, u in enumerate(directions)},
         scheme=full["scheme"],
@@ -100,7 +106,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     lines = []
     for row in rows:
         full = USUAL | row
-        names = {"scheme": "{}", "martingale": "martingale", "blocks": "B = {}"}
+        names = {"scheme": "{}", "martingale": "martingale", "blocks": "B = {}", "oracle": "anchors"}
         more = [text.format(row[name]) for name, text in names.items() if name in row]
         sizes = [f"{row[name] / 1e6:,.1f} MB" for name in ("formula_bytes", "bytes")]
         words = [row["engine"], f"{row['chains']:,}", str(full["d"]), str(full["h"]), full["dtype"], ", ".join(more)]

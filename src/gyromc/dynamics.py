@@ -5,6 +5,7 @@ one function in this module that returns `Dynamics(D, Q)`.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -14,7 +15,7 @@ from gyromc import rotations as best
 from gyromc.checks import leaves, numbers, positive, require, shown, whole
 from gyromc.errors import InvalidInput
 from gyromc.machine import require_memory
-from gyromc.operators import Blocks, Dense, Diagonal, Operator, Rotations, Scaled, as_operator, symmetrised
+from gyromc.operators import Blocks, Dense, Diagonal, LowRank, Operator, Rotations, Scaled, as_operator, symmetrised
 
 __all__ = [
     "Dynamics",
@@ -246,7 +247,7 @@ def general(D, Q) -> Dynamics:
     return Dynamics(diffusion, as_operator(Q, "Q", size=diffusion.size), "general")
 
 
-def pairing(K, D=None) -> Dynamics:
+def pairing(K, D=None, dim: int | None = None, count: int = 20) -> Dynamics:
     """Rotate pairs of neighbouring eigenvectors of K by a closed form, near `equal_bias` where neighbours are alike.
 
     A pair with the eigenvalues λ_a, λ_b turns with the rate ω, ω² = max(0, λ_max/mean(λ_a, λ_b) - 1); with an odd number the
@@ -255,9 +256,10 @@ def pairing(K, D=None) -> Dynamics:
 
     **Arguments:**
 
-    - `K`: the target's precision, or ∇²U at its mode: a matrix, or a vector for a diagonal.
+    - `K`: the target's precision, or ∇²U at its mode: a matrix, a vector for a diagonal, or a function x ↦ Kx with `dim`.
     - `D`: the diffusion that the rotation is for: a vector, a matrix, or a `Dynamics` such as `hfhr(…)`, whose D is kept. Left
-      out: the identity.
+      out: the identity. Where K is a function, D is a vector.
+    - `dim`, `count`: where K is a function, the number of parameters, and how many of the smallest eigenvalues are paired.
 
     ```python
     import gyromc as gm
@@ -265,7 +267,7 @@ def pairing(K, D=None) -> Dynamics:
     assert abs(dyn.Q[0, 1]) == 3**0.5 and dyn.Q[2, 2] == 0
     ```
     """
-    return _rotated(K, D, "pairing", lambda P, _: best.pairing(P))
+    return _rotated(_hessian(K, dim), D, "pairing", lambda P, _: best.pairing(P, count))
 
 
 def fastest(K, D=None) -> Dynamics:
@@ -274,7 +276,7 @@ def fastest(K, D=None) -> Dynamics:
     After Lelièvre, Nier and Pavliotis (2013). It says nothing of the step-size bias, which it usually makes larger: see
     `equal_bias`.
 
-    **Arguments:** `K` and `D` as in `pairing`.
+    **Arguments:** `K` and `D` as in `pairing`, but K no function: all eigenvalues move, so that Q is a full matrix.
 
     ```python
     import gyromc as gm, numpy as np
@@ -282,15 +284,21 @@ def fastest(K, D=None) -> Dynamics:
     assert np.allclose(rates, 5.0)
     ```
     """
-    return _rotated(K, D, "fastest decay", lambda P, _: best.fastest(P))
+    require(
+        not _is_function(K),
+        "`fastest` needs `K` as a matrix: it moves all eigenvalues of K, so that its Q is a full matrix, which products K·x do "
+        "not give. `pairing`, `equal_bias` and `least_variance` take them.",
+    )
+    return _rotated(_hessian(K), D, "fastest decay", lambda P, _: Dense(best.fastest(P)))
 
 
-def least_variance(K, directions, rate: float = 1.0, D=None) -> Dynamics:
+def least_variance(K, directions, rate: float = 1.0, D=None, dim: int | None = None) -> Dynamics:
     """The rotation with the least V of given linear observables, among those with ‖D^{-1/2}QD^{-1/2}‖ = `rate`.
 
     V falls by 1 + rate², and no Q of that size does better.
 
-    **Arguments:** `K` and `D` as in `pairing`; `directions`: a vector u of the observable uᵀθ, or rows of them; `rate`: positive.
+    **Arguments:** `K`, `D` and `dim` as in `pairing`; `directions`: a vector u of the observable uᵀθ, or rows of them; `rate`:
+    positive. Where K is a function, K⁻¹u is found by conjugate gradients.
 
     ```python
     import gyromc as gm
@@ -299,24 +307,27 @@ def least_variance(K, directions, rate: float = 1.0, D=None) -> Dynamics:
     """
     rate, rows = positive(rate, "rate"), np.atleast_2d(numbers(directions, "directions"))
 
-    def turned(P: np.ndarray, root: np.ndarray) -> np.ndarray:
+    def turned(P: Any, root: np.ndarray) -> Operator:
         require(
             rows.ndim == 2 and rows.shape[1] == len(root) and np.all(np.any(rows != 0, axis=1)),
             f"`directions` must hold rows of {len(root)} numbers, like θ, none of them 0: got shape {rows.shape}.",
         )
-        return best.least_variance(np.linalg.solve(P, root.T @ rows.T), rate)
+        across = rows * root if root.ndim == 1 else rows @ root
+        return best.least_variance(best.solved(P, across.T), rate)
 
-    return _rotated(K, D, "least variance", turned)
+    return _rotated(_hessian(K, dim), D, "least variance", turned)
 
 
-def equal_bias(K, D=None, bias: float = 1.0) -> Dynamics:
+def equal_bias(K, D=None, bias: float = 1.0, dim: int | None = None, count: int = 20) -> Dynamics:
     """The rotation with the least V of linear observables at equal step-size bias, among those that turn pairs of eigenvectors.
 
     Every pair turns as fast as the bias allows, so all posterior means gain at once. It is not the best for squares: other
-    rotations have a fraction of its V at the same bias.
+    rotations have a fraction of its V at the same bias. With the D of `hfhr`, and of `gaul` where C and K have common
+    eigenvectors, each eigenvector turns with its own momentum, and only the bias of θ counts.
 
-    **Arguments:** `K` and `D` as in `pairing`; `bias`: the first-order error of Euler's covariance in its worst direction, in
-    multiples of what it is without a rotation; at least 1.
+    **Arguments:** `K`, `D`, `dim` and `count` as in `pairing`, and where K is a function D may also be `hfhr(dim, …)`, or `gaul`
+    with C a multiple of the identity; `bias`: the first-order error of Euler's covariance in its worst direction, in multiples of
+    what it is without a rotation; at least 1.
 
     ```python
     import gyromc as gm
@@ -326,21 +337,75 @@ def equal_bias(K, D=None, bias: float = 1.0) -> Dynamics:
     """
     bias = positive(bias, "bias")
     require(bias >= 1, f"`bias` must be at least 1, the reversible dynamics' own: got {bias:g}.")
-    return _rotated(K, D, "equal bias", lambda P, _: best.equal_bias(P, bias))
+    hessian = _hessian(K, dim)
+    if isinstance(D, Dynamics) and D.augmented:
+        Q = _coupled(hessian, D, count, bias)
+        if Q is not None:
+            return Dynamics(D.diffusion, Q, f"{D.name}, equal bias", augmented=True)
+    return _rotated(hessian, D, "equal bias", lambda P, _: best.equal_bias(P, bias, count))
 
 
-def _rotated(K, D, name: str, turned: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Dynamics:
-    """D = RRᵀ with Q = RJRᵀ, where `turned` finds J from RᵀPR, P the Hessian over the state, and from the rows of R for θ."""
+def _is_function(K) -> bool:
+    return callable(K) and not isinstance(K, Operator)
+
+
+def _hessian(K, dim: int | None = None) -> Any:
+    """The Hessian over θ: a matrix, or products with it where K is a function."""
+    if _is_function(K):
+        require(dim is not None, "`K` is a function, so its dimension is unknown: pass `dim`.")
+        return best.products(K, whole(dim, "dim", least=4, most=10**8))
     hessian = symmetrised(as_operator(K, "K"), +1, "K").dense()
     smallest = float(np.linalg.eigvalsh(hessian)[0])
     require(
         smallest > 0,
         f"`K` must be positive definite: its smallest eigenvalue is {smallest:.6g}. Take it at a mode of the target.",
     )
-    kept = D if isinstance(D, Dynamics) else general(np.ones(len(hessian)) if D is None else D, 0)
-    augmented, R = kept.has_momentum(len(hessian), "`K`"), kept.root.dense()
-    Q = R @ turned(R.T @ augment(hessian, augmented) @ R, R[: len(hessian)]) @ R.T
-    return Dynamics(kept.diffusion, Dense((Q - Q.T) / 2), name if D is None else f"{kept.name}, {name}", augmented)
+    return hessian
+
+
+def _rotated(hessian: Any, D, name: str, turned: Callable[[Any, np.ndarray], Operator]) -> Dynamics:
+    """D = RRᵀ with Q = RJRᵀ, where `turned` finds J from RᵀPR, P the Hessian over the state, and from the rows of R for θ.
+
+    Of a diagonal R the second is its entries.
+    """
+    d = hessian.shape[0]
+    kept = D if isinstance(D, Dynamics) else general(np.ones(d) if D is None else D, 0)
+    name = name if D is None else f"{kept.name}, {name}"
+    if isinstance(hessian, np.ndarray):
+        augmented, R = kept.has_momentum(d, "`K`"), kept.root.dense()
+        Q = R @ turned(R.T @ augment(hessian, augmented) @ R, R[:d]).dense() @ R.T
+        return Dynamics(kept.diffusion, Dense((Q - Q.T) / 2), name, augmented)
+    entries = kept.diffusion.entries()
+    if entries is None or kept.size != d:
+        raise InvalidInput(
+            "With products K·x the rotation is for a diagonal D or, of `equal_bias`, for `hfhr` without preconditioner and "
+            "`gaul` with a number times the identity: others need not have the eigenvectors of K. "
+            f"Pass {d} numbers, leave `D` out, or pass K as a matrix."
+        )
+    R = np.sqrt(entries)
+    J: Any = turned(best.products(lambda x: R * (hessian @ (R * x)), d), R)
+    return Dynamics(kept.diffusion, LowRank(R[:, None] * J.left, J.weights, R[:, None] * J.right), name, False)
+
+
+def _coupled(hessian: Any, kept: Dynamics, count: int, bias: float) -> Operator | None:
+    """Q on (θ, r) that turns eigenvectors of K with their own momenta; None where D does not keep these apart.
+
+    Of products only the slowest are found, so that the D of θ must be a number times the identity.
+    """
+    D, d = kept.diffusion, hessian.shape[0]
+    kept.has_momentum(d, "`K`")
+    if not isinstance(D, Blocks) or not (isinstance(hessian, np.ndarray) or isinstance(D.upper_left, Scaled)):
+        return None
+    eigenvalues, basis, largest = best.spectrum(hessian, count)
+    blocks = D.upper_left, D.upper_right, D.lower_right
+    images = [np.stack([np.asarray(block(v)) for v in basis.T], axis=1) for block in blocks]
+    parts = [np.sum(basis * image, axis=0) for image in images]
+    gap = max(np.max(np.abs(image - part * basis)) for image, part in zip(images, parts, strict=True))
+    if gap > 1e-9 * np.max(np.abs(parts)):
+        return None
+    steepest = max(np.max(parts[0] * eigenvalues), parts[0][-1] * largest)
+    coupling, zero = LowRank(basis, best.coupling_rates(eigenvalues, parts, steepest, bias), basis), Scaled(0.0, d)
+    return Blocks(zero, coupling.times(-1.0), coupling, zero)
 
 
 def rotations(dim, rate: float | Sequence[float] = 1.0) -> Operator:

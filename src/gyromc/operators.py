@@ -172,6 +172,31 @@ class Dense(Operator):
         return float(gap[where]), (int(where[0]), int(where[1]))
 
 
+class LowRank(Operator):
+    """F diag(weights) Gᵀ, F = `left` and G = `right` of n × k, in O(nk) memory."""
+
+    left: Float[np.ndarray, "n k"]
+    weights: Float[np.ndarray, " k"]
+    right: Float[np.ndarray, "n k"]
+
+    size = property(lambda self: self.left.shape[0])
+
+    def __call__(self, v):
+        return self.left @ (self.weights * (self.right.T @ v))
+
+    def dense(self):
+        return (self.left * self.weights) @ self.right.T
+
+    def transposed(self):
+        return LowRank(self.right, self.weights, self.left)
+
+    def times(self, factor):
+        return LowRank(self.left, factor * self.weights, self.right)
+
+    def is_zero(self):
+        return not np.any(self.weights)
+
+
 class Blocks(Operator):
     """[[upper_left, upper_right], [lower_left, lower_right]] on R^2m, each block a map on R^m."""
 

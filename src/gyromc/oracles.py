@@ -55,6 +55,15 @@ class Oracle(eqx.Module):
         """How many data terms one gradient reads (1 for a target that is not a sum)."""
         return target.num_data if isinstance(target, SumOverData) else 1
 
+    def gradients(self, steps: int) -> int:
+        """How many gradients so many steps of one chain compute."""
+        return steps
+
+    @property
+    def moving(self) -> bool:
+        """Whether each chain has an anchor of its own, as with `refresh` of `ControlVariate`."""
+        return False
+
 
 class Exact(Oracle):
     """The full gradient ∇U.
@@ -182,6 +191,10 @@ class ControlVariate(Batch):
     Both are unbiased for every c, and the prior's gradient is exact. Far from c order 2 has as much noise as order 1: with small
     batches and large steps, start the chains at c, or they can diverge.
 
+    With `refresh=m`, each chain has its own anchor: at the steps k = 0, m, 2m, … it is set to the chain's state, and the full
+    gradient there is computed (SVRG). Far from the mode, or where there are several, the noise stays as small as the distance of
+    m steps. An anchor depends on the past only, so that every step is unbiased. On average a step reads 2b + N/m rows.
+
     **Arguments:**
 
     - `size`: b, from 1 to 10⁹.
@@ -191,6 +204,8 @@ class ControlVariate(Batch):
     - `curvature`: for order 2, how K is applied. Left out: as a matrix, for at most 2000 parameters. `"matrix-free"` computes
       K(θ-c) anew in every step, which reads all the data: N rows more a step. `"diagonal"`, for generalized linear models, uses
       only the diagonals of K and of every ∇²ℓ_i(c), which is still unbiased and needs no matrix, with less of the gain.
+    - `refresh`: m, the number of steps after which a chain takes its state for its new anchor; left out: the anchor is fixed. For
+      order 1 only, and engine `scan` only.
 
     ```python
     import gyromc as gm
@@ -201,11 +216,21 @@ class ControlVariate(Batch):
 
     order: int = eqx.field(static=True)
     curvature: Literal["diagonal", "matrix-free"] | None = eqx.field(static=True)
+    refresh: int | None = eqx.field(static=True)
     center: Any
     anchor: Any
     operator: Operator | None
 
-    def __init__(self, size: int, center=None, replace: bool = True, *, order: int = 1, curvature: str | None = None):
+    def __init__(
+        self,
+        size: int,
+        center=None,
+        replace: bool = True,
+        *,
+        order: int = 1,
+        curvature: str | None = None,
+        refresh: int | None = None,
+    ):
         super().__init__(size, replace)
         for _, leaf in leaves(center, "center"):
             numbers(leaf, "center")
@@ -213,6 +238,16 @@ class ControlVariate(Batch):
         used = curvature is None or self.order == 2
         require(used, "`curvature` is used by order 2 only: pass `order=2`, or leave `curvature` out.")
         self.curvature = None if curvature is None else one_of(curvature, ("diagonal", "matrix-free"), "curvature")
+        self.refresh = None if refresh is None else whole(refresh, "refresh", least=1, most=2**31 - 1)
+        require(
+            refresh is None or self.order == 1,
+            "`refresh` works with order 1: at order 2 every new anchor would need a new matrix K for each chain. Pass `order=1`, "
+            "or leave `refresh` out.",
+        )
+        require(
+            refresh is None or center is None,
+            "`refresh` takes each chain's own states for its anchors: leave `center` out, or `refresh`.",
+        )
         self.center = center
         self.anchor = self.operator = None
 
@@ -221,9 +256,17 @@ class ControlVariate(Batch):
         more = ", order=2" if self.order == 2 else ""
         if self.curvature is not None:
             more += f", curvature={self.curvature!r}"
+        if self.moving:
+            more += f", refresh={self.refresh}"
         return super().name.replace(")", f"{more})")
 
+    @property
+    def moving(self) -> bool:
+        return self.refresh is not None
+
     def prepared(self, model):
+        if self.moving:
+            return self
         target, dim = model.flat_target, model.dim
         if self.center is None:
             center = model.mode
@@ -266,9 +309,19 @@ class ControlVariate(Batch):
         require(np.all(np.isfinite(K)), "The Hessian of the data's terms is not finite at `center`: move it.")
         return Dense((K + K.T) / 2) if full else None
 
+    def anchor_at(self, target, theta):
+        """What a chain keeps of an anchor at θ: θ itself and ∇L(θ), which reads all the data."""
+        return jnp.concatenate([theta, _data_gradient(target, theta)])
+
+    def anchored(self, kept) -> "ControlVariate":
+        """The oracle at an anchor as `anchor_at` returns it."""
+        fields = lambda o: (o.center, o.anchor)
+        return eqx.tree_at(fields, self, tuple(jnp.split(kept, 2)), is_leaf=lambda x: x is None)
+
     def terms(self, target, theta, index):
         if self.anchor is None:
-            raise InvalidInput(f"{self.name} has no anchor yet: call `prepared(model)` first.")
+            why = "it belongs to a chain; pass a fixed one" if self.moving else "call `prepared(model)` first"
+            raise InvalidInput(f"{self.name} has no anchor here: {why}.")
         if self.curvature == "diagonal":
             along = target.diagonal_product(self.center, theta - self.center, index)
             return target.remainder(theta, self.center, index, 1) - along
@@ -284,7 +337,12 @@ class ControlVariate(Batch):
 
     def evaluations(self, target):
         everything = super(Batch, self).evaluations(target)
+        if self.refresh is not None:
+            return 2 * self.size + -(-everything // self.refresh)  # on average
         return 2 * self.size + (everything if self.curvature == "matrix-free" else 0)
+
+    def gradients(self, steps):
+        return steps + (0 if self.refresh is None else -(-steps // self.refresh))
 
 
 # for `over_rows`, which compiles each once

@@ -230,7 +230,7 @@ class Plan:
     @property
     def gradients(self) -> int:
         """Gradient evaluations over all chains."""
-        return self.num_chains * (self.num_steps + self.burn_in)
+        return self.num_chains * self.oracle.gradients(self.num_steps + self.burn_in)
 
     def summary(self) -> dict[str, Any]:
         """Names and numbers, for tables and JSON; the step size of a schedule is None."""

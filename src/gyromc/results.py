@@ -92,6 +92,7 @@ class EngineState:
     # The sums after so many steps, and the time then.
     snapshots: Mapping[int, Float[np.ndarray, "chains sums"]] = dataclasses.field(default_factory=dict)
     clocks: Mapping[int, float] = dataclasses.field(default_factory=dict)
+    anchors: Float[np.ndarray, "chains kept"] | None = None  # of an oracle that has one for each chain: 2d numbers
     checked: int | None = None  # the step at which U was last computed
 
     @property
@@ -193,7 +194,7 @@ class Run(Records[Average], Shown):
     @property
     def gradient_evaluations(self) -> int:
         """Gradients computed over all chains, burn-in included."""
-        return self.plan.num_chains * self.state.step
+        return self.plan.num_chains * self.plan.oracle.gradients(self.state.step)
 
     @functools.cached_property
     def diverged(self) -> np.ndarray:

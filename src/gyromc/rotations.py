@@ -1,16 +1,25 @@
 """Rotations Q that are best in a stated sense, for a target with the Hessian P and a given D (T4).
 
-With D = RRᵀ and Q = RJRᵀ the drift (D+Q)P is similar to (I+J)K, K = RᵀPR, so each problem is solved for D = I: `pairing` by a
-closed form, `fastest` for the largest spectral gap (Lelièvre, Nier, Pavliotis 2013), `least_variance` of given linear observables
-for a size of Q, `equal_bias` for all of them at equal step-size bias, among rotations of pairs of eigenvectors.
+P is a matrix, or products P·x. With D = RRᵀ and Q = RJRᵀ the drift (D+Q)P is similar to (I+J)K, K = RᵀPR, so each problem is
+solved for D = I: `pairing` by a closed form, `fastest` for the largest spectral gap (Lelièvre, Nier, Pavliotis 2013),
+`least_variance` of given linear observables for a size of Q, `equal_bias` for all of them at equal step-size bias, among
+rotations of pairs of eigenvectors, and `coupling_rates` among those of each eigenvector with its momentum.
 `bias_matrix` and `all_squares_variance` measure them.
 """
+
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import scipy
 from jaxtyping import Float
 
+from gyromc.checks import cause, whole
+from gyromc.errors import InvalidInput
+from gyromc.operators import LowRank
+
 Matrix = Float[np.ndarray, "n n"]
+Products = scipy.sparse.linalg.LinearOperator
+MOST_PRODUCTS = 100_000  # of conjugate gradients
 
 
 def whitened(P: Matrix, D: Matrix, Q: Matrix) -> Matrix:
@@ -45,23 +54,68 @@ def neighbours(eigenvalues: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return paired[::2], paired[1::2]
 
 
-def planes(basis: np.ndarray, rates: np.ndarray) -> Matrix:
-    """The skew matrix that turns orthonormal columns 2i and 2i+1 of `basis` with the rate_i, and nothing else."""
-    half = (basis[:, 1 : 2 * len(rates) : 2] * rates) @ basis[:, : 2 * len(rates) : 2].T
-    return half - half.T
+def planes(basis: np.ndarray, rates: np.ndarray) -> LowRank:
+    """The skew map that turns orthonormal columns 2i and 2i+1 of `basis` with the rate_i, and nothing else."""
+    first, second = basis[:, : 2 * len(rates) : 2], basis[:, 1 : 2 * len(rates) : 2]
+    turned, both = np.concatenate([second, first], axis=1), np.concatenate([first, second], axis=1)
+    return LowRank(turned, np.concatenate([rates, -rates]), both)
 
 
-def pairing(K: Matrix) -> Matrix:
+def products(apply: Callable, dim: int) -> Products:
+    """The map x ↦ Kx for SciPy, which would call it at once to find its type."""
+    matvec = lambda x: np.asarray(apply(x.ravel()), float)
+    return Products((dim, dim), matvec=matvec, dtype=float)  # type: ignore[call-issue]  # incomplete stubs
+
+
+def spectrum(K: Matrix | Products, count: int) -> tuple[np.ndarray, np.ndarray, float]:
+    """Rising eigenvalues, their eigenvectors, and the largest eigenvalue: all of a matrix, the `count` smallest of products."""
+    if isinstance(K, np.ndarray):
+        eigenvalues, basis = np.linalg.eigh(K)
+        return eigenvalues, basis, float(eigenvalues[-1])
+    dim = K.shape[0]
+    count, start = min(whole(count, "count", least=2), dim - 2) // 2 * 2, np.random.default_rng(0).standard_normal(dim)
+    try:
+        largest = scipy.sparse.linalg.eigsh(K, 1, which="LA", v0=start, return_eigenvectors=False)[0]
+        # the smallest eigenvalues of K are the largest of λ_max - K
+        shifted = products(lambda x: largest * x - K.matvec(x), dim)
+        found, basis = scipy.sparse.linalg.eigsh(shifted, count, which="LA", v0=start, ncv=min(dim, 4 * count + 40))
+    except Exception as error:  # of the user's function, or of an iteration with it
+        raise _not_found(error, dim) from error
+    order = np.argsort(-found)
+    return largest - found[order], basis[:, order], float(largest)
+
+
+def solved(K: Matrix | Products, U: np.ndarray) -> np.ndarray:
+    """K⁻¹U, from products by conjugate gradients."""
+    if isinstance(K, np.ndarray):
+        return np.linalg.solve(K, U)
+    try:
+        found = [scipy.sparse.linalg.cg(K, u, rtol=1e-13, maxiter=MOST_PRODUCTS) for u in U.T]
+    except Exception as error:  # of the user's function
+        raise _not_found(error, len(U)) from error
+    if any(left or not np.all(np.isfinite(w)) for w, left in found):
+        raise _not_found(ArithmeticError(f"K⁻¹u was not reached in {MOST_PRODUCTS} products"), len(U))
+    return np.stack([w for w, _ in found], axis=1)
+
+
+def _not_found(error: Exception, dim: int) -> InvalidInput:
+    return InvalidInput(
+        f"The eigenvectors of `K` were not found: {cause(error)}. It maps {dim} numbers to {dim}, symmetric, positive "
+        "definite, with eigenvalues that differ."
+    )
+
+
+def pairing(K: Matrix | Products, count: int) -> LowRank:
     """J that turns neighbouring eigenvectors: no pair adds more bias than the largest eigenvalue has anyway."""
-    eigenvalues, basis = np.linalg.eigh(K)
+    eigenvalues, basis, largest = spectrum(K, count)
     a, b = neighbours(eigenvalues)
-    return planes(basis, np.sqrt(np.maximum(0.0, 2 * eigenvalues[-1] / (a + b) - 1)))  # T4
+    return planes(basis, np.sqrt(np.maximum(0.0, 2 * largest / (a + b) - 1)))  # T4
 
 
-def equal_bias(K: Matrix, bias: float) -> Matrix:
+def equal_bias(K: Matrix | Products, bias: float, count: int) -> LowRank:
     """J that turns neighbouring eigenvectors as fast as a step-size bias allows, given in multiples of that of J = 0."""
-    eigenvalues, basis = np.linalg.eigh(K)
-    return planes(basis, rates_at_bias(*neighbours(eigenvalues), bias * eigenvalues[-1] / 2))
+    eigenvalues, basis, largest = spectrum(K, count)
+    return planes(basis, rates_at_bias(*neighbours(eigenvalues), bias * largest / 2))
 
 
 def rates_at_bias(a: np.ndarray, b: np.ndarray, slope: float) -> np.ndarray:
@@ -72,6 +126,19 @@ def rates_at_bias(a: np.ndarray, b: np.ndarray, slope: float) -> np.ndarray:
     s, delta = a + b, np.abs(a - b) / (a + b)
     tau = (np.sqrt(delta**2 + 16 * slope / s) - delta) / 2
     return np.sqrt(np.maximum(0.0, tau**2 - 1) / (4 * a * b)) * s
+
+
+def coupling_rates(eigenvalues: np.ndarray, blocks: Sequence[np.ndarray], largest: float, bias: float) -> np.ndarray:
+    """How fast each eigenvector of K turns with its momentum, λ_max(E_θθ) being `bias` times that of Q = 0.
+
+    `blocks`: D_θθ, D_θr and D_rr at each eigenvector; `largest`: the largest eigenvalue of D_θθK. In whitened coordinates a block
+    of the drift is [[p, q-n], [q+n, r]] with E_θθ = (n² - nq)/(p+r) + p/2 and V/Var = 2r/(pr-q²+n²) for θ; n is the larger root
+    of E_θθ = e.
+    """
+    root = np.sqrt(eigenvalues)
+    p, q, r = blocks[0] * eigenvalues, blocks[1] * root, blocks[2]
+    spare = np.maximum(bias * largest / 2 - p / 2, 0.0)
+    return (q + np.where(q < 0, -1, 1) * np.sqrt(q**2 + 4 * (p + r) * spare)) / 2 / root
 
 
 def fastest(K: Matrix) -> Matrix:
@@ -111,7 +178,7 @@ def _constant_diagonal(eigenvalues: np.ndarray) -> Matrix:
     return turn
 
 
-def least_variance(W: np.ndarray, rate: float) -> Matrix:
+def least_variance(W: np.ndarray, rate: float) -> LowRank:
     """J of spectral norm `rate` with the least Σ V(uᵀθ) over the columns w = K⁻¹u of W.
 
     V = 2wᵀ(I + JᵀJ)⁻¹w is at least 2|w|²/(1 + rate²), and is that where J turns every w at the full rate. With as

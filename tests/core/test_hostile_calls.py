@@ -94,6 +94,7 @@ ARGUMENTS = {
         ("none",),
     ),
     "ControlVariate order": (lambda v: O.ControlVariate(1, order=v), "`order`", ()),
+    "ControlVariate refresh": (lambda v: O.ControlVariate(1, refresh=v), "`refresh`", ("none",)),
     "ControlVariate curvature": (lambda v: O.ControlVariate(1, order=2, curvature=v), "`curvature`", ("none",)),
     "overdamped dim": (D.overdamped, "`dim`", ("masked", "cube", "2**62")),
     "hfhr dim": (lambda v: D.hfhr(v, 1.0, 1.0), "`dim`", ("masked", "cube")),

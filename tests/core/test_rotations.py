@@ -93,6 +93,22 @@ def mean_variance(eigenvalues, bias):
 
 
 @pytest.mark.parametrize(("d", "condition", "seed"), CASES)
+def test_momentum_couplings_have_equal_bias(d, condition, seed):
+    K = random_precision(d, condition, seed)
+    for D in (gm.dynamics.hfhr(d, 1.0, 2.0), gm.dynamics.gaul(0.8 * np.eye(d), 1.0, 2.0)):
+        found = gm.dynamics.equal_bias(K, D=D)
+        A, reversible = whitened(K, found), whitened(K, found.reversible())
+        largest = np.linalg.eigvalsh(rotations.bias_matrix(reversible)[:d, :d])[-1]
+        np.testing.assert_allclose(np.linalg.eigvalsh(rotations.bias_matrix(A)[:d, :d]), largest, rtol=EXACT)
+        every = np.eye(2 * d)[:, :d]
+        native = whitened(K, D)
+        slower = np.linalg.eigvalsh(rotations.bias_matrix(native)[:d, :d])[-1] / largest  # HFHR's own Q at equal bias
+        V = [linear_variance(x, every).mean() for x in (A, native, reversible)]
+        assert V[0] <= slower * V[1] * (1 + EXACT)
+        assert V[0] <= V[2] * (1 + EXACT)
+
+
+@pytest.mark.parametrize(("d", "condition", "seed"), CASES)
 def test_no_random_rotation_is_better_at_equal_bias(d, condition, seed):
     """V̄₁ of `equal_bias` against 1,000 random J of all sizes, each at its own λ_max(E), D = I.
 
@@ -140,6 +156,37 @@ def test_pairing_is_no_better_than_equal_bias():
     assert max(ratios) > 1000
 
 
+@pytest.mark.parametrize(("d", "condition", "seed"), [case for case in CASES if case[0] <= 8])
+@pytest.mark.parametrize("name", ["hfhr", "gaul"])
+def test_no_random_rotation_with_momenta_is_better_at_equal_bias(d, condition, seed, name):
+    """The same for D of HFHR and of GAUL with C ∝ I: 1,000 random Q on (θ, r), half of them near the paper's own."""
+    K = random_precision(d, condition, seed)
+    D = gm.dynamics.hfhr(d, 1.0, 2.0) if name == "hfhr" else gm.dynamics.gaul(0.8 * np.eye(d), 1.0, 2.0)
+    rng = np.random.default_rng(seed)
+    skew = rng.standard_normal((1000, 2 * d, 2 * d)) * np.exp(rng.uniform(-5, 3, (1000, 1, 1)))
+    Q = (skew - np.swapaxes(skew, 1, 2)) / np.sqrt(d)
+    Q[::2] = D.Q * np.exp(rng.uniform(-2, 3, (500, 1, 1))) + 0.1 * rng.random((500, 1, 1)) * Q[::2]
+    eigenvalues, basis = np.linalg.eigh(K)
+    root = augment((basis * eigenvalues**0.5) @ basis.T, True)
+    A = root @ (D.D + Q) @ root
+    mu, X = np.linalg.eig(A)
+    back = np.linalg.inv(X)
+    middle = back @ (A @ np.swapaxes(A, 1, 2)) @ np.conj(np.swapaxes(back, 1, 2))
+    E = (X @ (middle / (mu[:, :, None] + np.conj(mu[:, None, :]))) @ np.conj(np.swapaxes(X, 1, 2))).real[:, :d, :d]
+    V = 2 * np.trace(np.linalg.inv(A)[:, :d, :d], axis1=1, axis2=2) / d
+    # blocks [[p, q - n], [q + n, r]] in the eigenbasis: V/Var of θ is 2r/(pr - q² + n²), and the bias fixes n
+    p, q, r = D.D[0, 0] * eigenvalues, D.D[0, d] * np.sqrt(eigenvalues), D.D[-1, -1]
+    bias = np.maximum(np.linalg.eigvalsh((E + np.swapaxes(E, 1, 2)) / 2)[:, -1], p.max() / 2)
+    n = (q + np.sqrt(q**2 + 4 * (p + r) * (bias[:, None] - p / 2))) / 2
+    best = np.mean(2 * r / (p * r - q**2 + n**2), axis=1)
+    np.testing.assert_allclose(
+        2 * np.trace(np.linalg.inv(whitened(K, gm.dynamics.equal_bias(K, D=D, bias=3.0)))[:d, :d]) / d,
+        np.mean(2 * r / (p * r - q**2 + ((q + np.sqrt(q**2 + 4 * (p + r) * (1.5 * p.max() - p / 2))) / 2) ** 2)),
+        rtol=EXACT,
+    )
+    assert np.all(best <= V * (1 + EXACT))
+
+
 def test_for_squares_other_rotations_are_better():
     """`equal_bias` is the best for means alone: of 300 random J at equal bias some have half its V̄₂ of squares."""
     K = random_precision(8, 100.0, 1)
@@ -153,8 +200,84 @@ def test_for_squares_other_rotations_are_better():
     assert min(ratios) < 0.5
 
 
+def rates_of(made):
+    """The rates of the planes that turn."""
+    weights = made.rotation.weights
+    return weights[: len(weights) // 2]
+
+
+def test_products_alone_are_enough():
+    d, few = 3000, 10
+    values = np.concatenate([np.linspace(1.0, 3.0, few), np.linspace(50.0, 400.0, d - few)])
+    made = gm.dynamics.pairing(lambda x: values * x, dim=d, count=few)
+    expected = np.sqrt(400.0 / (values[:few:2] + values[1:few:2]) * 2 - 1)
+    np.testing.assert_allclose(rates_of(made), expected, rtol=EXACT)
+    best = gm.dynamics.equal_bias(lambda x: values * x, dim=d, count=few)
+    pairs = values[:few:2], values[1:few:2]
+    np.testing.assert_allclose(rates_of(best), rotations.rates_at_bias(*pairs, 200.0), rtol=EXACT)
+    x = np.zeros(d)
+    x[0] = 1.0
+    np.testing.assert_allclose(np.abs(made.rotation(x)[1]), expected[0], rtol=EXACT)
+
+
+@pytest.mark.parametrize("name", ["pairing", "equal_bias", "least_variance"])
+@pytest.mark.parametrize("D", [None, "diagonal"])
+def test_products_give_the_same_rotation_as_matrices(name, D):
+    """Where all eigenvectors but two are paired; those that are left out have the largest eigenvalues."""
+    rng = np.random.default_rng(3)
+    K = random_precision(12, 1e4, 5)
+    D = None if D is None else rng.uniform(0.5, 2.0, 12)
+    more = {"directions": rng.standard_normal((2, 12)), "rate": 2.0} if name == "least_variance" else {}
+    make = getattr(gm.dynamics, name)
+    given = make(K, D=D, **more)
+    found = make(lambda x: K @ x, D=D, dim=12, **more, **({} if more else {"count": 10}))
+    np.testing.assert_array_equal(found.D, given.D)
+    if more:  # planes through the same vectors: V is what counts
+        w = np.linalg.solve(K, more["directions"].T)
+        V = [np.einsum("ik,ij,jk->k", w, np.linalg.inv(x.D + x.Q), w) for x in (found, given, found.reversible())]
+        np.testing.assert_allclose(V[0], V[1], rtol=1e-6)
+        np.testing.assert_allclose(V[0], V[2] / 5, rtol=1e-6)
+        return
+    R = np.sqrt(found.D)
+    basis = np.linalg.eigh(R @ K @ R)[1]
+    inner = lambda Q: np.abs(basis.T @ np.linalg.solve(R, np.linalg.solve(R, Q).T) @ basis)[:10, :10]
+    np.testing.assert_allclose(inner(found.Q), inner(given.Q), atol=1e-6 * np.abs(inner(given.Q)).max())
+
+
+@pytest.mark.parametrize("D", [gm.dynamics.hfhr(40, 1.0, 2.0), gm.dynamics.gaul(np.full(40, 0.8), 1.0, 2.0)])
+def test_momenta_by_products(D):
+    """The bias is that without a rotation, in each direction that turns; with all of them Q would be that of the matrix."""
+    K = random_precision(40, 1e4, 2)
+    D = (
+        D
+        if D.name == "SGHFHRMC"
+        else gm.dynamics.Dynamics(
+            gm.operators.Blocks(*(gm.operators.Scaled(x, 40) for x in (0.8, 0.1, 0.1, 2.0))), D.rotation, D.name, True
+        )
+    )
+    found = gm.dynamics.equal_bias(lambda x: K @ x, D=D, dim=40, count=10)
+    A, none = whitened(K, found), whitened(K, found.reversible())
+    largest = np.linalg.eigvalsh(rotations.bias_matrix(none)[:40, :40])[-1]
+    slow = np.linalg.eigh(K)[1][:, :10]
+    E = rotations.bias_matrix(A)[:40, :40]
+    np.testing.assert_allclose(np.linalg.eigvalsh(slow.T @ E @ slow), largest, rtol=1e-6)
+    assert np.linalg.eigvalsh(E)[-1] <= largest * (1 + 1e-6)
+    ours, full = (
+        linear_variance(x, np.pad(slow, ((0, 40), (0, 0)))) for x in (A, whitened(K, gm.dynamics.equal_bias(K, D=D)))
+    )
+    np.testing.assert_allclose(ours, full, rtol=1e-6)
+
+
 def test_bad_input_is_refused():
     with pytest.raises(gm.InvalidInput, match="positive definite"):
         gm.dynamics.pairing([1.0, -1.0])
+    with pytest.raises(gm.InvalidInput, match="pass `dim`"):
+        gm.dynamics.pairing(lambda x: x)
+    with pytest.raises(gm.InvalidInput, match="moves all eigenvalues"):
+        gm.dynamics.fastest(lambda x: x)
+    with pytest.raises(gm.InvalidInput, match="eigenvectors of K"):
+        gm.dynamics.equal_bias(lambda x: x, D=gm.dynamics.hfhr(6, 1.0, 1.0, preconditioner=np.ones(6)), dim=6)
+    with pytest.raises(gm.InvalidInput, match="rows of 6 numbers"):
+        gm.dynamics.least_variance(lambda x: x, [1.0, 0.0], dim=6)
     with pytest.raises(gm.InvalidInput, match="rows of 2 numbers"):
         gm.dynamics.least_variance([1.0, 2.0], [1.0, 0.0, 0.0])

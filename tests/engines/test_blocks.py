@@ -80,10 +80,12 @@ def moved(given, steps=6):
     return session.state(), session.kept(3), len(session.carries)
 
 
-@pytest.mark.parametrize("case", ["minibatch", *(pytest.param(case, marks=pytest.mark.slow) for case in ("gaussian",))])
+@pytest.mark.parametrize(
+    "case", ["minibatch", *(pytest.param(case, marks=pytest.mark.slow) for case in ("gaussian", "refresh"))]
+)
 def test_blocks_are_the_chains_of_one_array(case, monkeypatch):
     """10 chains in blocks of 4, 4 and 2 and in one array on the mesh, up to the rounding of six steps."""
-    oracle = {"minibatch": O.Minibatch(9), "gaussian": O.Gaussian(1.0)}[case]
+    oracle = {"minibatch": O.Minibatch(9), "gaussian": O.Gaussian(1.0), "refresh": O.ControlVariate(8, refresh=3)}[case]
     starts = np.linspace(-1, 1, 10 * DIM).reshape(10, DIM)
     with jax.enable_x64(True):
         given = plan(oracle=oracle, num_chains=10, start=starts)
@@ -97,7 +99,7 @@ def test_blocks_are_the_chains_of_one_array(case, monkeypatch):
     assert (found.step, found.clock) == (whole.step, whole.clock)
     assert found.failed_at.tolist() == [-1] * 10
     np.testing.assert_allclose(kept, draws, rtol=0, atol=1e-13)
-    for name in ("z", "high"):
+    for name in ("z", "high", *(["anchors"] if case == "refresh" else [])):
         np.testing.assert_allclose(getattr(found, name), getattr(whole, name), rtol=0, atol=1e-12)
 
 

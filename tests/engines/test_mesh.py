@@ -22,7 +22,7 @@ from support.on_devices import DIM, ETA, ROWS, STEPS, X, plan
 EVERY = "chains+data+parameters+all+8 of chains"
 DEFAULT = ["bits of gaussian@33", "bits of minibatch@10", "minibatch@all+parameters"]
 BITS = [f"bits of {case}@7+10+33" for case in on_devices.BITS]
-SLOW = ["distinct rows", "every row", "order 1", "order 2", "diagonal", "matrix-free", "dense dynamics",
+SLOW = ["distinct rows", "every row", "order 1", "order 2", "diagonal", "matrix-free", "refresh", "dense dynamics",
         "martingale", "splitting", "softmax", "mixed", "mixed batches", "network", "exact", "minibatch", "streamed"]  # fmt: skip
 
 

@@ -318,6 +318,7 @@ def test_other_control_variates_are_left_to_scan():
     for curvature in ("diagonal", "matrix-free"):
         plan = anchored(O.ControlVariate(8, order=2, curvature=curvature))
         assert "a diagonal or matrix-free `curvature`: `scan` can" in str(pallas.why_not(plan))
+    assert "keeps no anchors between steps" in str(pallas.why_not(anchored(O.ControlVariate(8, refresh=5))))
 
 
 def test_other_data_need_no_other_kernel():

@@ -384,7 +384,7 @@ def test_without_blackjax_the_remedy_is_said_and_nothing_else_breaks():
     assert "pip install 'gyromc[blackjax]'" in done.stdout
 
 
-def test_a_rotation_is_stable_up_to_a_smaller_step_size():
+def test_a_step_size_beyond_the_stable_one_is_explained_before_it_gives_nan():
     """On U = ½|θ|² SGLD is stable up to 2 and a rotation of rate 3 up to 2/(1 + 3²) = 0.2: at 0.5 only the first runs."""
     gradient = lambda position, minibatch: -position
 
@@ -396,7 +396,21 @@ def test_a_rotation_is_stable_up_to_a_smaller_step_size():
 
     assert jnp.all(jnp.isfinite(last(blackjax.sgld(gradient), 0.5)))
     assert not jnp.all(jnp.isfinite(last(interop.sgnlmc(gradient, J=3.0), 0.5)))
-    assert jnp.all(jnp.isfinite(last(interop.sgnlmc(gradient, J=3.0), 0.19)))
+    for curvature in (1.0, np.ones(2), np.eye(2)):
+        known = interop.sgnlmc(gradient, J=3.0, curvature=curvature)
+        with pytest.raises(
+            gm.InvalidInput, match=r"`step_size` = 0.5 is beyond .* 0\.2: .*NaN.*at most 0\.1.*SGLD .* 2\.\)"
+        ):
+            last(known, 0.5)
+    assert jnp.all(jnp.isfinite(last(known, 0.19)))
+    assert jnp.all(jnp.isfinite(jax.jit(known.step)(jax.random.key(0), jnp.zeros(2), None, 0.5)))  # not known there
+    with pytest.raises(
+        gm.InvalidInput, match=r"`curvature` must be a number, 2 numbers or a 2 × 2 matrix: got shape \(3,\)"
+    ):
+        last(interop.sgnlmc(gradient, J=3.0, curvature=np.ones(3)), 0.1)
+    momentum = interop.sghfhrmc(gradient, 1.0, 2.0, curvature=100.0)
+    with pytest.raises(gm.InvalidInput, match="SGHFHRMC"):
+        momentum.step(jax.random.key(0), momentum.init(jnp.zeros(2)), None, 0.1)
 
 
 @pytest.mark.parametrize("scheme", ["balanced", gm.schemes.balanced([1.0, 1.0]), "lm_ab2"])

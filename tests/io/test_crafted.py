@@ -191,7 +191,7 @@ def test_a_state_of_other_shapes_never_reaches_a_compiled_loop(name, made, tmp_p
 
 
 def a_scan_run(path):
-    plan = PLANS["minibatch"]()
+    plan = PLANS["following anchors"]()
     gm.run(plan, "scan", thin=50, progress=False).save(path)
 
 

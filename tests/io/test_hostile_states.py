@@ -90,6 +90,9 @@ STATES = {
     "a check that is a text": of_state("checked", "x"),
     "no blocks": of_state("snapshots", None),
     "blocks without times": of_state("clocks", {"pairs": []}),
+    "anchors that no oracle keeps": lambda content, members: of_state("anchors", dict(state(content)["z"]))(
+        content, members
+    ),
     "seconds of NaN": of_run("wall_time", NAN),
     "seconds below zero": of_run("compile_time", -1.0),
     "another engine": of_run("engine", "gpu"),

@@ -5,6 +5,7 @@ import inspect
 import re
 import tomllib
 
+import jsonschema
 import numpy as np
 import pytest
 
@@ -12,8 +13,11 @@ import gyromc as gm
 from gyromc.app.plans import find
 from gyromc.io import planfiles
 from gyromc.io.planfiles import line_of
+from gyromc.io.schema import plan_schema
 from gyromc.targets import likelihoods
 from support.values import ROOT
+
+VALIDATOR = jsonschema.Draft202012Validator(plan_schema())
 
 BASE = """
 step_size = 0.05
@@ -73,6 +77,7 @@ def test_every_piece_can_be_written(table, body, tmp_path):
     if "support.survivors:log" in body:  # a density without a dimension
         chosen["dynamics"] = 'kind = "overdamped"\ndim = 2'
     text = "step_size = 0.05\n" + "".join(f"[{name}]\n{b}\n" for name, b in chosen.items())
+    assert not list(VALIDATOR.iter_errors(tomllib.loads(text)))
     plan = planfiles.loads(text, tmp_path, allow_import=True)
     assert plan.num_steps == 400
     assert plan.dim == 2
@@ -186,10 +191,11 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_the_line_and_the_key_are_said(name):
+def test_the_line_and_the_key_are_said_and_the_schema_agrees(name):
     text, line, key = WRONG[name]
     with pytest.raises(gm.InvalidInput, match=rf"^line {line}, key `{re.escape(key)}`: "):
         planfiles.loads(text)
+    assert list(VALIDATOR.iter_errors(tomllib.loads(text)))
 
 
 def test_errors_of_the_plan_have_a_line_too():
@@ -265,6 +271,7 @@ def families():
 @pytest.mark.parametrize("family", families(), ids=lambda family: family.__name__)
 def test_every_family_can_be_written(family):
     """In a mixed regression, by the name of its class as Python and as a plan file write it."""
+    jsonschema.Draft202012Validator.check_schema(plan_schema())
     classes = ", num_classes = 3" if "num_classes" in {one.name for one in dataclasses.fields(family)} else ""
     given = "" if classes else {(): "", ("trials",): "3, 4, 5", ("censored",): "0, 1, 0"}[family().known]
     known = f"known = [[{given}]]" if given else ""
@@ -278,12 +285,13 @@ def test_every_family_can_be_written(family):
     # a beta law has no response of 1
     response = "0.5, 0.5, 0.5" if family.__name__ == "Beta" else "1, 1, 1"
     text = text.replace("y = [1, 1, 1]", f"y = [{response}]{', ' * bool(known)}{known}")
+    assert not list(VALIDATOR.iter_errors(tomllib.loads(text)))
     target = planfiles._Reader(ROOT, False).value(tomllib.loads(text)["target"], ("target",))
     assert type(target.likelihood) is family
     assert np.isfinite(target.potentials(np.zeros((1, target.dim)))[0])
 
 
-def test_plans_in_the_documentation_can_be_read(tmp_path):
+def test_plans_in_the_documentation_can_be_read_and_follow_the_schema(tmp_path):
     np.save(tmp_path / "X.npy", np.eye(3))
     np.save(tmp_path / "y.npy", [0, 1, 1])
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -291,4 +299,5 @@ def test_plans_in_the_documentation_can_be_read(tmp_path):
     plans = [block for block in blocks if "target" in tomllib.loads(block)]
     assert plans
     for block in plans:
+        assert not list(VALIDATOR.iter_errors(tomllib.loads(block)))
         assert planfiles.loads(block, tmp_path).num_steps

@@ -68,7 +68,7 @@ def test_all_panels_are_visible_without_network_or_complaints(browser, sample):
     for part in page.locator("details.part > summary").all():
         part.click()
     images = page.locator("img").evaluate_all("all => all.map(i => [i.alt, i.complete, i.naturalWidth])")
-    assert len(images) == 27
+    assert len(images) == 36
     assert all(len(alt) > 40 and complete and width > 100 for alt, complete, width in images)
     page.context.close()
 
@@ -166,7 +166,7 @@ def test_verdicts_name_their_step_sizes_and_some_of_them_confirm_nothing_about_a
     for found, text in zip(live.results["experiments"].values(), ("0.025, 0.0125", "0.01, 0.005"), strict=True):
         assert judged(found) == f"at η = {text}"
         for claim in found["claims"]:
-            assert claim["verdict"] != "confirmed" or claim["key"] == "exact"
+            assert claim["verdict"] != "confirmed" or claim["key"] in ("exact", "even-bias")
         assert live.report.read_text().count(f"<small>at η = {text}</small>") == len(found["claims"]) + 1
     assert "| linear-gaul | at η = 0.025, 0.0125 | not resolved" in markdown(live.results)
     assert [row[:2] for row in verdict_table(live.results).rows] == [
@@ -195,7 +195,7 @@ def test_a_name_that_leaves_the_folder_is_refused_before_anything_is_written(tmp
 
 def test_figures_come_in_every_format_with_their_numbers(live):
     folder = live.directory / "figures"
-    for stem in ("linear-gaul-rmse", "linear-gaul-qq", "logistic-nld-rmse", "logistic-nld-rows"):
+    for stem in ("linear-gaul-rmse", "linear-gaul-qq", "linear-gaul-bias", "logistic-nld-rmse", "logistic-nld-rows"):
         assert (folder / f"{stem}.png").read_bytes().startswith(b"\x89PNG")
         assert (folder / f"{stem}.pdf").read_bytes().startswith(b"%PDF")
         assert "<svg" in (folder / f"{stem}.svg").read_text()
@@ -248,7 +248,7 @@ def test_figures_are_the_same_wherever_they_are_drawn(tmp_path):
         write_report(results, folder, workers=workers)
     here, there = ({file.name: file.read_bytes() for file in folder.rglob("*.*")} for folder in folders)
     assert here == there
-    assert len(here) == 4 * (2 + 3) + 1
+    assert len(here) == 4 * (3 + 3) + 1
 
 
 def test_the_sensitivity_of_claim_i_is_stored_and_shown(live):

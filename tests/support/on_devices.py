@@ -97,6 +97,7 @@ CASES = {
     "order 2": lambda: plan(oracle=O.ControlVariate(8, order=2)),
     "diagonal": lambda: plan(oracle=O.ControlVariate(8, order=2, curvature="diagonal"), scheme="lm_ab2"),
     "matrix-free": lambda: plan(oracle=O.ControlVariate(8, order=2, curvature="matrix-free")),
+    "refresh": lambda: plan(oracle=O.ControlVariate(8, refresh=5)),
     "dense dynamics": lambda: plan(dynamics=gm.dynamics.nonreversible(SKEW), scheme="lm_ab2"),
     "martingale": lambda: plan(dynamics=gm.dynamics.overdamped(DIM), martingale=True),
     "splitting": lambda: plan(scheme="hfhr_splitting", dynamics=gm.dynamics.hfhr(DIM, 1.0, 2.0, np.linspace(0.5, 1, DIM))),
@@ -110,6 +111,7 @@ CASES = {
 
 BITS = {"full": lambda **more: plan(dtype="float32", **more),
         "minibatch": lambda **more: plan(oracle=O.Minibatch(40), **more),
+        "refresh": lambda **more: plan(oracle=O.ControlVariate(8, refresh=5), **more),
         "gaussian": lambda **more: plan(gm.targets.Quadratic(np.eye(DIM) + 0.1), O.Gaussian(1.0), **more),
         "cosine": lambda **more: plan(gm.targets.CosinePerturbed(DIM, 1.2), O.Gaussian(1.0), dtype="float32", **more),
         "function": lambda **more: plan(gm.targets.LogDensity(lambda t: -t @ t - jnp.log(jnp.cosh(t[0] * t[1]))), **more),

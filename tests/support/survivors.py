@@ -83,6 +83,9 @@ PLANS = {
     "gaussian": small,
     "balanced": balanced,
     "minibatch": lambda: balanced(oracle=gm.oracles.Minibatch(8, replace=False), scheme="euler", martingale=False),
+    "following anchors": lambda: balanced(
+        oracle=gm.oracles.ControlVariate(8, refresh=5), scheme="euler", martingale=False
+    ),
     "momentum": lambda: small(
         dynamics=gm.dynamics.hfhr(2, 1.0, 2.0, preconditioner=[2.0, 1.0]),
         scheme="hfhr_splitting",

@@ -25,7 +25,7 @@ from support.survivors import PLANS, balanced, killed_at, names, small, start_an
 
 @pytest.mark.parametrize(
     ("name", "engine"),
-    [("minibatch", "scan"), ("balanced", "lanes"), pytest.param("balanced", "scan", marks=pytest.mark.slow)],
+    [("following anchors", "scan"), ("balanced", "lanes"), pytest.param("balanced", "scan", marks=pytest.mark.slow)],
 )
 def test_a_killed_run_goes_on_to_the_same_numbers(name, engine, tmp_path, monkeypatch):
     plan = PLANS[name]()

@@ -27,7 +27,9 @@ for path in sys.argv[1:]:
 """
 
 
-@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name == "following anchors" else []) for name in PLANS]
+)
 def test_every_piece_comes_back_and_goes_on_bit_for_bit(name, tmp_path):
     plan = PLANS[name]()
     run = gm.run(plan, "lanes" if ENGINES["lanes"].why_not(plan) is None else "scan", thin=10, progress=False)

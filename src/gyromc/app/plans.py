@@ -1,4 +1,4 @@
-"""`gyromc predict`, `run`, `continue` and `tune` of plans; `list`, `reproduce` and `report` of the paper's experiments."""
+"""`gyromc predict`, `run`, `continue`, `tune` and `schema` of plans; `list`, `reproduce` and `report` of experiments."""
 
 import contextlib
 import io
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gyromc import __version__
-from gyromc.app.output import Json, answer, app
+from gyromc.app.output import Json, answer, app, print_json
 from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.extras import require_extra
 from gyromc.show.interruption import unhurried
@@ -173,6 +173,14 @@ def _finish(result: "Run", save: Path | None, json: bool) -> None:
         agree(None)
     if result.partial:
         raise typer.Exit(INTERRUPTED)
+
+
+@app.command(epilog="Example: gyromc schema > plan.schema.json")
+def schema() -> None:
+    """Print the JSON Schema of plan files, with which editors check and complete them."""
+    from gyromc.io.schema import plan_schema
+
+    print_json(plan_schema())
 
 
 @app.command(

@@ -142,10 +142,10 @@ def run_bytes(plan: Plan) -> int:
     """The most bytes that a run and the reading of its averages take, without data, draws and compiled programs.
 
     For each chain: its state at the start, in the engine, at the end and in the making, and with a martingale as much again for
-    the noise and the gradients that it is made of; sums in two parts in four copies; blocks, as they are
-    copied when averages are read; random numbers and marks of failure.
+    the noise and the gradients that it is made of; anchors of two vectors in six copies; sums in two parts in four
+    copies; blocks, as they are copied when averages are read; random numbers and marks of failure.
     """
-    numbers = (8 if plan.martingale else 4) * plan.state_size
+    numbers = (8 if plan.martingale else 4) * plan.state_size + 12 * plan.dim * plan.oracle.moving
     sums = len(plan.observables) * (1 + plan.martingale) * (8 + 4 * min(_kept_blocks(plan), plan.num_steps))
     return plan.num_chains * (np.dtype(plan.dtype).itemsize * numbers + 8 * sums + 160)
 

@@ -76,7 +76,11 @@ def scan(plan: Plan, mesh: Any = None) -> str | None:
 def _has_rows(plan: Plan) -> bool:
     count = getattr(plan.flat_target, "num_data", None)
     held = any(np.shape(leaf)[:1] == (count,) for leaf in jax.tree.leaves(plan.flat_target))
-    return held or (isinstance(plan.flat_target, targets.StreamedRegression) and isinstance(plan.oracle, Batch))
+    oracle = plan.oracle
+    batches = (
+        isinstance(oracle, Batch) and oracle.evaluations(plan.flat_target) <= 2 * oracle.size
+    )  # no sums of all rows
+    return held or (isinstance(plan.flat_target, targets.StreamedRegression) and batches)
 
 
 def lanes(plan: Plan, mesh: Any = None) -> str | None:
@@ -155,5 +159,7 @@ def _only_scan(plan: Plan, mesh: Any) -> str | None:
     """Why the plan or the mesh needs `scan`: the mesh shares more than the chains, or these move in other coordinates."""
     if plan.coordinates is not None:
         return "only `scan` moves chains in other coordinates"
+    if plan.oracle.moving:
+        return f"it keeps no anchors between steps, which {plan.oracle.name} needs"
     wanted = " and ".join(f"`{axis}`" for axis in shares(mesh))
     return f"only `scan` shares the axis {wanted} of a mesh" if wanted else None

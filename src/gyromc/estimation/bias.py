@@ -118,7 +118,7 @@ def unknown(why: str, plan: Plan) -> Bias:
 
 def hinted(why: str, plan: Plan) -> str:
     """The reason for an unknown bias, with what to do about it."""
-    if plan.scheduled:
+    if plan.scheduled or plan.oracle.moving:
         return f"{why.rstrip('.')}; keep draws, and `gyromc.check` tests whether there is one"
     return f'{why.rstrip(".")}; pass `bias="richardson"` to measure it with pairs of chains'
 
@@ -157,6 +157,7 @@ def too_costly(run: Run) -> str | None:
 def extrapolated(run: Run) -> dict[str, Bias]:
     """The bias of averages of as many steps as the run made, without the effect of the start, which a pair shares."""
     plan = run.plan.replace(num_steps=run.steps_done)
+    require(not plan.oracle.moving, f'`bias="richardson"` cannot pair chains here: {plan.oracle.name} keeps anchors.')
     require(not plan.scheduled, '`bias="richardson"` cannot pair chains here: the step size is a schedule.')
     order, stable = order_of_bias(plan), stability(plan)
     factor = 2**order / (2**order - 1)

@@ -16,13 +16,14 @@ from jax.core import Tracer
 from gyromc import dynamics as families
 from gyromc import schemes
 from gyromc.checks import numbers, positive, require
-from gyromc.dynamics import Dynamics
+from gyromc.dynamics import Dynamics, augment
 from gyromc.engines.scan import cast
 from gyromc.errors import InvalidInput
 from gyromc.extras import needs
 from gyromc.flat import ravel, unraveler
 from gyromc.operators import Operator, as_operator
 from gyromc.precision import owned, private
+from gyromc.prediction.stability import limit_of_mean
 from gyromc.targets import FiniteSum, SumOverData
 
 with needs("blackjax", "`gyromc.interop.blackjax`"):
@@ -38,7 +39,7 @@ class AugmentedState(NamedTuple):
     momentum: Any
 
 
-def sgnlmc(grad_estimator: Callable, J) -> SamplingAlgorithm:
+def sgnlmc(grad_estimator: Callable, J, *, curvature=None) -> SamplingAlgorithm:
     """SGNLMC: Langevin dynamics with a skew-symmetric rotation J: D = I, Q = J.
 
     The state is the position itself, as in `blackjax.sgld`.
@@ -48,9 +49,9 @@ def sgnlmc(grad_estimator: Callable, J) -> SamplingAlgorithm:
     - `grad_estimator`: function of (position, minibatch), the gradient of the log density, as BlackJAX's are.
     - `J`: a skew-symmetric matrix, `gyromc.dynamics.rotations(…)`, or a number: the rate at which neighbouring coordinates
       rotate, applied without a matrix.
-
-    A rotation makes the largest stable step size smaller, by 1 + J² where the curvature is the same in all directions: one that
-    suits `blackjax.sgld` can be too large, and the state then grows until it is NaN.
+    - `curvature`: the Hessian of -log density near its mode: a matrix, a diagonal, or a number times the identity. With it, a
+      step size beyond the largest stable one raises an error that names it, before the state is NaN. A rotation makes that one
+      smaller, by 1 + J² where the curvature is the same in all directions.
 
     ```python
     import jax, jax.numpy as jnp
@@ -61,36 +62,39 @@ def sgnlmc(grad_estimator: Callable, J) -> SamplingAlgorithm:
     ```
     """
     if isinstance(J, Operator) or np.ndim(J):
-        return kernel(families.nonreversible(J))(grad_estimator)
+        return kernel(families.nonreversible(J), curvature=curvature)(grad_estimator)
     rate = float(numbers(J, "J"))
-    return _algorithm(grad_estimator, lambda d: families.nonreversible(families.rotations(d, rate)))
+    family = lambda d: families.nonreversible(families.rotations(d, rate))
+    return _algorithm(grad_estimator, family, curvature=curvature)
 
 
-def sghfhrmc(grad_estimator: Callable, alpha: float, gamma: float) -> SamplingAlgorithm:
+def sghfhrmc(grad_estimator: Callable, alpha: float, gamma: float, *, curvature=None) -> SamplingAlgorithm:
     """SGHFHRMC: Hessian-free high-resolution dynamics on (θ, r): D = diag(αI, γI), Q = [[0, -I], [I, 0]], α and γ positive.
 
     The state is an `AugmentedState`; `init(position)` sets r = 0 and `init(position, rng_key)` draws it from N(0, I). Its
-    use is that of `sgnlmc`.
+    use is that of `sgnlmc`, and so is `curvature`.
     """
     alpha, gamma = positive(alpha, "alpha"), positive(gamma, "gamma")
-    return _algorithm(grad_estimator, lambda d: families.hfhr(d, alpha, gamma))
+    return _algorithm(grad_estimator, lambda d: families.hfhr(d, alpha, gamma), curvature=curvature)
 
 
-def sggaulmc(grad_estimator: Callable, C, a: float, gamma: float) -> SamplingAlgorithm:
+def sggaulmc(grad_estimator: Callable, C, a: float, gamma: float, *, curvature=None) -> SamplingAlgorithm:
     """SGGAULMC: gradient-adjusted underdamped dynamics on (θ, r), with the D and Q of `gyromc.dynamics.gaul`, a and γ positive.
 
     `C` is symmetric positive definite; a number is a multiple of the identity, a vector a diagonal. The state is an
-    `AugmentedState`, as for `sghfhrmc`.
+    `AugmentedState`, as for `sghfhrmc`; `curvature` as for `sgnlmc`.
     """
     if isinstance(C, Operator) or np.ndim(C):
-        return kernel(families.gaul(C, a, gamma))(grad_estimator)
+        return kernel(families.gaul(C, a, gamma), curvature=curvature)(grad_estimator)
     family = lambda d: families.gaul(as_operator(C, "C", size=d), a, gamma)
     # Raises now, not at the first step.
     family(1)
-    return _algorithm(grad_estimator, family)
+    return _algorithm(grad_estimator, family, curvature=curvature)
 
 
-def kernel(dynamics: Dynamics, scheme: str | schemes.Scheme = "euler") -> Callable[[Callable], SamplingAlgorithm]:
+def kernel(
+    dynamics: Dynamics, scheme: str | schemes.Scheme = "euler", *, curvature=None
+) -> Callable[[Callable], SamplingAlgorithm]:
     """Any dynamics (D, Q) as a replacement for `blackjax.sgld`: `kernel(dynamics)(grad_estimator)` is a sampling algorithm.
 
     On θ the state is the position itself; on (θ, r) it is an `AugmentedState`. One step with the key `k` draws ξ as
@@ -100,6 +104,7 @@ def kernel(dynamics: Dynamics, scheme: str | schemes.Scheme = "euler") -> Callab
 
     - `dynamics`: a value of `gyromc.dynamics`, for as many parameters as the position has.
     - `scheme`: the integrator, a value of `gyromc.schemes` or its name.
+    - `curvature`: as for `sgnlmc`.
 
     ```python
     import jax, jax.numpy as jnp
@@ -118,15 +123,17 @@ def kernel(dynamics: Dynamics, scheme: str | schemes.Scheme = "euler") -> Callab
     remedy = f"`{found}` needs a memory or a plan. Use `gyromc.run` with it, or `euler` here."
     alone = not found.needs_prepared and not found.memory
     require(alone, f"`kernel` takes a scheme that needs nothing but the state and a gradient: {remedy}")
-    return lambda grad_estimator: _algorithm(grad_estimator, lambda d: dynamics, found)
+    return lambda grad_estimator: _algorithm(grad_estimator, lambda d: dynamics, found, curvature)
 
 
 def _algorithm(
-    grad_estimator: Callable, family: Callable[[int], Dynamics], scheme: schemes.Scheme = schemes.euler
+    grad_estimator: Callable, family: Callable[[int], Dynamics], scheme: schemes.Scheme = schemes.euler, curvature=None
 ) -> SamplingAlgorithm:
     """`init` and `step` for the dynamics `family(d)`, d the number of parameters."""
     _require_function(grad_estimator, "grad_estimator")
+    P: Any = None if curvature is None else numbers(curvature, "curvature")
     family = functools.lru_cache(maxsize=8)(family)
+    limits = functools.lru_cache(maxsize=8)(lambda d: _largest_steps(P, family(d), d))
 
     def init(position, rng_key=None):
         position = _checked_position(position)
@@ -149,6 +156,14 @@ def _algorithm(
         if with_momentum:
             _same_shapes(state.momentum, position, "`state.momentum`", "Start again from `init(position)`.")
         eta, T = _number(step_size, "step_size", theta.dtype), _number(temperature, "temperature", theta.dtype)
+        if P is not None and scheme.is_euler and not isinstance(step_size, Tracer):
+            limit, plain = limits(theta.size)
+            require(
+                step_size < limit,
+                f"`step_size` = {float(step_size):g} is beyond the largest stable one of {dynamics.name} for the curvature "
+                f"given, {limit:.4g}: the state would grow until it is NaN. Take at most {limit / 2:.3g}. (SGLD is stable up "
+                f"to {plain:.4g}.)",
+            )
         log_gradient = grad_estimator(position, minibatch)
         _check_gradient(log_gradient, position)
         # BlackJAX's gradient is that of log π = -U.
@@ -164,6 +179,17 @@ def _algorithm(
         return AugmentedState(_like(moved[: theta.size], position), _like(moved[theta.size :], position))
 
     return SamplingAlgorithm(init, step)  # type: ignore[arg-type]  # BlackJAX's types have no mini-batch argument
+
+
+def _largest_steps(P: np.ndarray, dynamics: Dynamics, d: int) -> tuple[float, float]:
+    """The largest stable step sizes of the dynamics and of SGLD, on a Gaussian of the given curvature."""
+    require(
+        P.shape in ((), (d,), (d, d)),
+        f"`curvature` must be a number, {d} numbers or a {d} × {d} matrix: got shape {P.shape}.",
+    )
+    K = P if P.ndim == 2 else np.diag(np.broadcast_to(P, d))
+    A = (dynamics.D + dynamics.Q) @ augment(K, dynamics.has_momentum(d, "the position"))
+    return limit_of_mean(np.linalg.eigvals(A)), limit_of_mean(np.linalg.eigvals(K))
 
 
 def _require_function(value, name: str) -> None:

@@ -34,7 +34,7 @@ from gyromc.io.functions import References
 from gyromc.martingale import Martingale, martingale
 from gyromc.observables import Observable
 from gyromc.operators import Dense, Operator
-from gyromc.oracles import Oracle
+from gyromc.oracles import ControlVariate, Oracle
 from gyromc.plan import FIELDS, Plan
 from gyromc.results import Cause, EngineState, Failure, Run, RunOptions
 from gyromc.schemes import Scheme
@@ -84,7 +84,7 @@ def remember(plan: Plan, found: Mapping[str, Any]) -> None:
     if "oracle" in found:
         oracle = found["oracle"]
         _require(_same_settings(oracle, plan.oracle), "prepared oracle")
-        if hasattr(oracle, "anchor"):
+        if isinstance(oracle, ControlVariate) and not oracle.moving:
             vectors = [np.shape(oracle.center), np.shape(oracle.anchor)]
             _require(vectors == 2 * [(d,)] and getattr(oracle.operator, "size", d) == d, "anchor")
         known.keep("prepared oracle", (plan.oracle,), oracle)
@@ -151,6 +151,9 @@ def check_run(run: Run) -> None:
     plan, state = run.plan, run.state
     chains, sums = plan.num_chains, len(plan.observables) * (2 if plan.martingale else 1)
     shapes = {"z": (chains, plan.state_size), "high": (chains, sums), "low": (chains, sums), "failed_at": (chains,)}
+    if state.anchors is not None:
+        shapes["anchors"] = (chains, 2 * plan.dim)
+    _require(state.step == 0 or (state.anchors is not None) == plan.oracle.moving, "state")
     _require(all(getattr(state, name).shape == shape for name, shape in shapes.items()), "state")
     _require(state.z.dtype == plan.dtype and (state.generator is None or len(state.generator) == chains), "state")
     _require(0 <= state.step <= plan.burn_in + plan.num_steps, "number of steps")

@@ -43,21 +43,27 @@ def forecast(e: Experiment, etas: Sequence[float], predicted: Predicted) -> dict
         last = predicted[e.name, role, etas[-1]]
         rows = [predicted[e.name, role, eta] if e.problem.gaussian else _scaled(last, etas[-1], eta) for eta in etas]
         constants = {key: last[key] for key in ("variance", "method", "verdicts")}
-        found[role] = {**constants, "cells": [{key: row[key] for key in ERRORS} for row in rows]}
+        found[role] = {
+            **constants,
+            "cells": [{key: row[key] for key in (*ERRORS, "even") if key in row} for row in rows],
+        }
     return found
 
 
 def _scaled(found: Mapping[str, Any], at: float, eta: float) -> dict[str, Any]:
     """Convert an asymptotic prediction from one η to another: Var = V/(Nη) + s/N and bias ∝ η, with N = ⌊η⁻²⌋."""
-    V, std, bias = found["variance"], found["std"], found["bias"]
+    # XLA adds in another order with other numbers of threads: the last digits are not the same in every process.
+    plain = lambda x: None if x is None else float(f"{x:.12g}")
+    moved = lambda bias: None if bias is None else bias * eta / at
+    if "even" in found:
+        found = {**found, "even": {**found["even"], "bias": plain(moved(found["even"]["bias"]))}}
+    V, std, bias = found["variance"], found["std"], moved(found["bias"])
     if V is None or std is None:
         return dict(found)
     s, N = paper_steps(at) * std**2 - V / at, paper_steps(eta)
-    bias = None if bias is None else bias * eta / at
     std = math.sqrt(max(V / (N * eta) + s / N, 0.0))
     numbers = {"bias": bias, "std": std, "rmse": math.hypot(std, bias or 0.0)}
-    # XLA adds in another order with other numbers of threads: the last digits are not the same in every process.
-    return {**found, **{name: None if x is None else float(f"{x:.12g}") for name, x in numbers.items()}}
+    return {**found, **{name: plain(x) for name, x in numbers.items()}}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -79,9 +85,10 @@ class Measured:
         problem = self.experiment.problem
         return list(problem.pieces["observables"]).index(problem.primary)
 
-    def averages(self, role: str, eta: float) -> np.ndarray:
-        """One average per chain; NaN for a chain that failed."""
-        return self.pieces[role, eta].averages[:, self.chosen]
+    def averages(self, role: str, eta: float, name: str | None = None) -> np.ndarray:
+        """One average per chain, of the observable of the paper's panels or of another; NaN for a chain that failed."""
+        column = self.chosen if name is None else list(self.experiment.problem.pieces["observables"]).index(name)
+        return self.pieces[role, eta].averages[:, column]
 
     @functools.cached_property
     def truth(self) -> float:
@@ -134,7 +141,8 @@ def _cell(data: Measured, role: str, k: int) -> dict[str, Any]:
     errors = data.errors[role][k]
     alive = errors[np.isfinite(errors)]
     value, se = rmse(alive)
-    predicted, V = data.forecast[role]["cells"][k], data.forecast[role]["variance"]
+    predicted, V = dict(data.forecast[role]["cells"][k]), data.forecast[role]["variance"]
+    even = predicted.pop("even", None)
     exact = predicted["rmse"] if problem.gaussian else None
     cell = {
         "step_size": eta,
@@ -156,6 +164,13 @@ def _cell(data: Measured, role: str, k: int) -> dict[str, Any]:
         paper = data.paper_errors[role][k]
         cell["paper_rmse"] = rmse(paper)[0]
         cell["paper_rmse_interval"] = rmse_interval(paper)
+    if even is not None and even["expectation"] is not None:
+        averages = data.averages(role, eta, problem.even)
+        averages = averages[np.isfinite(averages)]
+        bias, se = averages.mean() - even["expectation"], averages.std(ddof=1) / np.sqrt(averages.size)
+        z = None if even["bias"] is None else float((bias - even["bias"]) / se)
+        measured = {"bias": float(bias), "bias_std_error": float(se), "predicted_bias": even["bias"], "z": z}
+        cell["even"] = {"expectation": even["expectation"], **measured}
     return cell
 
 
@@ -230,6 +245,9 @@ def _claims(data: Measured, found: Mapping[str, Any]) -> list[claims.Claim]:
     if known := {at: c for at, c in cells.items() if c["z"] is not None}:
         ratios = {at: c["rmse"] / c["predicted"]["rmse"] for at, c in known.items()}
         made.append(claims.exact({at: c["z"] for at, c in known.items()}, ratios))
+    if even := {at: c["even"] for at, c in cells.items() if "even" in c and c["even"]["z"] is not None}:
+        z, biases = ({at: e[key] for at, e in even.items()} for key in ("z", "bias"))
+        made.append(claims.exact(z, biases, "even-bias", found["formulas"]["even observable"]))
     return [claims.judged_at(claim, etas, data.experiment.step_sizes) for claim in made]
 
 
@@ -242,6 +260,7 @@ def sensitivity(
     `truth`; for logistic regression about the paper's own reference and about an independent one.
     """
     problem, etas, made = e.problem, profile.step_sizes(e), variants(e)
+    names = list(problem.pieces["observables"])
     abouts = ("exact prediction",) if problem.gaussian else ("about μ(h)",)
     if problem.family == "logistic":
         abouts = ("about the paper's own reference", "about an independent reference")
@@ -252,7 +271,7 @@ def sensitivity(
             return np.array([[outcome.predicted[v.name, role, eta]["rmse"]]])
         here, last = (outcome.pieces[v.name, role, at].averages for at in (eta, etas[-1]))
         if problem.family == "nonquadratic":
-            return here - truth
+            return here[:, [names.index(problem.primary)]] - truth
         return here - (np.nanmean(last, axis=0) if about == abouts[0] else reference(v.problem).mean)
 
     def group(about: str) -> dict[str, Any]:
@@ -278,7 +297,7 @@ def sensitivity(
         "data": field,
         "num_data": len(values),
         "starts": list(STARTS),
-        "num_observables": len(problem.pieces["observables"]),
+        "num_observables": sum(name != problem.even for name in names),
         "num_chains": None if problem.gaussian else profile.chains(e),
         "groups": [group(about) for about in abouts],
     }

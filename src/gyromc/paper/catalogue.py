@@ -29,6 +29,8 @@ class PaperProblem(abc.ABC):
     family: ClassVar[str]
     # The observable of the paper's panels.
     primary: ClassVar[str] = "h"
+    # One whose mean shows the bias of the step size, which odd observables hide.
+    even: ClassVar[str | None] = "even"
 
     @functools.cached_property
     @abc.abstractmethod
@@ -63,7 +65,8 @@ class Bowl(PaperProblem):
         target, h = targets.Quadratic(np.ones(self.dim)), observables.linear(U_DIRECTION)
         if self.beta != 0:
             target, h = targets.CosinePerturbed(self.dim, self.beta), observables.tanh(U_DIRECTION)
-        return {"target": target, "oracle": oracles.Gaussian(self.tau), "observables": {"h": h}}
+        watched = {"h": h, "even": observables.square(np.eye(self.dim)[0])}
+        return {"target": target, "oracle": oracles.Gaussian(self.tau), "observables": watched}
 
     @property
     def formulas(self):
@@ -71,6 +74,7 @@ class Bowl(PaperProblem):
         return {
             "potential": f"U(θ) = ½|θ|²{bend}, d = {self.dim}",
             "observable": "h(θ) = uᵀθ" if self.beta == 0 else "h(θ) = tanh(uᵀθ)",
+            "even observable": "θ₁²",
             "oracle": f"∇U + τζ, τ = {self.tau:g}",
             "reference": "μ(h) = 0, by symmetry",
         }
@@ -94,7 +98,7 @@ class SyntheticRegression(PaperProblem):
             # pyright takes the fields of the class for the arguments of its inherited constructor
             "target": targets.LinearRegression(X, y, self.prior_scale),  # pyright: ignore[reportArgumentType]
             "oracle": oracles.Minibatch(self.batch_size),
-            "observables": {"h": observables.linear(U_DIRECTION)},
+            "observables": {"h": observables.linear(U_DIRECTION), "even": observables.square([1.0, 0.0, 0.0])},
         }
 
     @property
@@ -103,6 +107,7 @@ class SyntheticRegression(PaperProblem):
             "potential": f"U(β) = ½ Σ (yᵢ - xᵢᵀβ)² + |β|²/(2·{self.prior_scale:g}²), "
             f"N = {self.num_data}, d = {len(self.coefficients)}",
             "observable": "h(β) = uᵀβ",
+            "even observable": "β₁²",
             "oracle": f"mini-batch of {self.batch_size} with replacement, prior exact",
             "reference": "μ(h) = uᵀm_N, in closed form",
         }
@@ -119,6 +124,7 @@ class HeartDisease(PaperProblem):
     batch_size: int = 32
     prior_scale: float = 1.0
     family = "logistic"
+    even = None
 
     def __post_init__(self):
         whole(self.test_row, "test_row", least=0, most=self.num_test - 1)

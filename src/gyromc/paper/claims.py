@@ -18,6 +18,8 @@ from scipy import special
 Interval = tuple[float, float]
 Errors = Mapping[str, Sequence[np.ndarray]]
 """By dynamics: one array over chains for each step size; NaN for a chain that failed."""
+Cells = Mapping[tuple[str, float], float]
+"""A number by dynamics and step size."""
 
 
 def rmse(errors: np.ndarray) -> tuple[float, float]:
@@ -164,6 +166,11 @@ STATEMENTS = {
         f"|z| ≤ {MAX_Z:g}",
         "largest |z| = {largest:.2f}, {where}",
     ),
+    "even-bias": (
+        "The bias of the even observable {name}, hidden from odd ones by symmetry, equals its prediction.",
+        f"|z| ≤ {MAX_Z:g}",
+        "largest |z| = {largest:.2f}, {where}",
+    ),
 }
 """By kind of claim: the statement, the relation that decides it, and how its interval is made."""
 LIMITS = ("asymptotic", "slope", "normality")
@@ -180,7 +187,7 @@ def judged_at(claim: Claim, step_sizes: Sequence[float], published: Sequence[flo
     open_limit = claim.key in LIMITS and min(published) in missing
 
     def decided(verdict: Judgement) -> Judgement:
-        if missing and claim.key != "exact" and verdict is CONFIRMED:
+        if missing and claim.key not in ("exact", "even-bias") and verdict is CONFIRMED:
             return HOLDS_HERE
         return UNRESOLVED if open_limit and verdict is REFUTED else verdict
 
@@ -277,13 +284,13 @@ def normal_errors(found: Mapping[str, Mapping[str, Any]]) -> Claim:
     return _claim("normality", "paper", judged, by=first["by"], test=known if first["scale_known"] else estimated)
 
 
-def exact(z_scores: Mapping[tuple[str, float], float], ratios: Mapping[tuple[str, float], float]) -> Claim:
-    """The RMSE equals its exact prediction in every cell, within `MAX_Z` standard errors; `ratios` to the prediction."""
+def exact(z_scores: Cells, values: Cells, kind: str = "exact", name: str = "") -> Claim:
+    """A value equals its prediction in every cell, within `MAX_Z` standard errors: the RMSE, or the bias of `name`."""
     judged = []
     for (role, eta), z in z_scores.items():
         verdict = CONFIRMED if abs(z) <= MAX_Z else REFUTED
-        judged.append((Item(f"{role}, η = {eta:g}", ratios[role, eta], None, verdict, f"z = {z:+.2f}"), abs(z)))
+        judged.append((Item(f"{role}, η = {eta:g}", values[role, eta], None, verdict, f"z = {z:+.2f}"), abs(z)))
     worst, largest = max(judged, key=lambda pair: pair[1])
     chi2 = float(np.sum(np.square(list(z_scores.values()))))
-    words = {"count": len(judged), "chi2": chi2, "p": float(special.chdtrc(len(judged), chi2))}
-    return _claim("exact", "beyond", judged, largest=largest, where=worst.where, **words)
+    words = {"count": len(judged), "chi2": chi2, "p": float(special.chdtrc(len(judged), chi2)), "name": name}
+    return _claim(kind, "beyond", judged, largest=largest, where=worst.where, **words)

@@ -113,17 +113,21 @@ def prediction_jobs(todo: Sequence[Cell], digits: int) -> dict[Index, Job]:
     found = {}
     for cell in todo:
         problem = cell.experiment.problem
-        plan = cell.plan.replace(observables={problem.primary: cell.plan.observables[problem.primary]}, num_chains=1)
+        predicted = {h: cell.plan.observables[h] for h in (problem.primary, problem.even) if h is not None}
+        plan = cell.plan.replace(observables=predicted, num_chains=1)
         task = WorkerTask(f"{cell}: prediction", predict, (SentPlan(plan), digits), PREDICTION_SECONDS[problem.family])
         found[cell.place] = f"prediction-{fingerprint(plan, f'to {digits} digits')}", task
     return found
 
 
 def predict(sent: SentPlan, digits: int) -> dict[str, Any]:
-    """Predict for one plan; return what the report uses as plain values."""
+    """Predict for one plan; return what the report uses as plain values, and of the even observable its bias."""
     made = gyromc.predict(sent.plan, digits=digits).to_dict()
-    (row,) = made["observables"].values()
-    return {**{key: row[key] for key in ("variance", "method", *ERRORS)}, "verdicts": made["verdicts"]}
+    row, *even = made["observables"].values()
+    found = {**{key: row[key] for key in ("variance", "method", *ERRORS)}, "verdicts": made["verdicts"]}
+    if even:
+        found["even"] = {key: even[0][key] for key in ("expectation", "bias")}
+    return found
 
 
 class Cache:

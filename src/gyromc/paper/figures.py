@@ -1,4 +1,4 @@
-"""The figures of one experiment: RMSE against η, a normal Q-Q plot, and one that the paper does not have.
+"""The figures of one experiment: RMSE against η, a normal Q-Q plot, and those that the paper does not have.
 
 Colours are distinguishable for colour-blind readers; each dynamics has its own marker and line style, for greyscale print.
 """
@@ -38,8 +38,10 @@ class Panel:
 
 
 def panels(name: str, found: dict[str, Any]) -> Iterator[Panel]:
-    """Draw the panels of one experiment from its part of results.json: `rmse`, `qq` and, for test rows, `rows`."""
-    for draw in (_rmse_panel, _qq_panel, *([_rows_panel] if "rows" in found else [])):
+    """Draw the panels of one experiment from its part of results.json: `rmse`, `qq` and, where known, `bias` and `rows`."""
+    even = "even" in found["cells"]["nonreversible"][0]
+    more = [_bias_panel] * even + [_rows_panel] * ("rows" in found)
+    for draw in (_rmse_panel, _qq_panel, *more):
         with matplotlib.rc_context(FIGURE_STYLE):
             panel = draw(name, found)
             lay_out(panel.figure)
@@ -69,8 +71,7 @@ def _rmse_panel(name: str, found: dict[str, Any]) -> Panel:
         values = np.array([c[key] for c in cells])
         low, high = np.array([c[f"{key}_interval"] for c in cells]).T
         style = {"color": COLOURS[role], "zorder": 3}
-        bars = {"fmt": MARKERS[role], "capsize": 2.5, "elinewidth": 1, "label": ROLE_NAMES[role]}
-        ax.errorbar(etas, values, [values - low, high - values], **bars, **style)
+        _points(ax, etas, values, [values - low, high - values], role)
         if None not in (asymptotic := [c["asymptotic_rmse"] for c in cells]):
             ax.plot(etas, asymptotic, linestyle=(0, (2, 2)), linewidth=0.9, alpha=0.8, **style)
         if cells[0]["z"] is not None:
@@ -88,6 +89,14 @@ def _rmse_panel(name: str, found: dict[str, Any]) -> Panel:
     ax.yaxis.set_major_locator(LogLocator(10, subs=(1, 2, 5)))
     ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:.3g}"))
     ax.yaxis.set_minor_formatter(NullFormatter())
+    # A line of slope ½ in the lower right corner.
+    low, high = ax.get_ylim()
+    ax.set_ylim(low := low / (high / low) ** 0.12, high)
+    guide = np.array([etas[1] if len(etas) > 1 else etas[0] / 2, etas[0]])
+    base = low * (high / low) ** 0.08
+    ax.plot(guide, base * np.sqrt(guide / guide[0]), color="#333333", linewidth=1)
+    place = {"xytext": (3, -3), "textcoords": "offset points", "ha": "left", "va": "top"}
+    ax.annotate("slope ½", (guide[0], base), fontsize=7, **place)
     _legend(ax)
     alt = f"Log-log plot of RMSE against step size for {name}. RMSE: {'; '.join(ends)}."
     first = found["cells"]["nonreversible"][0]
@@ -97,6 +106,12 @@ def _rmse_panel(name: str, found: dict[str, Any]) -> Panel:
     caption = f"RMSE of {first['num_chains']} chains with 95 % intervals. {lines}"
     columns = "dynamics step_size num_steps num_chains rmse low high bias std predicted_rmse asymptotic_rmse z"
     return Panel(name, "rmse", figure, alt, caption, (*columns.split(), "rmse_independent_reference"), rows)
+
+
+def _points(ax, etas, values, bars, role: str) -> None:
+    """Draw the points of one dynamics with their 95 % intervals."""
+    style = {"fmt": MARKERS[role], "color": COLOURS[role], "label": ROLE_NAMES[role]}
+    ax.errorbar(etas, values, bars, capsize=2.5, elinewidth=1, zorder=3, **style)
 
 
 def _legend(ax) -> None:
@@ -131,6 +146,32 @@ def _qq_panel(name: str, found: dict[str, Any]) -> Panel:
     alt = f"Normal Q-Q plot of normalised errors for {name}. Line through the points, {'; '.join(summary)}."
     caption = f"Errors divided by {by}; the grey band holds all points of a normal sample with probability 95 %."
     return Panel(name, "qq", figure, alt, caption, ("dynamics", "normal_quantile", "normalised_error"), rows)
+
+
+def _bias_panel(name: str, found: dict[str, Any]) -> Panel:
+    """Draw the bias of the even observable against η."""
+    even, etas, columns = (
+        found["formulas"]["even observable"],
+        found["step_sizes"],
+        ("bias", "bias_std_error", "predicted_bias"),
+    )
+    figure, ax = _axes(f"{name}: bias of {even}", f"mean of {even} less its expectation", etas)
+    ax.axhline(0, color="#333333", linewidth=0.8)
+    rows, summary, lines = [], [], ""
+    for role, cells in found["cells"].items():
+        bias, se, predicted = ([c["even"][key] for c in cells] for key in columns)
+        _points(ax, etas, bias, 1.96 * np.array(se), role)
+        if None not in predicted:
+            ax.plot(etas, predicted, linestyle=LINES[role], color=COLOURS[role], linewidth=1.1)
+            lines = ", lines predictions"
+        rows += [(role, *row) for row in zip(etas, bias, se, predicted, strict=True)]
+        summary.append(f"{ROLE_NAMES[role]} {bias[0]:+.3g} at η = {etas[0]:g}")
+    _legend(ax)
+    caption = f"An even observable shows the O(η) bias that odd ones hide; bars are 95 % intervals{lines}."
+    alt = f"Bias of {even} against step size for {name}: {'; '.join(summary)}."
+    return Panel(
+        name, "bias", figure, alt, caption, ("dynamics", "step_size", "bias", "std_error", "predicted_bias"), rows
+    )
 
 
 def _rows_panel(name: str, found: dict[str, Any]) -> Panel:

@@ -23,6 +23,7 @@ class Kind(enum.Enum):
     GAUSSIAN_LAW = "finite-step law, Gaussian with exact second moments"
     FIRST_ORDER = "first order in η"
     SECOND_ORDER = "second order in η, not known"
+    MARTINGALE = "what the martingale leaves"
     NO_NOISE = "unknown: the scheme cannot draw its noise for this plan"
     ASYMPTOTIC = "asymptotic"
     UNSTABLE = "unstable: second moments grow without bound"

@@ -171,7 +171,9 @@ def _oracle(plan: Plan) -> Verdict:
         return Verdict("oracle", HOLDS, f"Unbiased, Gaussian with τ = {tau:g}: all moments are bounded.", {"tau": tau})
     size, status = int(getattr(plan.oracle, "size", 0)), NOT_CERTIFIED
     drawn = f"{type(plan.oracle).__name__} of {size}{'' if getattr(plan.oracle, 'replace', True) else ' distinct rows'}"
-    if type(plan.flat_target) in (LinearRegression, LogisticRegression):
+    if plan.oracle.moving:
+        rest = "its error depends on where the chain's anchor is, and no bound is known."
+    elif type(plan.flat_target) in (LinearRegression, LogisticRegression):
         status, rest = HOLDS, "its error grows at most linearly in θ, so every moment bound holds."
     elif isinstance(plan.flat_target, GeneralizedLinear):
         rest = (

@@ -22,12 +22,25 @@ MOST = 200  # parameters: a Lyapunov equation for each row and parameter
 
 
 class RotationRow(NamedTuple):
-    """One dynamics, the means of V/Var over linear observables and over squares, and its step size at the table's `excess`."""
+    """One dynamics on one target.
+
+    - `decay`: the smallest real part of the spectrum of (D+Q)P.
+    - `linear`, `worst`, `squares`: V/Var, the mean over linear observables, the largest of them, the mean over squares.
+    - `bias_slope`: Euler's covariance is off by this times η in the worst direction of θ, to first order.
+    - `step_size`: where it is off by the table's `excess` exactly.
+    """
 
     dynamics: Dynamics
+    decay: float
     linear: float
+    worst: float
     squares: float
+    bias_slope: float
     step_size: float
+
+    def draws_per_gradient(self, of: str = "linear") -> float:
+        """Effective draws per gradient at `step_size`, for `"linear"`, `"worst"` or `"squares"`."""
+        return self.step_size / getattr(self, one_of(of, ("linear", "worst", "squares"), "of"))
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -42,22 +55,23 @@ class RotationTable(Shown):
         return self.rows[one_of(name, self.rows, "name")]
 
     def gain(self, name: str, of: str = "linear") -> float:
-        """How many times fewer gradients than the first row, at equal error and bias, for "linear" observables or "squares"."""
-        of = one_of(of, ("linear", "squares"), "of")
-        one, first = self[name], next(iter(self.rows.values()))
-        return one.step_size / getattr(one, of) / (first.step_size / getattr(first, of))
+        """How many times fewer gradients than the first row, at equal error and bias."""
+        first = next(iter(self.rows.values()))
+        return self[name].draws_per_gradient(of) / first.draws_per_gradient(of)
 
     def shown(self) -> list[Table | str]:
         """One row for each dynamics."""
+        columns = ["dynamics", "decay", "V, means", "worst", "squares", "bias slope", "η", "draws per gradient"]
+        columns += ["gain: means", "worst", "squares"]
+        gains = lambda name: (f"{self.gain(name, of):.3g} ×" for of in ("linear", "worst", "squares"))
         cells = [
-            [name, *(f"{x:.3g}" for x in row[1:]), *(f"{self.gain(name, of):.3g} ×" for of in ("linear", "squares"))]
+            [name, *(f"{x:.3g}" for x in (*row[1:], row.draws_per_gradient())), *gains(name)]
             for name, row in self.rows.items()
         ]
         note = (
             f"precision from {self.source}; Euler steps at which a variance is off by {100 * self.excess:g} % at worst; V in "
             "units of the observable's variance; gains over the first row at equal bias and gradients"
         )
-        columns = ["dynamics", "V, means", "V, squares", "η", "gain: means", "squares"]
         return [Table(columns, cells, "Rotations at equal bias", [note])]
 
 
@@ -99,7 +113,8 @@ def compare_rotations(plan: Plan | Any, excess: float = 0.1) -> RotationTable:
 def _row(K: np.ndarray, dynamics: Dynamics, excess: float) -> RotationRow:
     d, augmented = len(K), dynamics.has_momentum(len(K), "the target")
     A = rotations.whitened(augment(K, augmented), dynamics.D, dynamics.Q)
-    linear, spectrum = 2 * np.trace(np.linalg.inv(A)[:d, :d]) / d, np.linalg.eigvals(A)
+    inverse, spectrum = np.linalg.inv(A)[:d, :d], np.linalg.eigvals(A)
+    linear, slope = (np.linalg.eigvalsh(x) for x in (inverse + inverse.T, rotations.bias_matrix(A)[:d, :d]))
     each = rotations.square_variance(A, np.eye(len(A))[:, :d]) if augmented else rotations.all_squares_variance(A)
     limit = float(np.min(2 * np.real(spectrum) / np.abs(spectrum) ** 2))
 
@@ -110,4 +125,5 @@ def _row(K: np.ndarray, dynamics: Dynamics, excess: float) -> RotationRow:
         return excess / (1 + excess) - 1 + 1 / np.linalg.eigvalsh((covariance + covariance.T)[:d, :d] / 2)[-1]
 
     step_size: Any = scipy.optimize.brentq(over, 1e-9 * limit, (1 - 1e-9) * limit)
-    return RotationRow(dynamics, float(linear), float(np.mean(each)), float(step_size))
+    found = np.min(spectrum.real), np.mean(linear), linear[-1], np.mean(each), slope[-1], step_size
+    return RotationRow(dynamics, *map(float, found))

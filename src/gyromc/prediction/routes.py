@@ -24,8 +24,10 @@ from gyromc.prediction.exact.chain import START_DRAWS, lift, linear_chain, why_n
 from gyromc.prediction.exact.moments import MOST_FOLLOWED, Moments, exact_moments, ridge_mean, why_not_exact
 from gyromc.prediction.poisson import galerkin
 from gyromc.prediction.poisson import plug_in as plugin
+from gyromc.prediction.residuals import Residuals
 from gyromc.prediction.stability import Stability
 from gyromc.prediction.step_effects import (
+    MOST_DENSE,
     OnGaussian,
     StepEffects,
     Transient,
@@ -80,6 +82,11 @@ class Shared:
         return drawn
 
     @functools.cached_property
+    def residuals(self) -> Residuals:
+        """What martingales leave, over the pilot sample."""
+        return Residuals(self.plan, self.pilot, self.fitted[0])
+
+    @functools.cached_property
     def exact(self) -> dict[str, Moments]:
         """Exact finite-step moments, where there are any."""
         return exact_moments(self.plan)
@@ -102,13 +109,22 @@ def answer(shared: Shared, name: str) -> Answer:
 
 def _less_martingale(shared: Shared, name: str, found: Answer) -> Answer:
     """The answer for the average that a run uses: less its martingale where that makes the variance smaller by enough."""
-    if name not in shared.exact:
-        why = Method(Kind.UNKNOWN, "unknown: what the martingale leaves has no formula here; `plain_std` is without it")
-        return dataclasses.replace(found, std=math.nan, std_uncertainty=math.nan, plain_std=found.std, rmse_method=why)
-    variance = shared.exact[name].corrected
+    plan, how = shared.plan, found.rmse_method
+    if name in shared.exact:
+        variance, error = shared.exact[name].corrected, 0.0
+    else:
+        try:
+            left = shared.residuals.left(name, plan.model.values(plan.observables[name], shared.pilot.theta))
+        except InvalidInput as reason:
+            why = Method(Kind.UNKNOWN, f"unknown: what the martingale leaves: {reason}; `plain_std` is without it")
+            unknown = {"std": math.nan, "std_uncertainty": math.nan, "rmse_method": why}
+            return dataclasses.replace(found, plain_std=found.std, **unknown)
+        variance, error = left.value / plan.num_steps, left.error / plan.num_steps  # T9
+        how = Method(Kind.MARTINGALE, f"{Kind.MARTINGALE.value}, from a sample")
     if variance is None or not variance < HELPS * found.std**2:
         return found
-    return dataclasses.replace(found, std=math.sqrt(variance), plain_std=found.std)  # T9
+    known = {"std": math.sqrt(variance), "std_uncertainty": _of_root(variance, error), "rmse_method": how}
+    return dataclasses.replace(found, plain_std=found.std, **known)
 
 
 def _on_gaussian(shared: Shared, name: str, h: Observable) -> Answer | None:
@@ -273,7 +289,8 @@ def _average(
         base = _with_bias(shared, base, spread, slope, start, 0.0 if near is None else near.higher_bias)
     elif base.bias is None and base.expectation is not None and plan.scheme.linear and plan.scheme.order > 1:
         why = Method(Kind.UNKNOWN, f"unknown: not computed for noisy gradients under {plan.scheme}")
-        base = dataclasses.replace(base, bias_method=Method(Kind.SECOND_ORDER) if exact else why)
+        none = exact or (plan.dim <= MOST_DENSE and not plan.oracle.moving and not has_slope(plan))
+        base = dataclasses.replace(base, bias_method=Method(Kind.SECOND_ORDER) if none else why)
     time = N * eta
     length = time * 2 * spread**2 / V if V > 0 else math.inf
     if length < SHORT:

@@ -4,8 +4,9 @@ Input: a plan, a weighted sample and φ with 𝒜φ = h - μ(h). Output: `StepEf
 Gaussian nearest to the target. With E[f(z⁺)] = f + η𝒜f + η²ℬf + … the stationary law has π_η(h) - μ(h) = -ημ(ℬφ) + …, and
 integration by parts gives, with G = D+Q and Σ(θ) the oracle's covariance,
     -μ(ℬφ) = ½μ(⟨∇φ, G∇²H Q∇H⟩ - tr(∇²φ G∇²H D) - tr(∇²φ GΣGᵀ))
-for Euler-Maruyama. Balanced noise has GΣGᵀ - GSGᵀ instead of GΣGᵀ. Far out gradients are steep and the noise of mini-batches
-grows: no expansion holds there, and chains are `followed` from the plan's starts until they come to the bulk of the target.
+for Euler-Maruyama. Balanced noise has GΣGᵀ - GSGᵀ for GΣGᵀ; schemes of second order have the last term only, GΣGᵀ less what they
+take off their noise. Far out gradients are steep and the noise of mini-batches grows: no expansion holds there, and chains are
+`followed` from the plan's starts until they come to the bulk of the target.
 """
 
 import dataclasses
@@ -31,23 +32,35 @@ from gyromc.prediction.answers import Number
 from gyromc.prediction.exact.chain import LinearChain, Noise, batch_noise, chain_around, oracle_noise, start_rows
 from gyromc.prediction.exact.closed_forms import fluctuation_constant, quadratic_fluctuation_constant
 from gyromc.prediction.poisson.plug_in import Polynomial
-from gyromc.schemes import Balanced
+from gyromc.schemes import Balanced, StepMatrices, step_matrices
+from gyromc.schemes.integrators import LeimkuhlerMatthews
 from gyromc.schemes.moments import gradient_moments, oracle_covariances
 
 MOST_DENSE = 512  # parameters
 MOST_TURNS = 300  # of the iteration for a stationary covariance
+ROUNDING = 1e-9  # share of the noise
 SAME = 1e-6  # relative change at which it stops
 
 
 def brought(plan: Plan) -> np.ndarray:
-    """GSGᵀ, S = E[ĝĝᵀ], for a balanced scheme: the covariance per η² that it leaves to the gradients; 0 for others."""
-    D, G = plan.dynamics.D, plan.dynamics.D + plan.dynamics.Q
-    if not isinstance(plan.scheme, Balanced):
-        return np.zeros_like(D)
-    own = plan.scheme.second_moment
-    S = gradient_moments(plan).second if own is None else own.dense()
-    S = np.diag(S) if S.ndim == 1 else S
-    return G @ (S if len(S) == len(D) else augment(S, plan.augmented)) @ G.T  # T7
+    """The covariance per η² that a scheme leaves to the gradients: GSGᵀ, S = E[ĝĝᵀ], for a balanced one; 0 for Euler."""
+    scheme, dynamics, G = plan.scheme, plan.dynamics, plan.dynamics.D + plan.dynamics.Q
+    if isinstance(scheme, Balanced):
+        own = scheme.second_moment
+        S = gradient_moments(plan).second if own is None else own.dense()
+        S = np.diag(S) if S.ndim == 1 else S
+        return G @ (S if len(S) == len(G) else augment(S, plan.augmented)) @ G.T  # T7
+    if scheme.order < 2 or scheme.needs_prepared or isinstance(plan.oracle, Exact):
+        return 0 * G
+    if isinstance(scheme, LeimkuhlerMatthews):  # and more of higher order in η
+        return G @ gradient_moments(plan).of_state(plan.augmented)[1] @ G.T
+    return (_drawn(step_matrices(scheme, dynamics, plan.eta)) - _drawn(plan.step_matrices)) / plan.eta**2
+
+
+def _drawn(step: StepMatrices) -> np.ndarray:
+    """The covariance of what one draw of ξ adds to z: now, and through the memory in the next step."""
+    whole = step.C[: step.n] + step.A[: step.n, step.n :] @ step.C[step.n :]
+    return whole @ whole.T
 
 
 def noise_limit(plan: Plan) -> float:
@@ -64,9 +77,28 @@ def additive_noise(plan: Plan) -> np.ndarray:
     return (float(plan.oracle.tau) ** 2 if isinstance(plan.oracle, Gaussian) else 0.0) * G @ G.T
 
 
-def has_slope(plan: Plan) -> bool:
-    """Whether the first order of the bias is computed for the plan's scheme."""
+def drifts(plan: Plan) -> bool:
+    """Whether the drift alone makes a bias of first order, as Euler's does; that of a scheme of second order does not."""
     return plan.scheme.is_euler or isinstance(plan.scheme, Balanced)
+
+
+@functools.lru_cache(maxsize=16)
+def has_slope(plan: Plan) -> bool:
+    """Whether the first order of the bias is computed: a scheme of second order has one where gradient noise is left."""
+    if plan.oracle.moving:
+        return False
+    if (
+        drifts(plan)
+        or plan.scheduled
+        or not plan.scheme.linear
+        or isinstance(plan.oracle, Exact)
+        or plan.dim > MOST_DENSE
+    ):
+        return drifts(plan)
+    left = np.max(np.abs(additive_noise(plan) - brought(plan)))
+    return not isinstance(plan.oracle, Gaussian) or bool(
+        left > ROUNDING * max(np.max(np.abs(additive_noise(plan))), ROUNDING)
+    )
 
 
 def not_gaussian(plan: Plan) -> float:
@@ -137,7 +169,7 @@ def on_nearest_gaussian(plan: Plan, h: Observable) -> OnGaussian | None:
         V += quadratic_fluctuation_constant(D, Q, P, H[:n, :n])
         if has_slope(plan):
             A, G, of_target = (D + Q) @ P, (D + Q)[:, : plan.dim], np.linalg.inv(P)
-            added = G @ chain.noise.constant @ G.T - brought(plan) + A @ of_target @ A.T
+            added = G @ chain.noise.constant @ G.T - brought(plan) + drifts(plan) * A @ of_target @ A.T
             first = plan.eta * linalg.solve_continuous_lyapunov(A, added)
             higher = float(np.sum(H[:n, :n] * (C[:n, :n] - of_target - first)))
     return OnGaussian(variance, V, higher)
@@ -215,8 +247,8 @@ class Followed:
     def _advance(self) -> Callable:
         """(y, keys, step sizes) → the last y, and z at every step."""
         plan, d, n = self.plan, self.plan.dim, self.plan.dynamics.size
-        pieces = plan.flat_target, plan.prepared_oracle, plan.dynamics, plan.prepared_scheme
-        target, oracle, dynamics, scheme = doubled(pieces)
+        oracle = Exact() if plan.oracle.moving else plan.prepared_oracle  # anchors that move are not followed
+        target, oracle, dynamics, scheme = doubled((plan.flat_target, oracle, plan.dynamics, plan.prepared_scheme))
 
         def step(y: Any, now: Any) -> tuple[Any, Any]:
             (first, second), eta = jax.random.split(now[0]), now[1]
@@ -291,6 +323,7 @@ class StepEffects:
         z, D, Q = z[: min(POINTS, max(200, MOST_NUMBERS // n**2))], plan.dynamics.D, plan.dynamics.Q
         G, K = D + Q, np.tile(np.eye(n), (len(z), 1, 1))
         K[:, :d, :d] = plan.flat_target.hessians(z[:, :d])
+        K *= drifts(plan)
         Sigma = oracle_covariances(plan.flat_target, plan.prepared_oracle, z[:, :d])
         noise = np.einsum("ij,sjk,lk->sil", G[:, :d], Sigma, G[:, :d], optimize=True) - brought(plan)
         turned = np.einsum("sjk,sk->sj", K, forces[: len(z)] @ Q.T) @ G.T

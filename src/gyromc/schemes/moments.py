@@ -68,6 +68,11 @@ def _over_data(target: Target, oracle: Oracle, rows: np.ndarray, shifts: np.ndar
     if isinstance(oracle, Exact | Gaussian):
         tau = float(oracle.tau) if isinstance(oracle, Gaussian) else 0.0
         return np.broadcast_to(tau**2 * np.eye(d), (len(rows), d, d))
+    if oracle.moving:
+        raise InvalidInput(
+            f"The second moments of the gradients are not known: the noise of {oracle.name} depends on where its anchor is, not "
+            "on θ alone. Use it without `refresh`."
+        )
     assert isinstance(oracle, Batch)
     assert isinstance(target, SumOverData)
     N = target.num_data

@@ -223,7 +223,12 @@ def _step(pieces: Pieces, carry: Carry, first, first_slot, zeta=None) -> Carry:
     else:
         numbers = jax.lax.iota(jnp.uint32, z.size).reshape(z.shape)
         xi = threefry.normal_at(key_noise, numbers, dtype, first * np.uint32(z.shape[1]))
-    values, after = moved(pieces, y, zeta, xi, eta)
+    anchors: Any = carry.anchors
+    if anchors is not None:
+        oracle: Any = pieces.oracle
+        anew = lambda theta: _each_chain(lambda t: oracle.anchor_at(pieces.target, t), theta).astype(dtype)
+        anchors = jax.lax.cond(k % oracle.refresh == 0, anew, lambda _: anchors, z[:, : pieces.dim])
+    values, after = moved(pieces, y, zeta, xi, eta, anchors)
 
     insane = ~(jnp.max(jnp.abs(z), axis=-1) <= pieces.bound) | ~jnp.all(jnp.isfinite(values), axis=1)
     failed_at = jnp.where((carry.failed_at < 0) & insane, k, carry.failed_at)
@@ -235,14 +240,18 @@ def _step(pieces: Pieces, carry: Carry, first, first_slot, zeta=None) -> Carry:
         values = jnp.concatenate([values, pieces.martingale.increments(after, xi)], axis=1)
     high, low = two_sum(carry.high, carry.low, jnp.where(counted, weight * values, 0))  # E4: z_0 counts
     after = jnp.pad(after, [(0, 0), (0, carry.z.shape[1] - pieces.size)])  # to equal parts for all devices
-    return Carry(k + 1, after, high, low, clock, failed_at, kept)
+    return Carry(k + 1, after, high, low, clock, failed_at, kept, anchors)
 
 
-def moved(pieces: Pieces, y, zeta, xi, eta):
+def moved(pieces: Pieces, y, zeta, xi, eta, anchors=None):
     """The observables at the state of every chain, and the state after one step with the given randomness."""
     q, n = pieces.dim, pieces.dynamics.size
-    gradient = lambda theta, s: pieces.oracle.gradient(pieces.target, theta, s)
-    values, g = pieces.observed(y[:, :q]), _each_chain(gradient, y[:, :q], zeta)
+
+    def gradient(theta, s, anchor):
+        oracle: Any = pieces.oracle
+        return (oracle if anchor is None else oracle.anchored(anchor)).gradient(pieces.target, theta, s)
+
+    values, g = pieces.observed(y[:, :q]), _each_chain(gradient, y[:, :q], zeta, anchors)
     if n > q:
         g = jnp.concatenate([g, y[:, q:n]], axis=-1)  # ∇H = (∇U, r)
     after = _each_chain(lambda y, g, x: pieces.scheme(pieces.dynamics, y, g, x, eta), y, g, xi)

@@ -42,6 +42,7 @@ class Carry(NamedTuple):
     clock: Any
     failed_at: Any
     kept: Any
+    anchors: Any = None  # of an oracle that has one for each chain
 
 
 class SharedRows(eqx.Module):
@@ -169,6 +170,9 @@ class ChainLayout:
         plan, dtype = self.plan, np.dtype(self.plan.dtype)
         rows = {name: np.asarray(getattr(state, name), dtype) for name in ("z", "high", "low")}
         rows["failed_at"] = np.asarray(state.failed_at, np.int32)
+        if plan.oracle.moving:  # before the first step there are none
+            none = np.zeros((plan.num_chains, 2 * plan.dim))
+            rows["anchors"] = np.asarray(none if state.anchors is None else state.anchors, dtype)
         self.none = {name: x[:0] for name, x in rows.items()}
         carries = []
         for own in self.slices:

@@ -91,11 +91,12 @@ def batch_noise(plan: Plan, mode: np.ndarray) -> Noise | None:
     """The noise of mini-batches of a generalized linear model, linearised at the mode; None where that says nothing.
 
     A control variate of order 2 at the mode has no linear noise there, and its noise far away is not small: no limit counts it.
+    That of anchors that move depends on the past.
     """
     oracle, target = plan.prepared_oracle, plan.flat_target
     if not isinstance(oracle, Batch) or not isinstance(target, GeneralizedLinear) or not affordable(plan):
         return None
-    if isinstance(oracle, ControlVariate) and oracle.order == 2:
+    if isinstance(oracle, ControlVariate) and (oracle.order == 2 or oracle.moving):
         return None
     with jax.enable_x64(True):
         X, y = target.design
@@ -165,7 +166,7 @@ def why_not_linear(plan: Plan) -> str | None:
     if plan.scheduled:
         return "the step size is a schedule"
     on_batches = isinstance(plan.oracle, Minibatch | ControlVariate) and isinstance(plan.flat_target, LinearRegression)
-    if isinstance(plan.oracle, ControlVariate) and plan.oracle.curvature == "diagonal":
+    if isinstance(plan.oracle, ControlVariate) and (plan.oracle.curvature == "diagonal" or plan.oracle.moving):
         return f"the second moments of {plan.oracle.name} are not known in closed form"
     if not on_batches and not isinstance(plan.oracle, Exact | Gaussian):
         return f"the second moments of the oracle {type(plan.oracle).__name__} are not known for {type(plan.target).__name__}"

@@ -21,7 +21,7 @@ from gyromc.prediction.exact.chain import start_rows
 from gyromc.prediction.poisson import basis
 from gyromc.prediction.poisson.basis import Axis, Generator, Solution, TooLarge, along, coefficients
 from gyromc.prediction.poisson.quadrature import solve_line
-from gyromc.prediction.step_effects import FOLLOW, Transient, additive_noise, brought, followed, has_slope
+from gyromc.prediction.step_effects import FOLLOW, Transient, additive_noise, brought, drifts, followed, has_slope
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,7 +129,7 @@ def _integrated(plan: Plan, h: Observable, k: int) -> Galerkin:
     if has_slope(plan):
         force = basis.slope_along(plan, k, found.panels.nodes.ravel()).reshape(found.density.shape)
         with_curvature, bend = found.curvature_integral(force)
-        value = -(D**2 * with_curvature + (additive_noise(plan) - brought(plan))[k, k] * bend) / 2
+        value = -(drifts(plan) * D**2 * with_curvature + (additive_noise(plan) - brought(plan))[k, k] * bend) / 2
         slope = Number(float(value), SETTINGS.slope_error * abs(value))
     return Galerkin(
         variance=found.variance,
@@ -286,7 +286,7 @@ def _bias_slope(plan: Plan, level: Level) -> float:
     """lim (π_η(h) - μ(h))/η = ½μ(⟨∇φ, G∇²H Q∇H⟩ - tr(∇²φ G∇²H D) - tr(∇²φ (GΣGᵀ - GSGᵀ))), H separable; S = 0 for Euler."""
     noise, solution, generator = additive_noise(plan) - brought(plan), level.moving, level.moving.generator
     D, Q, place, slope, curvature = plan.dynamics.D, plan.dynamics.Q, {}, {}, {}
-    G, total = D + Q, 0.0
+    G, total = drifts(plan) * (D + Q), 0.0
     for number, axis in enumerate(level.axes):
         k, t, place[axis.coordinate] = axis.coordinate, axis.nodes, number
         diagonal = np.repeat(t[:, None], plan.dim, axis=1)
