@@ -69,7 +69,7 @@ def mixed_record(case: Mixed) -> dict:
     rows = []
     for c in [*found["coefficients"], *found["parameters"]]:
         mean, error, sd = theirs[c["name"]]
-        combined = float(np.hypot(np.hypot(c["std_error"], c["bias"]), error))
+        combined = float(np.hypot(c["std_error"], error))
         parts = {"ours": c["mean"], "theirs": mean, "error": combined, "z": (c["mean"] - mean) / combined}
         rows.append({"name": c["name"], **parts, "sd_ratio": c["sd"] / sd})
     assert len(rows) == len(theirs), (list(theirs), [r["name"] for r in rows])

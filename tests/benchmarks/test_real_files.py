@@ -54,7 +54,7 @@ def test_fit_is_within_the_errors_of_the_reference(family):
     exact = reference(found, family, 3, trials)
     ours = fit(found.X, found.y, family, trials=trials, classes=classes, effort="quick")
     away = np.array([c.mean for c in ours.coefficients]) - exact.mean
-    stated = np.hypot([c.error for c in ours.coefficients], exact.error)
+    stated = np.hypot([c.std_error for c in ours.coefficients], exact.error)
     assert np.all(np.abs(away) < 4.5 * stated + 1e-9 * exact.sd)
     np.testing.assert_allclose([c.sd for c in ours.coefficients], exact.sd, rtol=0.15)
 
@@ -67,7 +67,7 @@ def test_chains_are_within_the_errors_of_the_reference(family):
     exact = reference(found, family, 3)
     ours = fit(found.X, found.y, family, classes=classes)
     away = np.array([c.mean for c in ours.coefficients]) - exact.mean
-    assert np.all(np.abs(away) < 4.5 * np.hypot([c.error for c in ours.coefficients], exact.error))
+    assert np.all(np.abs(away) < 4.5 * np.hypot([c.std_error for c in ours.coefficients], exact.error))
 
 
 def test_verdicts_are_compared_name_by_name():
