@@ -22,10 +22,10 @@ import gyromc as gm
 from accuracy.problems import Problem
 from gyromc.approx.gaussian import inverse_root
 from gyromc.approx.modes import descend
-from gyromc.evaluation import doubled
 from gyromc.observables import Ridge
 from gyromc.oracles import Exact, Minibatch
 from gyromc.prediction.exact.closed_forms import ridge_moments
+from gyromc.runtime.evaluation import doubled
 
 __all__ = [
     "GRID",

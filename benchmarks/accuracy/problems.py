@@ -21,9 +21,9 @@ from accuracy.models import regressions, shapes
 from gyromc.approx.gaussian import inverse_root
 from gyromc.checks import require
 from gyromc.datasets import heart_split
-from gyromc.evaluation import doubled
 from gyromc.observables import PROFILES, Observable, Ridge
 from gyromc.prediction.exact.closed_forms import ridge_moments
+from gyromc.runtime.evaluation import doubled
 
 __all__ = ["KINDS", "PROBLEMS", "REFERENCES", "Draft", "Problem", "draft", "problem", "regression_observables"]
 

@@ -11,7 +11,7 @@ import numpy as np
 from scipy import special, stats
 
 from gyromc.regression.fit import fit
-from gyromc.regression.marginal import Integrated, LARGEST, Marginal, SMALLEST
+from gyromc.regression.marginal import LARGEST, SMALLEST, Integrated, Marginal
 from gyromc.solve.expect import expect
 from gyromc.targets.families import (
     Bernoulli,

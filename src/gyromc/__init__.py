@@ -24,7 +24,7 @@ _MODULES = (
     "processes",
 )
 _PLACES = {
-    "gyromc.draws": ("check", "sharpen"),
+    "gyromc.solve.draws": ("check", "sharpen"),
     "gyromc.engines": ("run",),
     "gyromc.errors": ("DivergenceError", "GyromcWarning", "InvalidInput"),
     "gyromc.estimation.estimate": ("Estimates", "estimate"),
@@ -55,7 +55,6 @@ if TYPE_CHECKING:
         schemes,
         targets,
     )
-    from gyromc.draws import check, sharpen
     from gyromc.engines import run
     from gyromc.errors import DivergenceError, GyromcWarning, InvalidInput
     from gyromc.estimation.estimate import Estimates, estimate
@@ -65,6 +64,7 @@ if TYPE_CHECKING:
     from gyromc.posterior import Posterior
     from gyromc.prediction.predict import Prediction, predict
     from gyromc.results import Run
+    from gyromc.solve.draws import check, sharpen
     from gyromc.solve.expect import expect
     from gyromc.tables.study import fit
     from gyromc.tuning.tune import Tuned, tune

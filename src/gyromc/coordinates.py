@@ -19,8 +19,8 @@ from jaxtyping import Array, Float, Int
 
 from gyromc.checks import cause, numbers, require, shown
 from gyromc.errors import InvalidInput
-from gyromc.evaluation import doubled, over_rows
-from gyromc.precision import owned, private
+from gyromc.runtime.evaluation import doubled, over_rows
+from gyromc.runtime.precision import owned, private
 from gyromc.targets import SumOverData, Target
 
 __all__ = ["Bijection", "Compose", "Coordinates", "Learned", "Linear", "learn"]

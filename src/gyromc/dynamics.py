@@ -14,8 +14,8 @@ import numpy as np
 from gyromc import rotations as best
 from gyromc.checks import leaves, numbers, positive, require, shown, whole
 from gyromc.errors import InvalidInput
-from gyromc.machine import require_memory
 from gyromc.operators import Blocks, Dense, Diagonal, LowRank, Operator, Rotations, Scaled, as_operator, symmetrised
+from gyromc.runtime.machine import require_memory
 
 __all__ = [
     "Dynamics",

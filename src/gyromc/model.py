@@ -29,10 +29,10 @@ from gyromc.approx.sample import (
 from gyromc.checks import numbers, require
 from gyromc.coordinates import Coordinates
 from gyromc.errors import InvalidInput
-from gyromc.evaluation import compiled, indices_read, over_rows
 from gyromc.flat import Moved, flatten, unraveler
 from gyromc.observables import Observable, Ridge
-from gyromc.precision import fresh
+from gyromc.runtime.evaluation import compiled, indices_read, over_rows
+from gyromc.runtime.precision import fresh
 from gyromc.targets import CosinePerturbed, Quadratic, SumOverData, Target
 from gyromc.targets.regressions import KnownLikelihood
 

@@ -16,8 +16,8 @@ from jaxtyping import Float
 
 from gyromc.checks import numbers, one_of, require, shown, whole
 from gyromc.errors import InvalidInput
-from gyromc.evaluation import over_rows
-from gyromc.precision import fresh, owned, private
+from gyromc.runtime.evaluation import over_rows
+from gyromc.runtime.precision import fresh, owned, private
 
 __all__ = ["Function", "Observable", "Ridge", "brier", "entropy", "function", "linear", "predictive", "square", "tanh"]
 

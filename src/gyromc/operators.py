@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 
 from gyromc.checks import numbers, require
 from gyromc.errors import InvalidInput
-from gyromc.machine import require_memory
+from gyromc.runtime.machine import require_memory
 
 Vector = Float[Array, " n"]
 

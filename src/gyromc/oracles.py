@@ -15,8 +15,8 @@ from jaxtyping import Float
 
 from gyromc.checks import EXTREME, cause, flag, leaves, numbers, one_of, require, shown, whole
 from gyromc.errors import InvalidInput
-from gyromc.evaluation import over_rows
 from gyromc.operators import Dense, Diagonal, Operator
+from gyromc.runtime.evaluation import over_rows
 from gyromc.targets import GeneralizedLinear, SumOverData, Target
 from gyromc.targets.regressions import KnownLikelihood
 

@@ -18,10 +18,10 @@ from gyromc.coordinates import Coordinates, check_coordinates
 from gyromc.dynamics import Dynamics
 from gyromc.errors import InvalidInput
 from gyromc.flat import Start, ravel, read_start, unraveler
-from gyromc.machine import require_memory
 from gyromc.model import Model
 from gyromc.observables import Bent, Function, Observable, Ridge
 from gyromc.oracles import Exact, Oracle
+from gyromc.runtime.machine import require_memory
 from gyromc.schemes import Scheme, StepMatrices, step_matrices
 from gyromc.schemes import find as find_scheme
 from gyromc.targets import Target
@@ -46,7 +46,7 @@ class Plan:
     - `num_chains`: R independent chains.
     - `seed`: a whole number; the same seed gives the same numbers.
     - `scheme`: the integrator, a value of `gyromc.schemes` or its name.
-    - `martingale`: whether the averages are corrected by the noise that was drawn (`gyromc.martingale`): the same mean with a
+    - `martingale`: whether the averages are corrected by the noise that was drawn: the same mean with a
       smaller error.
     - `start`: θ₀. Parameters (vector or pytree) for all chains, an array with one row per chain, or a function of a JAX key that
       draws them for each chain; `None` means zeros. For dynamics on (θ, r), a vector of 2d numbers is (θ₀, r₀).

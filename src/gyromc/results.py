@@ -19,9 +19,9 @@ from jaxtyping import Float, Int, UInt
 from gyromc.checks import coverage, require, whole
 from gyromc.errors import InvalidInput
 from gyromc.extras import function_above
-from gyromc.martingale import HELPS
 from gyromc.observables import Ridge
 from gyromc.plan import Plan
+from gyromc.prediction.martingale import HELPS
 from gyromc.show.numbers import plain
 from gyromc.show.records import Column, Records, plain_attributes
 from gyromc.show.tables import Shown, Table

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import gyromc as gm
-from gyromc.evaluation import indices_read
+from gyromc.runtime.evaluation import indices_read
 
 EXACT = {
     "a product with a step": (lambda t: t[0] ** 2 * jnp.where(t[1] > -0.5, 1.0, 0.0), (0, 1)),

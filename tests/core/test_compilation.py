@@ -7,8 +7,8 @@ import sys
 import jax
 import pytest
 
-from gyromc import machine
-from gyromc.machine import CacheSettings, keep_compiled
+from gyromc.runtime import machine
+from gyromc.runtime.machine import CacheSettings, keep_compiled
 
 NAMES = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gyromc.machine import one_blas_thread
+from gyromc.runtime.machine import one_blas_thread
 
 
 def test_linear_algebra_has_one_thread_inside_and_as_many_as_before_outside():

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import gyromc as gm
-from gyromc.precision import _arrays, owned, private
+from gyromc.runtime.precision import _arrays, owned, private
 
 TABLE = np.random.default_rng(0).normal(size=(5, 2))
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import gyromc as gm
-from gyromc import evaluation
-from gyromc.evaluation import Programs, compiled
-from gyromc.machine import release_memory
+from gyromc.runtime import evaluation
+from gyromc.runtime.evaluation import Programs, compiled
+from gyromc.runtime.machine import release_memory
 
 
 def test_a_program_is_compiled_once_for_what_is_not_an_array():

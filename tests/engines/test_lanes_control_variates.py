@@ -8,7 +8,7 @@ import pytest
 import gyromc as gm
 from gyromc.engines import lanes
 from gyromc.engines.lanes import gradients
-from gyromc.evaluation import doubled
+from gyromc.runtime.evaluation import doubled
 from support import exact
 from support.values import in_chunks, logistic, regression
 from support.zscores import largest, two_sample_scores, z_scores

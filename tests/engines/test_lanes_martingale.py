@@ -7,7 +7,7 @@ import pytest
 import gyromc as gm
 from gyromc.engines import lanes
 from gyromc.engines.lanes import program as increments
-from gyromc.martingale import martingale
+from gyromc.prediction.martingale import martingale
 from support import recursion
 from support.values import quadratic, skew, spd
 from support.zscores import largest, mean_score, two_sample_scores, z_scores

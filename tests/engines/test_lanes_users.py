@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 import gyromc as gm
-from gyromc import evaluation
 from gyromc.engines.lanes.users import VectorFunction, written
 from gyromc.engines.lanes.vectors import called, load, store
 from gyromc.engines.unrolled import Unsupported
-from gyromc.machine import release_memory
+from gyromc.runtime import evaluation
+from gyromc.runtime.machine import release_memory
 
 
 class Poisson(gm.targets.GeneralizedLinear):

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import gyromc as gm
-from gyromc import machine
 from gyromc.engines import lanes, loop
 from gyromc.engines.lanes import num_threads
 from gyromc.prediction.predict import _check_size
+from gyromc.runtime import machine
 from support.kernels import ON_GPU
 from support.values import in_chunks
 

@@ -15,7 +15,7 @@ from gyromc.engines.pallas import kernel, recipe
 from gyromc.engines.pallas import recipe as rows
 from gyromc.engines.pallas import threads as philox
 from gyromc.engines.pallas.threads import Team
-from gyromc.martingale import martingale
+from gyromc.prediction.martingale import martingale
 from support import exact, recursion
 from support.kernels import ON_GPU, advanced, block, normals, reference_step, same
 from support.values import J1, U

@@ -13,8 +13,8 @@ from numpyro import distributions as dist
 from numpyro.infer import MCMC, BarkerMH
 
 import gyromc as gm
-from gyromc.draws import read_draws
 from gyromc.interop import numpyro as gnp
+from gyromc.solve.draws import read_draws
 
 RNG = np.random.default_rng(0)
 Y = np.array([1.0, 2.0, 0.5, 3.0])

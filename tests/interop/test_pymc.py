@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 import gyromc as gm
-from gyromc.draws import read_draws
+from gyromc.solve.draws import read_draws
 
 pytest.importorskip("pymc")
 import pymc as pm

@@ -7,10 +7,10 @@ import pytest
 from scipy import linalg
 
 import gyromc as gm
-from gyromc.martingale import martingale
 from gyromc.observables import Ridge
 from gyromc.prediction.exact.chain import lift, linear_chain
 from gyromc.prediction.exact.moments import exact_moments, linear_averages, ridge_mean
+from gyromc.prediction.martingale import martingale
 from gyromc.schemes import integrators
 from support import exact
 from support.values import skew, wishart

@@ -12,8 +12,8 @@ import gyromc as gm
 from gyromc import martingale as module
 from gyromc.dynamics import augment
 from gyromc.engines import loop
-from gyromc.martingale import martingale
 from gyromc.prediction.answers import Answer
+from gyromc.prediction.martingale import martingale
 from gyromc.statistics import ChainAverages, ErrorMethod
 from schemes.test_schemes import EXACT, K, plan_of
 from support.values import in_chunks

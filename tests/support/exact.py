@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gyromc.martingale import martingale
 from gyromc.oracles import ControlVariate, Gaussian, Minibatch
+from gyromc.prediction.martingale import martingale
 
 MOST_BATCHES = 300  # with more of them, their covariance is written down instead
 

@@ -8,7 +8,7 @@ import pytest
 import gyromc as gm
 from gyromc.approx.modes import ModeSettings
 from gyromc.data import Batches, Mapped, Sequenced
-from gyromc.evaluation import doubled
+from gyromc.runtime.evaluation import doubled
 from gyromc.targets.regressions import BY_FAMILY
 from gyromc.targets.streamed import StreamedRegression
 

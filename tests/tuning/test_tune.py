@@ -10,7 +10,7 @@ import pytest
 import gyromc as gm
 from gyromc.approx.sample import expectation
 from gyromc.datasets import heart_split
-from gyromc.martingale import martingale
+from gyromc.prediction.martingale import martingale
 from gyromc.solve.chains import ChainSettings
 from gyromc.tuning import tune
 from gyromc.tuning.trials import Trial

@@ -16,7 +16,7 @@ import scipy
 
 from gyromc.approx.gaussian import GaussianApproximation, inverse_root, laplace
 from gyromc.errors import InvalidInput
-from gyromc.evaluation import compiled, doubled
+from gyromc.runtime.evaluation import compiled, doubled
 from gyromc.targets import SumOverData, Target
 from gyromc.targets.regressions import KnownLikelihood, WithLikelihood
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from gyromc.checks import cause, require, shown, whole
 from gyromc.errors import InvalidInput
-from gyromc.machine import num_threads
+from gyromc.runtime.machine import num_threads
 
 T = TypeVar("T")
 BLOCK_NUMBERS = 2**20

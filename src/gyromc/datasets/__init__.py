@@ -14,7 +14,7 @@ import numpy as np
 
 from gyromc.checks import numbers, read_path, require, whole
 from gyromc.data.csvfile import read_numbers
-from gyromc.machine import require_memory
+from gyromc.runtime.machine import require_memory
 from gyromc.show.numbers import did_you_mean
 
 __all__ = [

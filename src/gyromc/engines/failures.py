@@ -5,10 +5,10 @@ from collections.abc import Mapping
 import jax
 import numpy as np
 
-from gyromc.evaluation import over_rows
 from gyromc.model import FORMULAS
 from gyromc.plan import Plan
 from gyromc.results import Cause, EngineState, Failure, RunOptions
+from gyromc.runtime.evaluation import over_rows
 
 GRADIENTS_A_CHECK = 100  # the cost of a check, less than a hundredth of a run, in gradients of each chain
 MOST_READ = 2**24  # numbers that are read to compute U of several chains together

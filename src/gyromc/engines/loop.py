@@ -27,10 +27,10 @@ from gyromc.errors import DivergenceError, GyromcWarning, InvalidInput, MissingE
 from gyromc.extras import needs
 from gyromc.flat import shaped
 from gyromc.io.checkpoints import Checkpoints, require_same, same_start
-from gyromc.machine import free_memory, require_memory
 from gyromc.model import check_gradient
 from gyromc.plan import Plan
 from gyromc.results import EngineState, Run, RunOptions
+from gyromc.runtime.machine import free_memory, require_memory
 from gyromc.show.interruption import Interruption, delayed, interruptible, unhurried
 from gyromc.show.progress import Progress, say
 from gyromc.show.progress import progress as show_progress

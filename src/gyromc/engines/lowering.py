@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gyromc.evaluation import doubled
-from gyromc.martingale import symmetric_root
 from gyromc.oracles import ControlVariate, Gaussian
 from gyromc.plan import Plan
+from gyromc.prediction.martingale import symmetric_root
+from gyromc.runtime.evaluation import doubled
 from gyromc.targets import GeneralizedLinear
 
 

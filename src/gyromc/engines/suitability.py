@@ -15,10 +15,10 @@ from gyromc import targets
 from gyromc.data import Mapped
 from gyromc.engines.meshes import shares
 from gyromc.flat import identity
-from gyromc.machine import why_no_jax
 from gyromc.observables import Ridge, ridge_of
 from gyromc.oracles import Batch, ControlVariate, Exact, Gaussian, Minibatch, Oracle
 from gyromc.plan import Plan
+from gyromc.runtime.machine import why_no_jax
 
 KNOWN_ORACLES = (Exact, Gaussian, Minibatch, ControlVariate)  # of the fused engines
 PROFILES = ("linear", "tanh", "predictive", "brier, y = 1", "brier, y = 0", "entropy", "square")

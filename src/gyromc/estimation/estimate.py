@@ -14,7 +14,6 @@ import numpy as np
 from gyromc import statistics
 from gyromc.approx.sample import MOST_PARAMETERS
 from gyromc.checks import coverage, one_of, require
-from gyromc.draws import check, sharpen
 from gyromc.dynamics import augment
 from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.estimation import bias as biases
@@ -24,6 +23,7 @@ from gyromc.observables import Ridge
 from gyromc.plan import Plan
 from gyromc.posterior import PosteriorMean
 from gyromc.results import Run, flat_draws
+from gyromc.solve.draws import check, sharpen
 from gyromc.statistics import ErrorMethod, MonteCarloError
 from gyromc.targets import SumOverData
 from gyromc.targets.regressions import KnownLikelihood, Regression

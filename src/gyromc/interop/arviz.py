@@ -18,10 +18,10 @@ from gyromc.approx.sample import systematic
 from gyromc.checks import require
 from gyromc.extras import needs
 from gyromc.flat import shaped
-from gyromc.machine import require_memory
 from gyromc.posterior import Posterior
-from gyromc.precision import private
 from gyromc.results import Run, flat_draws
+from gyromc.runtime.machine import require_memory
+from gyromc.runtime.precision import private
 from gyromc.show.records import plain_attributes
 from gyromc.targets import FiniteSum, SumOverData, Target
 

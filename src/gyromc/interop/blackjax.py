@@ -22,8 +22,8 @@ from gyromc.errors import InvalidInput
 from gyromc.extras import needs
 from gyromc.flat import ravel, unraveler
 from gyromc.operators import Operator, as_operator
-from gyromc.precision import owned, private
 from gyromc.prediction.stability import limit_of_mean
+from gyromc.runtime.precision import owned, private
 from gyromc.targets import FiniteSum, SumOverData
 
 with needs("blackjax", "`gyromc.interop.blackjax`"):

@@ -18,8 +18,8 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from gyromc.checks import require, shown
-from gyromc.evaluation import doubled
 from gyromc.flat import unraveler
+from gyromc.runtime.evaluation import doubled
 from gyromc.targets import Target
 
 LARGEST_REPORTED = 10_000

@@ -22,7 +22,7 @@ from gyromc.checks import cause, require
 from gyromc.errors import InvalidInput
 from gyromc.extras import needs
 from gyromc.interop.models import LARGEST_REPORTED, ModelPosterior, Structure
-from gyromc.precision import fresh
+from gyromc.runtime.precision import fresh
 
 
 @contextlib.contextmanager

@@ -30,7 +30,7 @@ from jaxtyping import jaxtyped
 from gyromc import __version__
 from gyromc.checks import cause, read_path, require, shown
 from gyromc.errors import InvalidInput
-from gyromc.machine import require_memory
+from gyromc.runtime.machine import require_memory
 from gyromc.show.files import json_text, write_atomically
 
 VERSION = 1

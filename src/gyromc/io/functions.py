@@ -22,7 +22,7 @@ import numpy as np
 from gyromc.checks import require, shown
 from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.io.archive import NUMBERS, digest
-from gyromc.precision import Owned, owned
+from gyromc.runtime.precision import Owned, owned
 
 REMEDY = (
     "Define it at the top of a module with `def`, and pass that; what it needs besides can be variables of the module."

@@ -31,11 +31,11 @@ from gyromc.extras import function_above
 from gyromc.flat import shaped
 from gyromc.io.archive import Archive, Codec, Packed, check_fields, digest, known_classes, read_archive, write_archive
 from gyromc.io.functions import References
-from gyromc.martingale import Martingale, martingale
 from gyromc.observables import Observable
 from gyromc.operators import Dense, Operator
 from gyromc.oracles import ControlVariate, Oracle
 from gyromc.plan import FIELDS, Plan
+from gyromc.prediction.martingale import Martingale, martingale
 from gyromc.results import Cause, EngineState, Failure, Run, RunOptions
 from gyromc.schemes import Scheme
 from gyromc.targets import Group, Prior, StreamedRegression, Target, families

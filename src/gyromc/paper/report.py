@@ -12,10 +12,10 @@ import gyromc
 from gyromc.checks import require
 from gyromc.datasets import HEART
 from gyromc.extras import require_extra
-from gyromc.machine import num_threads
 from gyromc.paper import claims
 from gyromc.paper.catalogue import ROLE_NAMES
 from gyromc.paper.workers import WorkerTask, computed
+from gyromc.runtime.machine import num_threads
 from gyromc.show.files import ResultsFile, csv_text, require_writable, write_atomically
 from gyromc.show.numbers import bounds, counted, duration, number
 from gyromc.show.pages import Picture, environment, image

@@ -19,7 +19,7 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 from gyromc.errors import InvalidInput
-from gyromc.machine import num_threads
+from gyromc.runtime.machine import num_threads
 from gyromc.show.interruption import interruptible
 from gyromc.show.progress import Progress
 

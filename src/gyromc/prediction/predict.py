@@ -12,7 +12,6 @@ from typing import Any
 
 from gyromc.checks import require, whole
 from gyromc.errors import GyromcWarning, InvalidInput
-from gyromc.machine import require_memory
 from gyromc.plan import Plan
 from gyromc.prediction.answers import UNKNOWN, Answer, Kind, Method, Number, Reduction
 from gyromc.prediction.assumptions import Verdict, verdicts
@@ -20,6 +19,7 @@ from gyromc.prediction.rotations import RotationTable, compare_rotations
 from gyromc.prediction.routes import Shared, answer
 from gyromc.prediction.stability import Stability, stability
 from gyromc.prediction.step_effects import followed
+from gyromc.runtime.machine import require_memory
 from gyromc.show.numbers import duration, plain
 from gyromc.show.records import Column, Records, plain_attributes
 from gyromc.show.tables import Shown, Table

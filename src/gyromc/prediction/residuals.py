@@ -14,9 +14,9 @@ import numpy as np
 
 from gyromc.approx.sample import Sample
 from gyromc.dynamics import augment
-from gyromc.martingale import doubled_sum, martingale, symmetric_root
 from gyromc.plan import Plan
 from gyromc.prediction.answers import Number
+from gyromc.prediction.martingale import doubled_sum, martingale, symmetric_root
 from gyromc.prediction.poisson.plug_in import Fitted
 from gyromc.schemes.moments import oracle_covariances
 

@@ -14,7 +14,6 @@ import numpy as np
 from gyromc.approx.sample import MOST_PARAMETERS, Sample
 from gyromc.dynamics import augment
 from gyromc.errors import InvalidInput
-from gyromc.martingale import HELPS
 from gyromc.observables import Observable, Ridge
 from gyromc.oracles import Exact, Gaussian
 from gyromc.plan import Plan
@@ -22,6 +21,7 @@ from gyromc.prediction.answers import Answer, Kind, Method, Number
 from gyromc.prediction.exact import closed_forms
 from gyromc.prediction.exact.chain import START_DRAWS, lift, linear_chain, why_not_linear
 from gyromc.prediction.exact.moments import MOST_FOLLOWED, Moments, exact_moments, ridge_mean, why_not_exact
+from gyromc.prediction.martingale import HELPS
 from gyromc.prediction.poisson import galerkin
 from gyromc.prediction.poisson import plug_in as plugin
 from gyromc.prediction.residuals import Residuals

@@ -23,15 +23,15 @@ from scipy import linalg
 from gyromc.approx.sample import Sample
 from gyromc.dynamics import augment
 from gyromc.errors import InvalidInput
-from gyromc.evaluation import doubled
-from gyromc.martingale import doubled_sum, projection
 from gyromc.observables import Observable
 from gyromc.oracles import Exact, Gaussian
 from gyromc.plan import Plan
 from gyromc.prediction.answers import Number
 from gyromc.prediction.exact.chain import LinearChain, Noise, batch_noise, chain_around, oracle_noise, start_rows
 from gyromc.prediction.exact.closed_forms import fluctuation_constant, quadratic_fluctuation_constant
+from gyromc.prediction.martingale import doubled_sum, projection
 from gyromc.prediction.poisson.plug_in import Polynomial
+from gyromc.runtime.evaluation import doubled
 from gyromc.schemes import Balanced, StepMatrices, step_matrices
 from gyromc.schemes.integrators import LeimkuhlerMatthews
 from gyromc.schemes.moments import gradient_moments, oracle_covariances

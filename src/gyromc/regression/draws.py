@@ -19,11 +19,11 @@ from scipy import special
 from gyromc.checks import numbers, require
 from gyromc.errors import InvalidInput
 from gyromc.io.archive import known_classes
-from gyromc.machine import num_threads
 from gyromc.posterior import weighted_quantiles
 from gyromc.regression.marginal import ENDS, log_prior
 from gyromc.regression.problem import GroupTerm, Problem, of_rows
 from gyromc.regression.standardised import Units, standardise
+from gyromc.runtime.machine import num_threads
 from gyromc.targets.families import LIKELIHOODS, NormalNoise
 from gyromc.targets.likelihoods import Likelihood, ResponseKind, library
 

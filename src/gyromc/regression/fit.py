@@ -19,13 +19,13 @@ from gyromc.approx.sample import SETTINGS as SAMPLES
 from gyromc.approx.sample import systematic
 from gyromc.checks import coverage, flag, positive, require, shown, whole
 from gyromc.errors import GyromcWarning
-from gyromc.machine import require_memory
 from gyromc.observables import linear
 from gyromc.posterior import Account, weighted_quantiles
 from gyromc.regression import marginal
 from gyromc.regression.draws import Draws, GroupDraws, Predictions, spread_errors
 from gyromc.regression.problem import GroupTerm, read
 from gyromc.regression.standardised import Standardised, standardise
+from gyromc.runtime.machine import require_memory
 from gyromc.show.interruption import interruptible
 from gyromc.show.numbers import is_number
 from gyromc.show.records import Column, Records

@@ -22,9 +22,9 @@ from gyromc.approx.secondmoments import BlockSums, MatrixEstimate, over_blocks
 from gyromc.checks import require
 from gyromc.dynamics import augment
 from gyromc.errors import GyromcWarning, InvalidInput
-from gyromc.evaluation import doubled, over_rows
-from gyromc.machine import require_memory
 from gyromc.oracles import Batch, Exact, Gaussian, Oracle
+from gyromc.runtime.evaluation import doubled, over_rows
+from gyromc.runtime.machine import require_memory
 from gyromc.targets import Quadratic, SumOverData, Target
 from gyromc.targets.regressions import KnownLikelihood
 

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 
 from gyromc.coordinates import Coordinates, pulled
 from gyromc.errors import InvalidInput
-from gyromc.evaluation import compiled, doubled
+from gyromc.runtime.evaluation import compiled, doubled
 from gyromc.targets import Target
 
 Rows = Float[np.ndarray, "rows d"]

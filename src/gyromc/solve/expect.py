@@ -19,10 +19,10 @@ from gyromc.checks import coverage, flag, one_of, positive, whole
 from gyromc.coordinates import Coordinates, check_coordinates, funnel_shaped, learn
 from gyromc.errors import GyromcWarning
 from gyromc.fields import FieldGroup, FieldRegression, Fields, Sharpened, between, calibrated_weights, choose_fields
-from gyromc.machine import one_blas_thread
 from gyromc.model import check_gradient
 from gyromc.plan import Plan
 from gyromc.posterior import Account, Posterior, PosteriorMean, by_site
+from gyromc.runtime.machine import one_blas_thread
 from gyromc.show.interruption import interruptible
 from gyromc.show.numbers import duration, listed
 from gyromc.show.progress import Progress

@@ -15,9 +15,9 @@ import numpy as np
 
 from gyromc.approx.modes import descend
 from gyromc.errors import InvalidInput
-from gyromc.evaluation import compiled, doubled
 from gyromc.model import Model
 from gyromc.oracles import ControlVariate
+from gyromc.runtime.evaluation import compiled, doubled
 from gyromc.solve.chains import ChainSettings, DenseMetric, Round, stacked
 from gyromc.targets import StreamedRegression, SumOverData
 from gyromc.targets.regressions import KnownLikelihood

@@ -17,13 +17,13 @@ import numpy as np
 
 from gyromc.checks import cause, numbers, require, shown
 from gyromc.errors import InvalidInput
-from gyromc.evaluation import compiled, doubled
 from gyromc.flat import is_array
-from gyromc.machine import require_memory
 from gyromc.model import Model
 from gyromc.observables import PROFILES, Observable, Ridge
 from gyromc.plan import Plan, shape_of
-from gyromc.precision import owned, private
+from gyromc.runtime.evaluation import compiled, doubled
+from gyromc.runtime.machine import require_memory
+from gyromc.runtime.precision import owned, private
 from gyromc.targets import Target
 
 

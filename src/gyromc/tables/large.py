@@ -10,7 +10,7 @@ from typing import Any
 from gyromc.checks import require
 from gyromc.data import Parquet
 from gyromc.data.files import pyarrow
-from gyromc.machine import free_memory, release_memory
+from gyromc.runtime.machine import free_memory, release_memory
 from gyromc.show.files import ResultsFile, csv_text, results_folder, write_atomically
 from gyromc.show.numbers import number
 from gyromc.show.tables import Table

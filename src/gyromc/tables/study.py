@@ -15,11 +15,11 @@ from gyromc.checks import flag, require, shown
 from gyromc.datasets import located
 from gyromc.errors import DivergenceError, GyromcWarning, InvalidInput
 from gyromc.extras import needs
-from gyromc.machine import release_memory
 from gyromc.regression import fit as regression
 from gyromc.regression.comparing import compare
 from gyromc.regression.draws import prior_findings
 from gyromc.regression.problem import of_family, read
+from gyromc.runtime.machine import release_memory
 from gyromc.show.files import json_text, require_output, results_folder, write_atomically
 from gyromc.show.interruption import Interruption, interruptible
 from gyromc.show.numbers import counted

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from gyromc.evaluation import CHUNK, over_rows
+from gyromc.runtime.evaluation import CHUNK, over_rows
 
 Params = Any
 Theta = Float[Array | np.ndarray, " d"]

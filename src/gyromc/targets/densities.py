@@ -11,7 +11,7 @@ from jaxtyping import Float
 
 from gyromc.checks import cause, leaves, numbers, require, require_finite, require_real, shown, whole
 from gyromc.errors import InvalidInput
-from gyromc.precision import owned, private
+from gyromc.runtime.precision import owned, private
 from gyromc.targets.base import Scalar, SumOverData, Target, Theta
 
 

@@ -19,7 +19,7 @@ from jaxtyping import Float
 
 from gyromc.checks import numbers, positive, require, whole
 from gyromc.errors import InvalidInput
-from gyromc.machine import require_memory
+from gyromc.runtime.machine import require_memory
 from gyromc.targets.base import Scalar, SumOverData
 from gyromc.targets.families import Bernoulli, Categorical, Normal, Poisson
 from gyromc.targets.likelihoods import Canonical

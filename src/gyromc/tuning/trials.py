@@ -13,10 +13,10 @@ from gyromc.approx.gaussian import GaussianApproximation
 from gyromc.dynamics import Dynamics, hfhr, rotations
 from gyromc.errors import InvalidInput
 from gyromc.flat import identity
-from gyromc.machine import require_memory
 from gyromc.operators import as_operator
 from gyromc.oracles import ControlVariate, Exact, Oracle
 from gyromc.plan import Plan
+from gyromc.runtime.machine import require_memory
 from gyromc.schemes import balanced
 from gyromc.schemes.moments import GradientMoments, mean_covariance
 from gyromc.show.progress import progress as show_progress

@@ -34,9 +34,9 @@ from gyromc.engines.lanes.vectors import LANES, WIDTH
 from gyromc.engines.meshes import sliced
 from gyromc.engines.unrolled import Unsupported
 from gyromc.errors import GyromcWarning
-from gyromc.machine import num_threads
 from gyromc.plan import Plan
 from gyromc.results import EngineState
+from gyromc.runtime.machine import num_threads
 from gyromc.show.files import private_folder
 
 SETTINGS: Any = numba.config  # type: ignore[attr-defined]  # Numba adds its settings at run time

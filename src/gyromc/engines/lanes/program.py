@@ -23,10 +23,10 @@ from gyromc.engines.lanes.kernel import IncrementTerms, Program, Sparse
 from gyromc.engines.lanes.vectors import LANES, WIDTH
 from gyromc.engines.lowering import center_of, linear_step
 from gyromc.engines.suitability import PROFILES
-from gyromc.martingale import martingale
 from gyromc.observables import Ridge
 from gyromc.oracles import Batch, ControlVariate
 from gyromc.plan import Plan
+from gyromc.prediction.martingale import martingale
 from gyromc.targets.regressions import BY_FAMILY
 
 KNOWN = {

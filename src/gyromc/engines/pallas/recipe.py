@@ -18,11 +18,11 @@ import numpy as np
 from gyromc.engines.lowering import Center, center_of, linear_step
 from gyromc.engines.unrolled import Unsupported, entries, unroll
 from gyromc.flat import FlatSum, ravel
-from gyromc.martingale import Martingale, martingale
 from gyromc.observables import PROFILES, Ridge
 from gyromc.operators import Dense
 from gyromc.oracles import Batch, ControlVariate
 from gyromc.plan import Plan
+from gyromc.prediction.martingale import Martingale, martingale
 from gyromc.targets import FiniteSum, GeneralizedLinear, SumOverData
 
 MOST_COLUMNS = 64

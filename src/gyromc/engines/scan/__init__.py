@@ -20,14 +20,14 @@ from gyromc.engines.base import initial_state, keys, two_sum
 from gyromc.engines.scan import threefry
 from gyromc.engines.scan.layout import Carry, ChainLayout, Feed, cast, drawn, is_fed, on_mesh, with_whole_rows
 from gyromc.engines.suitability import scan as why_not
-from gyromc.evaluation import Programs
 from gyromc.flat import Moved
-from gyromc.machine import require_memory
-from gyromc.martingale import Martingale, martingale
 from gyromc.observables import PROFILES, Observable, ridge_of
 from gyromc.oracles import Batch, Oracle
 from gyromc.plan import Plan
+from gyromc.prediction.martingale import Martingale, martingale
 from gyromc.results import EngineState
+from gyromc.runtime.evaluation import Programs
+from gyromc.runtime.machine import require_memory
 from gyromc.schemes import Scheme
 from gyromc.targets import Target
 

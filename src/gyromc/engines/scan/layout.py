@@ -27,8 +27,8 @@ from gyromc.engines.meshes import default_mesh, put, shares
 from gyromc.engines.scan import threefry
 from gyromc.oracles import MOST_COMPARED, Batch, Exact, Gaussian, Oracle, bounds, settled, shuffled
 from gyromc.plan import Plan
-from gyromc.precision import fresh
 from gyromc.results import EngineState
+from gyromc.runtime.precision import fresh
 from gyromc.targets import StreamedRegression
 
 

@@ -15,7 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from gyromc.checks import require, whole
-from gyromc.draws import NO_DRAWS
 from gyromc.errors import GyromcWarning
 from gyromc.extras import needs
 from gyromc.interop.models import Sites
@@ -23,8 +22,9 @@ from gyromc.observables import Observable
 from gyromc.oracles import ControlVariate
 from gyromc.plan import FIELDS, Plan
 from gyromc.posterior import Posterior as Found
-from gyromc.precision import private
 from gyromc.results import Run
+from gyromc.runtime.precision import private
+from gyromc.solve.draws import NO_DRAWS
 from gyromc.solve.question import elements
 
 with needs("numpyro", "`gyromc.interop.numpyro`"):

@@ -26,10 +26,10 @@ from scipy import optimize
 
 from gyromc.checks import cause, require, require_finite
 from gyromc.errors import InvalidInput
-from gyromc.evaluation import doubled, over_rows
 from gyromc.interop.models import ModelPosterior
 from gyromc.interop.numpyro.reading import DrivePlates, NumPyroStructure, OnlyPart, on_device, place, read, unwrapped
-from gyromc.precision import fresh, private
+from gyromc.runtime.evaluation import doubled, over_rows
+from gyromc.runtime.precision import fresh, private
 from gyromc.targets import SumOverData
 
 # rows of a plate whose curvatures are computed together, where there are at least `WHOLE`: they stay in a processor's cache

@@ -21,7 +21,7 @@ from numpyro.primitives import Messenger
 from gyromc.checks import cause, require
 from gyromc.errors import InvalidInput
 from gyromc.interop.models import LARGEST_REPORTED, Structure
-from gyromc.precision import fresh, private
+from gyromc.runtime.precision import fresh, private
 
 LOCATION_SCALE: dict[type, tuple[str, ...]] = {
     **dict.fromkeys((dist.Normal, dist.Cauchy, dist.Laplace, dist.Logistic, dist.Gumbel, dist.SoftLaplace), ()),

@@ -14,11 +14,11 @@ from typing import NamedTuple
 import numpy as np
 
 from gyromc.errors import InvalidInput
-from gyromc.martingale import Martingale, martingale, symmetric_root
 from gyromc.observables import Observable, Ridge
 from gyromc.plan import Plan
 from gyromc.prediction.exact.chain import LinearChain, lift, linear_chain, power, why_not_linear
 from gyromc.prediction.exact.closed_forms import ridge_expectation
+from gyromc.prediction.martingale import Martingale, martingale, symmetric_root
 
 
 class Symmetric:

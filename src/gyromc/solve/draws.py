@@ -18,9 +18,9 @@ from scipy import special
 from gyromc.checks import coverage, leaves, numbers, require, shown
 from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.fields import FieldRegression, between, calibrated_weights, choose_fields
-from gyromc.machine import one_blas_thread
 from gyromc.plan import Plan
 from gyromc.posterior import Account, Posterior, by_site
+from gyromc.runtime.machine import one_blas_thread
 from gyromc.show.numbers import listed
 from gyromc.show.records import Column, Records
 from gyromc.show.tables import Shown, Table
@@ -234,7 +234,7 @@ def read_draws(draws: Any, target: Target) -> np.ndarray:
     ```python
     import numpy as np
     import gyromc as gm
-    from gyromc.draws import read_draws
+    from gyromc.solve.draws import read_draws
     target = gm.targets.Quadratic([1.0, 4.0])
     assert read_draws(np.zeros((100, 2)), target).shape == (1, 100, 2)
     assert read_draws({"a": np.zeros((4, 100)), "b": np.zeros((4, 100))}, target).shape == (4, 100, 2)

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from gyromc.machine import keep_compiled
+from gyromc.runtime.machine import keep_compiled
 
 __all__ = ["fresh", "owned", "private"]
 

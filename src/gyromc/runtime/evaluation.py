@@ -16,8 +16,8 @@ import numpy as np
 from jax.extend.core import Literal
 
 from gyromc.checks import require
-from gyromc.machine import why_no_jax
-from gyromc.precision import fresh
+from gyromc.runtime.machine import why_no_jax
+from gyromc.runtime.precision import fresh
 
 __all__ = ["Programs", "compiled", "doubled", "indices_read", "over_rows"]
 
@@ -134,7 +134,7 @@ def indices_read(function: Callable, size: int) -> tuple[int, ...]:
 
     ```python
     import jax.numpy as jnp
-    from gyromc.evaluation import indices_read
+    from gyromc.runtime.evaluation import indices_read
     assert indices_read(lambda t: t[0] ** 2 * jnp.where(t[2] > 0, 1.0, 0.0), 4) == (0, 2)
     ```
     """

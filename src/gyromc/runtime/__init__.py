@@ -1,0 +1,1 @@
+"""What all parts compute with: memory and threads, both precisions, functions of many rows."""
