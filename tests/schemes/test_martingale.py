@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import gyromc as gm
-from gyromc import martingale as module
 from gyromc.dynamics import augment
 from gyromc.engines import loop
+from gyromc.prediction import martingale as module
 from gyromc.prediction.answers import Answer
 from gyromc.prediction.martingale import martingale
 from gyromc.statistics import ChainAverages, ErrorMethod
