@@ -135,7 +135,9 @@ def _qq_panel(name: str, found: dict[str, Any]) -> Panel:
             ax.plot(scores[[0, -1]], scores[[0, -1]], color="#333333", linewidth=0.9, label="y = x")
         # All of both tails, and enough of the middle.
         tails = [np.arange(30), np.arange(z.size - 30, z.size)]
-        shown = np.unique(np.concatenate([*tails, np.linspace(0, z.size - 1, 120).round()]).clip(0).astype(int))
+        shown = np.unique(
+            np.concatenate([*tails, np.linspace(0, z.size - 1, 120).round()]).clip(0, z.size - 1).astype(int)
+        )
         ax.plot(
             scores[shown], z[shown], MARKERS[role], color=COLOURS[role], markersize=3.2, markerfacecolor="none",
             markeredgewidth=0.8, label=ROLE_NAMES[role],
