@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from scipy import special
 
+from gyromc.errors import InvalidInput
 from gyromc.regression.fit import fit
 from gyromc.regression.problem import GroupTerm
 from gyromc.targets import Group, MixedRegression
-from gyromc.targets.families import Bernoulli, Poisson
+from gyromc.targets.families import Bernoulli, NegativeBinomial, Poisson, StudentT
 from gyromc.targets.mixed import _drawn, integrated_loss
 
 Y = np.array([0.0, 1.0, 1.0, 0.0])
@@ -98,3 +99,16 @@ def test_only_one_group_of_single_rows_is_integrated_out():
     rows = np.arange(6)
     first, pairs, second = mixed(y, rows, rows // 2, rows[::-1]).in_good_coordinates().groups
     assert [group.integrated for group in (first, pairs, second)] == [True, False, False]
+
+
+def test_a_group_of_single_rows_is_integrated_out_only_where_the_integrand_has_one_peak():
+    rows = np.arange(6)
+    group = Group(np.ones((6, 1)), rows, 6, [1.0])
+    for likelihood, expected in ((NegativeBinomial(), True), (StudentT(), False)):
+        target = MixedRegression(np.ones((6, 1)), np.arange(6.0), likelihood, 10.0, groups=(group,))
+        assert target.in_good_coordinates().groups[0].integrated is expected
+
+
+def test_deviations_of_several_rows_are_not_integrated_out():
+    with pytest.raises(InvalidInput, match="`integrated` is for a group whose levels have one row"):
+        Group(np.ones((4, 1)), [0, 0, 1, 1], 2, [1.0], integrated=True)

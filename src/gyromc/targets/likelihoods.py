@@ -183,6 +183,8 @@ class Likelihood(abc.ABC):
     aliases: ClassVar[tuple[str, ...]] = ()
     wider: ClassVar[str | None] = None
     measured: ClassVar[bool] = False
+    convex: ClassVar[bool] = False
+    """Whether the loss is a convex function of t: then an integral over it has one peak."""
     vector: ClassVar[bool] = False
     cutpoints: ClassVar[bool] = False
     known: ClassVar[tuple[str, ...]] = ()
@@ -280,6 +282,8 @@ class Likelihood(abc.ABC):
 
 class Canonical(Likelihood):
     """A model without further parameters whose loss is convex in t: its derivatives are known."""
+
+    convex: ClassVar[bool] = True
 
     @abc.abstractmethod
     def slope(self, t: Values, y: Values) -> Values:

@@ -93,6 +93,9 @@ class Group(eqx.Module):
         self.priors = tuple(p if p is None else Prior.read(p, of).require(Domain.POSITIVE, of) for p in priors)
         each = f"`priors` must have one entry for each of {self.Z.shape[1]} columns of `Z`"
         require(len(self.priors) in (0, self.Z.shape[1]), f"{each}: got {len(self.priors)}.")
+        require(
+            not integrated or self.by_row, "`integrated` is for a group whose levels have one row and one column each."
+        )
         of = "The prior of a group's correlations"
         self.correlations = Prior.read(correlations, of).require(Domain.CORRELATIONS, of)
 
@@ -425,7 +428,7 @@ class MixedRegression(SumOverData):
 
     def centred(self, which: Sequence[bool]) -> "MixedRegression":
         """The same model with these groups centred, the others not, and the first group of single rows integrated out."""
-        alone = [group.by_row and not self.likelihood.vector for group in self.groups]
+        alone = [group.by_row and self.likelihood.convex and not self.likelihood.vector for group in self.groups]
         integrated = [own and not any(alone[:i]) for i, own in enumerate(alone)]
         each = zip(self.groups, which, integrated, strict=True)
         groups = tuple(dataclasses.replace(group, centred=centred, integrated=out) for group, centred, out in each)

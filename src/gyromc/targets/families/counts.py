@@ -103,6 +103,8 @@ class Poisson(_Counts, Canonical):
 class NegativeBinomial(_Counts):
     """Counts with mean μ = eᵗ and variance μ + μ²/shape."""
 
+    convex = True
+
     name = "negative-binomial"
     aliases = ("negbinomial", "negbin", "nb", "nbinom2")
     rank = 3
@@ -127,6 +129,8 @@ class NegativeBinomial(_Counts):
 
 class Binomial(_OfTrials):
     """y successes of n trials, each with the chance p = 1/(1 + e⁻ᵗ): logistic regression of rows that sum up trials."""
+
+    convex = True
 
     name = "binomial"
     rank, wider = 1, "beta-binomial"
