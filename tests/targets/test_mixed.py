@@ -1,5 +1,6 @@
 """Deviations of single rows that are integrated out, against quadrature; and which groups are centred."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -53,10 +54,10 @@ def test_deviations_drawn_afterwards_have_the_mean_and_variance_of_the_integrand
 def test_the_standard_deviation_of_single_rows_is_that_of_a_grid():
     """Counts with an intercept and a deviation for each row: p(intercept, sd | y) on a grid is the truth."""
     rng = np.random.default_rng(3)
-    y = rng.poisson(np.exp(1.0 + 0.8 * rng.standard_normal(40))).astype(float)
-    term = GroupTerm("row", ("intercept",), np.ones((40, 1)), np.arange(40), tuple(map(str, range(40))))
-    found = fit(np.zeros((40, 0)), y, "poisson", groups=[term], progress=False)
-    beta, sd = np.linspace(-0.6, 2.4, 61), np.linspace(0.02, 2.5, 80)
+    y = rng.poisson(np.exp(1.0 + 0.8 * rng.standard_normal(12))).astype(float)
+    term = GroupTerm("row", ("intercept",), np.ones((12, 1)), np.arange(12), tuple(map(str, range(12))))
+    found = fit(np.zeros((12, 0)), y, "poisson", groups=[term], progress=False)
+    beta, sd = np.linspace(-3.0, 4.0, 71), 0.03 + 0.06 * np.arange(100)
     z, w = np.polynomial.hermite_e.hermegauss(80)
     t = beta[:, None, None, None] + sd[:, None, None] * z
     log_row = special.logsumexp(y[:, None] * t - np.exp(t) - special.gammaln(y + 1)[:, None], b=w, axis=-1)
@@ -92,6 +93,17 @@ def test_a_group_is_centred_by_what_its_levels_vary_more_than_the_levels_inside_
     place, inside = mixed(between_places, brood // 2, brood).in_good_coordinates().groups
     assert place.centred
     assert not inside.centred
+
+
+def test_rows_that_are_held_out_change_no_coordinates():
+    """Six rows a level would be centred alone; the fit without half of them has the program of the fit to all."""
+    rng = np.random.default_rng(2)
+    level = np.repeat(np.arange(100), 6)
+    target = mixed(rng.poisson(np.exp(0.5 + 0.8 * rng.standard_normal(100)[level])).astype(float), level)
+    kept = (np.arange(600) % 2).astype(float)
+    halves = [eqx.tree_at(lambda t: t.weights, target, scale * kept).in_good_coordinates() for scale in (1.0, 0.5)]
+    assert [half.groups[0].centred for half in halves] == [True, False]  # weights of a half leave less information
+    assert target.in_good_coordinates().groups[0].centred
 
 
 def test_only_one_group_of_single_rows_is_integrated_out():

@@ -411,11 +411,14 @@ class MixedRegression(SumOverData):
         A constant linear predictor that fits y gives every level an effect, the slope of the loss over its curvature. What the
         effects vary more than by chance is the variance between levels; where it is above `INFORMED` times that by chance,
         deviations that vary with their standard deviation would make a narrow curved ridge. Groups with few levels come first,
-        and their effects are kept.
+        and their effects are kept. Rows of weight zero, such as held-out ones, count as the others do: the choice changes no
+        posterior, and one program then serves the fits with and without them.
         """
         given = self.likelihood.natural(np.zeros(len(self.likelihood.auxiliary)))
         t = np.full(self.num_data, float(np.ravel(self.likelihood.start(self.y))[0]))
-        loss = lambda t: self.weights * self.likelihood.loss(t, self.y, *self.known, *given)
+        counted = self.weights > 0
+        weights = np.where(counted, self.weights, self.weights.sum() / max(1, counted.sum()))
+        loss = lambda t: weights * self.likelihood.loss(t, self.y, *self.known, *given)
         centred = [False] * len(self.groups)
         for i in sorted(range(len(self.groups)), key=lambda i: self.groups[i].num_levels):
             low, middle, high = (loss(t + h) for h in (-STEP, 0.0, STEP))
