@@ -46,14 +46,9 @@ class Units:
         centred: bool | None = None,
         weights: np.ndarray | None = None,
     ) -> "Units":
-        """The units in which columns have mean 0 (with an intercept) and standard deviation 1, and so has y where it is given."""
-        if weights is not None:
-            counted = weights > 0
-            X, y, weights = X[counted], None if y is None else y[counted], weights[counted]
-        center, scale = _standard(X, intercept if centred is None else centred, weights)
-        scale = np.where(two_values(X), (X.max(axis=0) - X.min(axis=0)) / 2, scale)
-        y_center, y_scale = (np.zeros(1), np.ones(1)) if y is None else _standard(y[:, None], intercept, weights)
-        return cls(center, scale, float(y_center[0]), float(y_scale[0]), intercept * INTERCEPT_SCALE / prior_scale)
+        """The units of some rows: those of `RowSums.units`, for y too where it is given."""
+        sums = RowSums.of(X, np.zeros(len(X)) if y is None else y, weights)
+        return sums.units(prior_scale, intercept, y is not None, centred)
 
     def with_priors(self, priors: Mapping[str, Prior], names: Sequence[str], prior_scale: float) -> "Units":
         """The same with the priors of some coefficients: a column's scale is what gives its coefficient the prior asked for."""
@@ -87,24 +82,6 @@ class Units:
             one = np.vstack([first, np.pad(one, ((0, 0), (1, 0)))])
             offset = np.concatenate([[self.y_center - offset @ self.center], offset])
         return np.kron(basis, one), np.tile(offset, len(basis))
-
-
-def two_values(columns: np.ndarray) -> np.ndarray:
-    """Which columns take exactly two values."""
-    low, high = columns.min(axis=0), columns.max(axis=0)
-    return (low < high) & np.all((columns == low) | (columns == high), axis=0)
-
-
-def _standard(columns: np.ndarray, centred: bool, weights: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-    """Centre and scale of each column; 1 for the scale of one that never changes."""
-    if columns.shape[1] == 0:
-        return np.zeros(0), np.ones(0)
-    # In units of the largest entry, so that squares of huge entries do not overflow.
-    size = np.maximum(np.abs(columns).max(axis=0), np.finfo(float).tiny)
-    unit = columns / size
-    center = np.average(unit, axis=0, weights=weights) if centred else np.zeros(columns.shape[1])
-    sd = np.sqrt(np.average((unit - center) ** 2, axis=0, weights=weights))
-    return size * center, np.where(sd > 1e-10, size * sd, 1.0)
 
 
 MOST_SORTED = 10_000_000  # numbers of X
@@ -190,11 +167,12 @@ def _group(term: GroupTerm, problem: Problem, units: Units) -> Group:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RowSums:
-    """What a linear model has to know of the rows so far, which come in parts.
+    """What a linear model has to know of some rows, which may come in parts.
 
-    `R`: upper triangular, RᵀR = [1 X y]ᵀ[1 X y], updated by QR factorisation, which squares no condition number as adding up
-    XᵀX would; `count`: the number of rows, or the sum of their weights; `ends`: the smallest and the largest entry of every
-    column and of y; `two`: whether there are no others.
+    `R`: the rows of [1 X y], a row of weight w times √w; or, where more were added, the upper triangular matrix with the same
+    RᵀR, updated by QR factorisation, which squares no condition number as adding up XᵀX would. `count`: the number of rows, or
+    the sum of their weights; `ends`: the smallest and the largest entry of every column and of y; `two`: whether there are no
+    others.
     """
 
     R: Float[np.ndarray, "rows width"]
@@ -207,16 +185,24 @@ class RowSums:
         width = num_columns + 1
         return cls(np.zeros((0, width + 1)), 0, np.zeros((0, width)), np.ones(width, bool))
 
-    def add(self, X: np.ndarray, y: np.ndarray, weights: np.ndarray | None = None) -> "RowSums":
-        """With some more rows; a row of weight w counts as w rows."""
-        rows = np.column_stack([np.ones(len(y)), X, y])
-        entries = np.concatenate([self.ends, rows[:, 1:]])
+    @classmethod
+    def of(cls, X: np.ndarray, y: np.ndarray, weights: np.ndarray | None = None) -> "RowSums":
+        """Some rows; a row of weight w counts as w rows."""
         if weights is not None:
-            rows = rows * np.sqrt(weights)[:, None]
-        R: Any = np.linalg.qr(np.concatenate([self.R, rows]), mode="r")
-        ends = np.stack([entries.min(axis=0), entries.max(axis=0)])
-        only = np.all((entries == ends[0]) | (entries == ends[1]), axis=0)
-        return RowSums(R, self.count + (len(y) if weights is None else float(weights.sum())), ends, self.two & only)
+            counted = weights > 0
+            X, y, weights = X[counted], y[counted], weights[counted]
+        rows = np.column_stack([np.ones(len(y)), X, y])
+        ends, two = _ends(rows[:, 1:])
+        if weights is None:
+            return cls(rows, len(y), ends, two)
+        return cls(rows * np.sqrt(weights)[:, None], float(weights.sum()), ends, two)
+
+    def add(self, X: np.ndarray, y: np.ndarray, weights: np.ndarray | None = None) -> "RowSums":
+        """With some more rows, weighted as in `of`."""
+        more = RowSums.of(X, y, weights)
+        R: Any = np.linalg.qr(np.concatenate([self.R, more.R]), mode="r")
+        ends, two = _ends(np.concatenate([self.ends, more.ends]))
+        return RowSums(R, self.count + more.count, ends, self.two & more.two & two)
 
     @property
     def two_values(self) -> np.ndarray:
@@ -224,14 +210,20 @@ class RowSums:
 
     def moments(self, centred: bool = True) -> tuple[np.ndarray, np.ndarray]:
         """Centre and standard deviation of every column, y the last; 0 for the centre where it is not to be taken away."""
-        columns = self.R[:, 1:]
-        center = columns[0] / self.R[0, 0] if centred else np.zeros(columns.shape[1])
-        return center, np.linalg.norm(columns - self.R[:, :1] * center, axis=0) / np.sqrt(self.count)
+        # In units of the largest entry, so that squares of huge entries do not overflow.
+        ones, size = self.R[:, :1], np.maximum(np.abs(self.ends).max(axis=0), np.finfo(float).tiny)
+        unit = self.R[:, 1:] / size
+        center = ones[:, 0] @ unit / self.count if centred else np.zeros(len(size))
+        unit -= ones * center
+        return size * center, size * np.sqrt(np.einsum("ij,ij->j", unit, unit) / self.count)
 
-    def units(self, prior_scale: float, intercept: bool = True, measured: bool = True) -> Units:
-        """The units in which columns, and y where it is measured, have mean 0 and standard deviation 1, as in `Units.of`."""
-        center, sd = self.moments(intercept)
-        scale = np.where(sd > 1e-10 * np.linalg.norm(self.R[:, 1:], axis=0) / np.sqrt(self.count), sd, 1.0)
+    def units(
+        self, prior_scale: float, intercept: bool = True, measured: bool = True, centred: bool | None = None
+    ) -> Units:
+        """The units in which columns, and y where it is measured, have mean 0 (with an intercept) and standard deviation 1."""
+        center, sd = self.moments(intercept if centred is None else centred)
+        # A column that never changes keeps its scale.
+        scale = np.where(sd > 1e-10 * np.abs(self.ends).max(axis=0), sd, 1.0)
         y_center, y_scale = (center[-1], scale[-1]) if measured else (0.0, 1.0)
         scale = np.where(self.two_values, (self.ends[1] - self.ends[0]) / 2, scale)[:-1]
         return Units(center[:-1], scale, float(y_center), float(y_scale), intercept * INTERCEPT_SCALE / prior_scale)
@@ -242,3 +234,9 @@ class RowSums:
         rows = np.hstack([units.intercept * ones, rows]) if intercept else rows
         y = (self.R[:, -1] - self.R[:, 0] * units.y_center) / units.y_scale
         return Standardised(MixedRegression(rows, y, Normal(), prior_scale), units, float(self.count))
+
+
+def _ends(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The smallest and the largest entry of every column, and whether there are no others."""
+    ends = np.stack([rows.min(axis=0), rows.max(axis=0)])
+    return ends, np.all((rows == ends[0]) | (rows == ends[1]), axis=0)
