@@ -188,36 +188,30 @@ class Draws:
 
     def predict(self, X, **beside) -> Predictions:
         """What the posterior expects of y at each row of X; `beside` as for `predictors`."""
-        X = self._columns(X)
-        beside = self._read(len(X), **beside)
-        measured = self.likelihood.measured
+        given, measured = self._read(X, **beside), self.likelihood.measured
         if measured and not self.groups:
-            return self._linear(X, **beside)
+            return self._linear(**given)
         # Single precision has an error of 10⁻⁶ of a value, but a mean of 10⁶ with an sd of 1 needs double precision.
         draws = self if measured else self._each(lambda array: array.astype(np.float32))
 
         def part(rows: slice) -> Averages:
             with np.errstate(over="ignore", invalid="ignore"):
-                found = draws._averages(X, rows, beside)
+                found = draws._averages(rows, given)
                 # In single precision eᵗ is infinite from t = 88 on, and its square from 44 on.
                 finite = all(np.isfinite(values).all() for values in found)
-                return found if finite else self._averages(X, rows, beside)
+                return found if finite else self._averages(rows, given)
 
-        size = max(1, AT_ONCE // (self.count * getattr(self.likelihood, "num_classes", 1)))
-        slices = [slice(first, first + size) for first in range(0, max(1, len(X)), size)]
+        slices = self._parts(given, getattr(self.likelihood, "num_classes", 1))
         with ThreadPoolExecutor(min(num_threads(), MOST_THREADS, len(slices) // LEAST_PARTS + 1)) as pool:
             found = list(pool.map(part, slices))
         return Predictions(*(np.concatenate(columns) for columns in zip(*found, strict=True)))
 
     def log_densities(self, X, y: np.ndarray, **beside) -> np.ndarray:
         """log p(y | x) at each row, θ averaged out: for classes the log of the predictive probability of the class that came."""
-        X, found = self._columns(X), []
-        beside = self._read(len(X), **beside)
-        size = max(1, AT_ONCE // (self.count * (self.likelihood.outputs + 1)))
-        for first in range(0, max(1, len(X)), size):
-            rows = slice(first, first + size)
-            t, given = self._predictors(X, rows, **beside)
-            densities = self.likelihood.log_density(t, y[rows], *given)
+        given, found = self._read(X, **beside), []
+        for rows in self._parts(given, self.likelihood.outputs + 1):
+            t, known = self._predictors(rows, **given)
+            densities = self.likelihood.log_density(t, y[rows], *known)
             found.append(special.logsumexp(densities, axis=(0, 1)) - np.log(self.count))
         return np.concatenate(found)
 
@@ -233,8 +227,7 @@ class Draws:
         - `offset`, `trials`, `censored`: one number per row; offset and `censored` are 0 where they are left out.
         - `groups`: a `GroupTerm` for every group of the fit. A level that it has not seen gets a deviation drawn from their law.
         """
-        X = self._columns(X)
-        return self._predictors(X, slice(0, len(X)), **self._read(len(X), **beside))
+        return self._predictors(slice(None), **self._read(X, **beside))
 
     def _each(self, change: Callable[[np.ndarray], np.ndarray]) -> "Draws":
         groups = tuple(
@@ -243,23 +236,28 @@ class Draws:
         given = tuple(change(values) for values in self.given)
         return dataclasses.replace(self, theta=change(self.theta), given=given, groups=groups)
 
-    def _averages(self, X: np.ndarray, rows: slice, beside: dict[str, Any]) -> Averages:
+    def _parts(self, given: dict[str, Any], numbers: int) -> list[slice]:
+        """Parts of the rows, which have so many numbers for each draw."""
+        size = max(1, AT_ONCE // (self.count * numbers))
+        return [slice(first, first + size) for first in range(0, max(1, len(given["X"])), size)]
+
+    def _averages(self, rows: slice, given: dict[str, Any]) -> Averages:
         likelihood = self.likelihood
         if likelihood.vector:
             blocks = self.theta.reshape(self.count, likelihood.outputs, -1)
             weights = np.tensordot(likelihood.basis.astype(blocks.dtype), blocks, (1, 1))  # classes × draws × columns
-            chances = special.softmax(weights @ self.units.rows(X[rows]).T.astype(blocks.dtype), axis=0)
+            chances = special.softmax(weights @ self.units.rows(given["X"][rows]).T.astype(blocks.dtype), axis=0)
             return _class_averages(chances.reshape(len(chances), *self.theta.shape[:2], -1))
-        t, given = self._predictors(X, rows, **beside)
-        means = likelihood.mean(t, *given)
+        t, known = self._predictors(rows, **given)
+        means = likelihood.mean(t, *known)
         if means.ndim > t.ndim:
             return _class_averages(np.moveaxis(means, -1, 0))
         # Before the moments, which overwrite the means.
-        noise = likelihood.variance(means, *given).mean(axis=(0, 1), dtype=float)
+        noise = likelihood.variance(means, *known).mean(axis=(0, 1), dtype=float)
         mean, error, variance = _moments(means)
         return mean, error, np.sqrt(variance), np.sqrt(noise)
 
-    def _linear(self, X: np.ndarray, offset=None, **_: Any) -> Predictions:
+    def _linear(self, X: np.ndarray, offset, **_: Any) -> Predictions:
         chains, rows, scale = len(self.theta), self.units.rows(X), self.units.y_scale
         by_chain = self.theta.mean(axis=1)
         center = by_chain.mean(axis=0)
@@ -274,30 +272,27 @@ class Draws:
             np.full(len(rows), np.sqrt(noise)),
         )
 
-    def _read(self, num_rows: int, offset=None, trials=None, censored=None, groups=()) -> dict[str, Any]:
-        """What belongs to the rows beside X, checked, with groups placed."""
+    def _read(self, X, offset=None, trials=None, censored=None, groups=()) -> dict[str, Any]:
+        """Rows and what belongs to them, checked, with groups placed: arguments of `_predictors`."""
+        X, d = numbers(X, "X"), self.num_columns
+        require(X.ndim == 2 and X.shape[1] == d, f"`X` must have {d} columns, as in the fit: got shape {X.shape}.")
         counted = trials is not None or "trials" not in self.likelihood.known
         require(counted, "Counts of successes need `trials`, one number for each row of `X`.")
-        given = {"trials": trials, "censored": np.zeros(num_rows) if censored is None else censored}
+        given = {"trials": trials, "censored": np.zeros(len(X)) if censored is None else censored}
         terms, added = {term.name: term for term in groups}, []
         for group in self.groups:
             name, term = group.name, terms.get(group.name)
             if term is None:
                 what = "Pass a `GroupTerm`; index -1 stands for a new level."
                 raise InvalidInput(f"`groups` has no term for the group {name!r} of the fit. {what}")
-            fits, columns = term.columns == group.columns and len(term.Z) == num_rows, ", ".join(group.columns)
-            require(fits, f"The group {name!r} must have the columns {columns} for {num_rows} rows.")
+            fits, columns = term.columns == group.columns and len(term.Z) == len(X), ", ".join(group.columns)
+            require(fits, f"The group {name!r} must have the columns {columns} for {len(X)} rows.")
             added.append(group.added(term))
-        known = tuple(of_rows(given[name], name, num_rows) for name in self.likelihood.known)
-        return {"offset": of_rows(offset, "offset", num_rows), "known": known, "groups": tuple(added)}
-
-    def _columns(self, X) -> np.ndarray:
-        X, d = numbers(X, "X"), self.num_columns
-        require(X.ndim == 2 and X.shape[1] == d, f"`X` must have {d} columns, as in the fit: got shape {X.shape}.")
-        return X
+        known = tuple(of_rows(given[name], name, len(X)) for name in self.likelihood.known)
+        return {"X": X, "offset": of_rows(offset, "offset", len(X)), "known": known, "groups": added}
 
     def _predictors(
-        self, X: np.ndarray, rows: slice, offset=None, known=(), groups=()
+        self, rows: slice, X: np.ndarray, offset, known, groups
     ) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
         """(t, given) at some of the rows, in the precision of `theta`."""
         dtype = self.theta.dtype
