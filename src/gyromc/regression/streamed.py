@@ -6,13 +6,13 @@ a temporary file; the mode is found by passes over it, and chains read single ro
 
 import dataclasses
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from scipy import special
 
 from gyromc.checks import one_of, positive, require
-from gyromc.data import RowSource, prefetched, store
+from gyromc.data import Batches, RowSource, prefetched, store
 from gyromc.data.source import block_rows
 from gyromc.dynamics import overdamped
 from gyromc.errors import InvalidInput
@@ -20,7 +20,7 @@ from gyromc.model import Model
 from gyromc.observables import linear
 from gyromc.plan import Plan
 from gyromc.regression.fit import Coefficient, solve
-from gyromc.regression.standardised import RowSums, Units
+from gyromc.regression.standardised import RowSums
 from gyromc.solve.expect import expect
 from gyromc.targets import StreamedRegression
 from gyromc.targets.regressions import BY_FAMILY
@@ -59,18 +59,6 @@ def learn(source: RowSource, sample: int = SAMPLE, seed: int = 0) -> Learnt:
         whole = whole and bool(np.all((y >= 0) & (y == np.round(y))))
     kept = np.concatenate([X for X, _ in parts]), np.concatenate([y for _, y in parts])
     return Learnt(sums, whole, kept)
-
-
-class _Standardised(RowSource):
-    """The rows of a source in other units, with an intercept."""
-
-    def __init__(self, source: RowSource, units: Units):
-        self.source, self.units, self.name = source, units, source.name
-        self.num_rows, self.num_columns = source.num_rows, source.num_columns + 1
-
-    def blocks(self, size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        for X, y in self.source.blocks(size):
-            yield self.units.rows(np.asarray(X, float)), np.asarray(y, float)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -134,10 +122,13 @@ def fit_streamed(
 
 def _sampled(source, units, family, prior_scale, error, labels, seed, say):
     T, offset = units.coefficients(np.eye(1))
+    blocks = lambda: source.blocks(block_rows(source.num_columns + 1))
+    standardised = lambda: ((units.rows(np.asarray(X, float)), y) for X, y in blocks())
     with tempfile.TemporaryDirectory(prefix="gyromc-rows-") as folder:
         size = source.num_rows * (source.num_columns + 2) * 4
         say(f"writing the standardised rows to {folder}, {size / 1e9:.2g} GB in float32, deleted afterwards")
-        target = StreamedRegression(store(_Standardised(source, units), folder), family, prior_scale)
+        rows = store(Batches(standardised, source.num_rows, source.name), folder)
+        target = StreamedRegression(rows, family, prior_scale)
         say("finding the mode by passes over all rows")
         model = Model(target)
         sd = np.sqrt(np.einsum("ji,ji->j", T @ np.linalg.inv(model.precision), T))
