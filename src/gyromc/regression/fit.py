@@ -22,7 +22,7 @@ from gyromc.errors import GyromcWarning
 from gyromc.observables import linear
 from gyromc.posterior import Account, weighted_quantiles
 from gyromc.regression import marginal
-from gyromc.regression.draws import Draws, GroupDraws, Predictions, spread_errors
+from gyromc.regression.draws import Draws, GroupDraws, Predictions, Predictive, spread_errors
 from gyromc.regression.problem import GroupTerm, read
 from gyromc.regression.standardised import Standardised, standardise
 from gyromc.runtime.machine import require_memory
@@ -448,10 +448,9 @@ def robust_sd(
     # The posterior with one draw, its mean.
     center = {"theta": posterior.theta.mean(axis=(0, 1), keepdims=True)}
     center["given"] = tuple(np.mean(g, keepdims=True, axis=(0, 1)) for g in posterior.given)
-    t, given = dataclasses.replace(posterior, **center).predictors(X, **beside)
-    t, given = t[0, 0], tuple(g[0, 0] if np.ndim(g) == 3 else g for g in given)
+    law = Predictive.of(dataclasses.replace(posterior, **center), X, **beside)
     h = ROBUST_STEP * max(1.0, posterior.units.y_scale)
-    low, mid, high = (-likelihood.log_density(t + d, y, *given) for d in (-h, 0.0, h))
+    low, mid, high = (-dataclasses.replace(law, t=law.t + d).log_density(y)[0] for d in (-h, 0.0, h))
     w = np.ones(len(y)) if weights is None else weights
     slope, curvature = w * (high - low) / (2 * h), np.maximum(w * (high - 2 * mid + low) / h**2, 0.0)
     rows = posterior.units.y_scale * posterior.units.rows(X)  # ∂t/∂θ

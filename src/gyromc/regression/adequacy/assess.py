@@ -278,9 +278,7 @@ def _residuals(found: Adequacy, x: np.ndarray) -> dict[str, Any]:
     grid = np.linspace(np.quantile(x, 0.01), np.quantile(x, 0.99), GRID)
     smooths = [smooth(x, output.values, grid) for output in found.outputs]
     worst = int(np.argmax([np.abs(line).max() for line in smooths]))
-    values, rows = found.outputs[worst].values, np.arange(x.size)
-    if rows.size > MOST_POINTS:
-        rows = np.sort(np.random.default_rng(0).choice(rows, MOST_POINTS, replace=False))
+    values, rows = found.outputs[worst].values, chosen_rows(x.size, np.random.default_rng(0), MOST_POINTS)
     lines = {"x": x[rows], "residuals": values[rows], "grid": grid, "smooth": smooths[worst]}
     return {"kind": "points", **{name: line.tolist() for name, line in lines.items()}, "rows": int(x.size)}
 
