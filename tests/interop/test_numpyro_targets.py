@@ -17,7 +17,6 @@ from numpyro import handlers
 import gyromc as gm
 from gyromc.flat import flatten
 from gyromc.interop import numpyro as gnp
-from gyromc.interop.numpyro import posterior
 from gyromc.interop.numpyro.reading import on_device
 
 RNG = np.random.default_rng(3)
@@ -210,8 +209,8 @@ def test_many_rows_are_computed_in_blocks_with_the_same_result(monkeypatch, coun
     """Blocks of 8 rows or fewer: U, its derivatives and the Hessian of the data are those of all rows."""
     x, y = RNG.normal(size=(count, 2)), RNG.normal(size=count)
     plain = gnp.target(rows_of_groups, x, y, noncentre=False)
-    monkeypatch.setattr(posterior, "BLOCK", 8)
-    monkeypatch.setattr(posterior, "WHOLE", 16)
+    monkeypatch.setattr(gnp, "BLOCK", 8)
+    monkeypatch.setattr(gnp, "WHOLE", 16)
     target = gnp.target(rows_of_groups, x, y, rows=3, noncentre=False)
     at = RNG.normal(size=(3, 3))
     np.testing.assert_allclose(target.potentials(at), plain.potentials(at), rtol=1e-12)
