@@ -51,8 +51,8 @@ class ModelPosterior(Target):
     structure: eqx.AbstractVar[Structure]
 
     @abc.abstractmethod
-    def values(self, params: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-        """The values of these sites at parameters by name."""
+    def values(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The values of all sites that can be reported, at parameters by name."""
 
     @abc.abstractmethod
     def parameters_at(self, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -154,6 +154,7 @@ class Sites(eqx.Module):
     names: tuple[str, ...] = eqx.field(static=True)
 
     def __call__(self, params):
-        found = self.target.values(self.target.by_site(params), self.names)
+        # The compiler leaves out what these sites do not need, such as the likelihood.
+        found = self.target.values(self.target.by_site(params))
         # A pytree in the model's order.
         return OrderedDict((name, found[name]) for name in self.names)

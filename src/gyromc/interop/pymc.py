@@ -139,9 +139,8 @@ class PyMCPosterior(ModelPosterior):
     def potential(self, params):
         return jnp.reshape(self._call("potential", self.by_site(params))[0], ())
 
-    def values(self, params, names):
-        found = dict(zip(self.graphs.reported, self._call("values", params), strict=True))
-        return {name: found[name] for name in names}
+    def values(self, params):
+        return dict(zip(self.graphs.reported, self._call("values", params), strict=True))
 
     def parameters_at(self, values):
         found = self.graphs.call("parameters", [values[site] for site in self.sites], self.data)

@@ -91,12 +91,7 @@ class NumPyroPosterior(ModelPosterior):
     def gradient(self, params):
         return _slope(NumPyroPosterior.potential, on_device(self), params)
 
-    def values(self, params, names):
-        # The compiler leaves out what these sites do not need, such as the likelihood.
-        found = self.constrained(params)
-        return {name: found[name] for name in names}
-
-    def constrained(self, params, deterministic: bool = True) -> dict[str, Any]:
+    def values(self, params, deterministic: bool = True):
         """The values of the latent and, optionally, the deterministic sites at unconstrained parameters."""
         return constrain_fn(self.on(None), *self.given(), self.by_site(params), deterministic)
 
@@ -113,7 +108,7 @@ class NumPyroPosterior(ModelPosterior):
         return found
 
     def log_likelihoods(self, params):
-        sites = self.traced(self.constrained(params, deterministic=False), self.on(None))
+        sites = self.traced(self.values(params, deterministic=False), self.on(None))
         observed = [(name, sites[name]["fn"], sites[name]["value"]) for name in self.structure.observed]
         return {name: law.log_prob(value) for name, law, value in observed if not isinstance(law, dist.Unit)} or None
 
@@ -337,7 +332,7 @@ def _blame(target: NumPyroPosterior, theta) -> None:
             require_finite(leaf, place(path))
     # To find distributions with impossible parameters.
     with numpyro.validation_enabled(False):
-        sites = target.traced(target.constrained(theta, deterministic=False), target.on(None))
+        sites = target.traced(target.values(theta, deterministic=False), target.on(None))
         drawn = {repr(name): site for name, site in sites.items() if site["type"] == "sample"}
         bad = [name for name, site in drawn.items() if not np.all(np.isfinite(site["fn"].log_prob(site["value"])))]
     raise InvalidInput(
