@@ -19,13 +19,41 @@ from gyromc.checks import coverage, numbers, require, shown, whole
 from gyromc.extras import function_above, needs
 from gyromc.flat import shaped
 from gyromc.show.numbers import duration
-from gyromc.show.records import Column, Records, plain_attributes
+from gyromc.show.records import Column, Records, Row, plain_attributes
 from gyromc.show.tables import Shown, Table
 from gyromc.statistics import student_interval
 
 
+class PosteriorRow:
+    """One number of a posterior: its mean with the Monte Carlo error, and its posterior standard deviation."""
+
+    mean: float
+    sd: float
+    std_error: float
+
+    @property
+    def relative_error(self) -> float:
+        """`std_error` in posterior standard deviations; 0 for a number that does not vary."""
+        return self.std_error / self.sd if self.sd > 0 else 0.0
+
+    @property
+    def ess(self) -> float:
+        """How many independent draws have the same error."""
+        return (self.sd / self.std_error) ** 2 if self.std_error > 0 else math.inf
+
+
+class PosteriorTable(Records[Row]):
+    """What is known of the numbers of a posterior, by name: what `expect` and regressions return."""
+
+    mean = Column[float]("The posterior mean.")
+    sd = Column[float]("The posterior standard deviation.")
+    std_error = Column[float]("The Monte Carlo standard error of `mean`.")
+    relative_error = Column[float]("`std_error` in posterior standard deviations.")
+    ess = Column[float]("How many independent draws have the same error.")
+
+
 @dataclasses.dataclass(frozen=True)
-class PosteriorMean:
+class PosteriorMean(PosteriorRow):
     """One expectation: the estimate, its standard error with its degrees of freedom, the posterior standard deviation.
 
     - `r_hat`: split R-hat of the plain averages; 1 when the halves of all chains agree.
@@ -51,16 +79,6 @@ class PosteriorMean:
     def total_error(self) -> float:
         """The root mean square error of `mean`: `std_error`, as no bias is known."""
         return self.std_error
-
-    @property
-    def relative_error(self) -> float:
-        """`std_error` in posterior standard deviations; 0 for an observable that does not vary."""
-        return self.std_error / self.sd if self.sd > 0 else 0.0
-
-    @property
-    def ess(self) -> float:
-        """How many independent draws have the same error."""
-        return (self.sd / self.std_error) ** 2 if self.std_error > 0 else math.inf
 
     def to_dict(self) -> dict[str, Any]:
         names = ("mean", "sd", "std_error", "relative_error", "interval", "r_hat", "ess", "gain", "fields")
@@ -96,7 +114,7 @@ class Account:
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class Posterior(Records[PosteriorMean], Shown):
+class Posterior(PosteriorTable[PosteriorMean], Shown):
     """Posterior means with errors, by name, and draws: `found["x"].mean` and `found.mean["x"]` are the same number.
 
     - `draws`: states kept of every chain, chains × draws × d, over the vector of parameters; `weights` belong to them.
@@ -116,14 +134,9 @@ class Posterior(Records[PosteriorMean], Shown):
     model: Any
 
     _result = "posterior"
-    mean = Column[float]("The posterior mean.")
-    std_error = Column[float]("The standard error of `mean`.")
-    sd = Column[float]("The posterior standard deviation.")
     interval = Column[tuple[float, float]]("The interval of the mean.")
     total_error = Column[float]("The root mean square error of `mean`.")
-    relative_error = Column[float]("`std_error` in posterior standard deviations.")
     r_hat = Column[float]("Split R-hat of the plain averages.")
-    ess = Column[float]("How many independent draws have the same error.")
     gain = Column[float]("How many times more states a plain average would need.")
 
     @property

@@ -20,7 +20,7 @@ from gyromc.approx.sample import systematic
 from gyromc.checks import coverage, flag, positive, require, shown, whole
 from gyromc.errors import GyromcWarning
 from gyromc.observables import linear
-from gyromc.posterior import Account, weighted_quantiles
+from gyromc.posterior import Account, PosteriorRow, PosteriorTable, weighted_quantiles
 from gyromc.regression import marginal
 from gyromc.regression.draws import Draws, GroupDraws, Predictions, Predictive, spread_errors
 from gyromc.regression.problem import GroupTerm, read
@@ -28,7 +28,7 @@ from gyromc.regression.standardised import Standardised, standardise
 from gyromc.runtime.machine import require_memory
 from gyromc.show.interruption import interruptible
 from gyromc.show.numbers import is_number
-from gyromc.show.records import Column, Records
+from gyromc.show.records import Column
 from gyromc.solve.expect import expect
 from gyromc.targets.families import Normal, NormalNoise
 from gyromc.targets.mixed import MixedRegression
@@ -40,7 +40,7 @@ SECONDS = 120.0  # that a fit may take; the error that was reached is stated
 
 
 @dataclasses.dataclass(frozen=True)
-class Coefficient:
+class Coefficient(PosteriorRow):
     """One row of the table of coefficients, in the user's units.
 
     `output`: the class it is for, in a model of more than two; `std_error`: the Monte Carlo standard error of `mean`; `ess`:
@@ -60,10 +60,6 @@ class Coefficient:
     high_error: float = 0.0
 
     @property
-    def ess(self) -> float:
-        return (self.sd / self.std_error) ** 2 if self.std_error > 0 else math.inf
-
-    @property
     def interval(self) -> tuple[float, float]:
         return self.low, self.high
 
@@ -73,7 +69,7 @@ class Coefficient:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Fit(Records[Coefficient]):
+class Fit(PosteriorTable[Coefficient]):
     """A fitted regression: `fit["time"].mean` and `fit.mean["time"]` are the posterior mean of a coefficient.
 
     - `coefficients`: by output, the intercept first; `auxiliary`: further parameters, as rows like those: `sigma`, `shape`,
@@ -101,11 +97,7 @@ class Fit(Records[Coefficient]):
     warnings: tuple[str, ...] = ()
 
     _entry, _result = "coefficient", "fit"
-    mean = Column[float]("The posterior mean.")
-    sd = Column[float]("The posterior standard deviation.")
-    std_error = Column[float]("The Monte Carlo standard error of `mean`.")
     interval = Column[tuple[float, float]]("The central credible interval.")
-    ess = Column[float]("How many independent draws would have the same Monte Carlo error.")
 
     @property
     def rows(self) -> Mapping[str, Coefficient]:
