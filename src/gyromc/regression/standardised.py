@@ -38,17 +38,11 @@ class Units:
 
     @classmethod
     def of(
-        cls,
-        X: np.ndarray,
-        y: np.ndarray | None,
-        prior_scale: float,
-        intercept: bool,
-        centred: bool | None = None,
-        weights: np.ndarray | None = None,
+        cls, X: np.ndarray, y: np.ndarray | None, prior_scale: float, intercept: bool, weights: np.ndarray | None = None
     ) -> "Units":
-        """The units of some rows: those of `RowSums.units`, for y too where it is given."""
+        """The units of some rows, of y too where it is given."""
         sums = RowSums.of(X, np.zeros(len(X)) if y is None else y, weights)
-        return sums.units(prior_scale, intercept, y is not None, centred)
+        return sums.units(prior_scale, intercept, y is not None)
 
     def with_priors(self, priors: Mapping[str, Prior], names: Sequence[str], prior_scale: float) -> "Units":
         """The same with the priors of some coefficients: a column's scale is what gives its coefficient the prior asked for."""
@@ -106,7 +100,7 @@ def standardise(problem: Problem) -> Standardised:
     problem = _in_order(problem)
     X, y, likelihood, prior_scale = problem.X, problem.y, problem.likelihood, problem.prior_scale
     centred = problem.intercept or likelihood.cutpoints
-    units = Units.of(X, y if likelihood.measured else None, prior_scale, problem.intercept, centred, problem.weights)
+    units = RowSums.of(X, y, problem.weights).units(prior_scale, problem.intercept, likelihood.measured, centred)
     units = units.with_priors(problem.priors, problem.names, prior_scale)
     rows, offset = units.rows(X), units.known(X) + (0.0 if problem.offset is None else problem.offset)
     if likelihood.measured:
