@@ -19,7 +19,7 @@ from gyromc.checks import coverage, numbers, require, shown, whole
 from gyromc.extras import function_above, needs
 from gyromc.flat import shaped
 from gyromc.show.numbers import duration
-from gyromc.show.records import Column, Records, Row, plain_attributes
+from gyromc.show.records import Column, Forwarded, Records, Row, plain_attributes
 from gyromc.show.tables import Shown, Table
 from gyromc.statistics import student_interval
 
@@ -139,10 +139,9 @@ class Posterior(PosteriorTable[PosteriorMean], Shown):
     r_hat = Column[float]("Split R-hat of the plain averages.")
     gain = Column[float]("How many times more states a plain average would need.")
 
-    @property
-    def gradient_evaluations(self) -> int:
-        """How many gradients were computed, descents and warm-up counted."""
-        return self.account.gradients
+    gradient_evaluations = Forwarded[int](
+        "account.gradients", "How many gradients were computed, descents and warm-up counted."
+    )
 
     @functools.cached_property
     def parameters(self) -> Any:

@@ -25,9 +25,7 @@ class AdequacySettings:
     least_draws: int = 500
     most_draws: int = 2048
     orders: int = 400  # in which residuals are shuffled
-    fitted: float = (
-        0.05  # share of a direction's noise that the fit follows, from which the direction is taken as fitted
-    )
+    fitted: float = 0.05  # share of a direction's noise that the fit follows, from which it is taken as fitted
     least_left: float = 1e-4  # share of a candidate's square that must be left without the fitted directions
     curve_share: float = 0.01  # of the residuals' variance, from which a curve or a product matters
     link_share: float = 0.005  # of the residuals' variance, from which another link does
