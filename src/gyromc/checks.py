@@ -48,17 +48,13 @@ def require_finite(array: np.ndarray, name: str) -> None:
 def require_real(value, name: str) -> None:
     """Raise for what a conversion to float64 would change silently: masked entries, complex numbers, dates and times."""
     masked = int(np.ma.count_masked(value)) if isinstance(value, np.ma.MaskedArray) else 0
-    require(
-        masked == 0,
-        f"`{name}` has {masked} masked entries, which would be read as values. Drop those rows, or use `{name}.filled(value)`.",
-    )
+    remedy = f"Drop those rows, or use `{name}.filled(value)`."
+    require(masked == 0, f"`{name}` has {masked} masked entries, which would be read as values. {remedy}")
     kind = getattr(getattr(value, "dtype", None), "kind", "")
     remedy = f"Pass `{name}.real` if the imaginary part is zero."
     require(kind != "c", f"`{name}` must be real: got complex numbers. {remedy}")
-    require(
-        kind not in ("M", "m"),
-        f"`{name}` holds dates or times, not numbers: convert them, as by `({name} - {name}.min()) / np.timedelta64(1, 'D')`.",
-    )
+    remedy = f"convert them, as by `({name} - {name}.min()) / np.timedelta64(1, 'D')`."
+    require(kind not in ("M", "m"), f"`{name}` holds dates or times, not numbers: {remedy}")
 
 
 def numbers(value, name: str, finite: bool = True) -> np.ndarray:

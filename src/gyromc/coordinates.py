@@ -85,25 +85,23 @@ class Linear(Coordinates):
 
     def __init__(self, matrix, shift=None):
         L = numbers(matrix, "matrix")
-        require(
-            L.ndim in (1, 2) and L.size > 0 and len(set(L.shape)) == 1,
-            f"`matrix` must be square, or a vector for a diagonal: got shape {L.shape}.",
-        )
+        square = L.ndim in (1, 2) and L.size > 0 and len(set(L.shape)) == 1
+        require(square, f"`matrix` must be square, or a vector for a diagonal: got shape {L.shape}.")
         size = np.linalg.slogdet(np.diag(L) if L.ndim == 1 else L)[1]
-        require(
-            np.isfinite(size) and (L.ndim == 1 or np.linalg.cond(L) < 1e14),
-            "`matrix` must be nonsingular, so that θ determines z: its determinant is 0 to rounding. Drop dependent columns.",
-        )
+        regular = np.isfinite(size) and (L.ndim == 1 or np.linalg.cond(L) < 1e14)
+        why = "so that θ determines z: its determinant is 0 to rounding"
+        require(regular, f"`matrix` must be nonsingular, {why}. Drop dependent columns.")
         b = np.zeros(len(L)) if shift is None else numbers(shift, "shift")
         require(b.shape == (len(L),), f"`shift` must hold {len(L)} numbers, like `matrix`: got shape {b.shape}.")
         self.matrix, self.inverse_matrix = L, 1 / L if L.ndim == 1 else np.linalg.inv(L)
         self.shift, self.constant = b, np.asarray(size, float)
 
     def forward(self, z):
-        return self.shift + _times(self.matrix, z)
+        return self.shift + (self.matrix * z if self.matrix.ndim == 1 else self.matrix @ z)
 
     def inverse(self, theta):
-        return _times(self.inverse_matrix, theta - self.shift)
+        away, back = theta - self.shift, self.inverse_matrix
+        return back * away if back.ndim == 1 else back @ away
 
     def log_det(self, z):
         return jnp.asarray(self.constant, z.dtype)
@@ -129,9 +127,9 @@ class Bijection(Coordinates):
     size: Callable | None
 
     def __init__(self, forward: Callable, inverse: Callable, log_det: Callable | None = None):
-        for name, function in (("forward", forward), ("inverse", inverse), ("log_det", log_det)):
-            optional = name == "log_det" and function is None
-            require(callable(function) or optional, f"`{name}` must be a function of a vector: got {shown(function)}.")
+        given = {"forward": forward, "inverse": inverse, **({} if log_det is None else {"log_det": log_det})}
+        for name, function in given.items():
+            require(callable(function), f"`{name}` must be a function of a vector: got {shown(function)}.")
         self.to_theta, self.to_z = owned(forward), owned(inverse)
         self.size = None if log_det is None else owned(log_det)
 
@@ -158,10 +156,9 @@ class Compose(Coordinates):
     parts: tuple[Coordinates, ...]
 
     def __init__(self, *maps: Coordinates):
-        require(
-            len(maps) > 0 and all(isinstance(one, Coordinates) for one in maps),
-            f"`Compose` takes values of `gyromc.coordinates`: got {', '.join(type(one).__name__ for one in maps) or 'none'}.",
-        )
+        came = ", ".join(type(one).__name__ for one in maps) or "none"
+        good = len(maps) > 0 and all(isinstance(one, Coordinates) for one in maps)
+        require(good, f"`Compose` takes values of `gyromc.coordinates`: got {came}.")
         self.parts = maps
 
     def forward(self, z):
@@ -266,10 +263,9 @@ def learn(draws: Any) -> Learned:
     rows = numbers(draws, "draws")
     require(rows.ndim > 1 and rows.size, f"`draws` must have parameters along the last axis: got shape {rows.shape}.")
     rows = rows.reshape(-1, rows.shape[-1])
-    require(
-        len(rows) >= 100 and np.abs(rows).max() < 1e100 and bool(np.all(rows.std(axis=0) > 0)),
-        f"`draws` must be at least 100 that differ in every parameter, of numbers below 1e100: got {len(rows)}.",
-    )
+    good = len(rows) >= 100 and np.abs(rows).max() < 1e100 and bool(np.all(rows.std(axis=0) > 0))
+    wanted = "at least 100 that differ in every parameter, of numbers below 1e100"
+    require(good, f"`draws` must be {wanted}: got {len(rows)}.")
     rows = rows[:: max(1, len(rows) // LEARNING.points)]
     d = rows.shape[1]
     z = np.clip(_straightened(_margins(rows), rows), -6, 6)
@@ -440,41 +436,30 @@ def pulled(target: Target, coordinates: Coordinates | None) -> Target:
 
 def check_coordinates(coordinates: Any, theta: np.ndarray) -> None:
     """Raise `InvalidInput` unless T and T⁻¹ invert each other at a point and log |det T′| is that of T there."""
-    require(
-        isinstance(coordinates, Coordinates),
-        f'`coordinates` must be a value of `gyromc.coordinates`, or "learned" for `gyromc.expect`: got {shown(coordinates)}.',
-    )
-    d = len(theta)
-    z = coordinates.zs(theta)
+    wanted = 'a value of `gyromc.coordinates`, or "learned" for `gyromc.expect`'
+    require(isinstance(coordinates, Coordinates), f"`coordinates` must be {wanted}: got {shown(coordinates)}.")
+    d, z = len(theta), coordinates.zs(theta)
     fault = "`coordinates` are not a bijection at the start"
     require(np.isfinite(z).all(), f"{fault}: T⁻¹(θ) is not finite. Pass a `start` where it is defined.")
-    again = coordinates.thetas(z)
+    off = float(np.max(np.abs(coordinates.thetas(z) - theta) / (1 + np.abs(theta))))
     with jax.enable_x64(True):
         T = doubled(coordinates)
         size = np.asarray(_evaluated(lambda: T.log_det(jnp.asarray(z)), d))
         derived = np.asarray(_log_det(T.forward, jnp.asarray(z))) if d <= CHECKED else size
     require(np.shape(size) == (), f"`log_det` must return one number: got shape {np.shape(size)}.")
     require(size.dtype.kind in "fiu", f"`log_det` must return one number: got {shown(size.item())}.")
-    off = float(np.max(np.abs(again - theta) / (1 + np.abs(theta))))
     require(off <= TOLERANCE, f"{fault}: T(T⁻¹(θ)) misses θ by {off:.3g}. Correct `inverse`, or pass another `start`.")
-    require(
-        np.abs(size - derived) <= TOLERANCE * (1 + np.abs(derived)),
-        f"`log_det` must be log |det T′(z)|: at the start it is {size:.6g}, and the derivative of `forward` has {derived:.6g}. "
-        "Leave it out, or correct it.",
-    )
-
-
-def _times(matrix, v):
-    return matrix * v if matrix.ndim == 1 else matrix @ v
+    found = f"at the start it is {size:.6g}, and the derivative of `forward` has {derived:.6g}"
+    same = np.abs(size - derived) <= TOLERANCE * (1 + np.abs(derived))
+    require(same, f"`log_det` must be log |det T′(z)|: {found}. Leave it out, or correct it.")
 
 
 def _evaluated(compute: Callable[[], Any], d: int) -> Any:
     try:
         return compute()
     except Exception as error:
-        raise InvalidInput(
-            f"`coordinates` cannot be evaluated at {d} parameters: {cause(error)}. They take and return vectors of {d} numbers."
-        ) from error
+        said = f"`coordinates` cannot be evaluated at {d} parameters: {cause(error)}."
+        raise InvalidInput(f"{said} They take and return vectors of {d} numbers.") from error
 
 
 def _log_det(forward: Callable, z):

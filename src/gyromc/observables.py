@@ -69,10 +69,8 @@ class Ridge(Observable):
         return not (self.is_linear or self.is_square)
 
     def rho(self, t: np.ndarray) -> np.ndarray:
-        """ρ at an array of numbers, in float64."""
-        if self.is_linear or self.is_square:  # nothing to compile
-            return np.asarray(t, float) ** (1 if self.is_linear else 2)
-        return over_rows(PROFILES[self.profile], t)
+        """ρ at an array of numbers, in float64; linear and square functions are not compiled."""
+        return over_rows(PROFILES[self.profile], t) if self.bounded else np.asarray(t, float) ** (1 + self.is_square)
 
     def __call__(self, params):
         return PROFILES[self.profile](jnp.vdot(jnp.asarray(self.direction), params))
@@ -102,10 +100,8 @@ class Function(Observable):
 
     def __call__(self, params):
         value = jnp.asarray(private(self.fn)(params))
-        advice = "Make one observable per component, or sum."
-        require(
-            value.ndim == 0, f"An observable must return a single number: it returned shape {value.shape}. {advice}"
-        )
+        said = f"An observable must return a single number: it returned shape {value.shape}."
+        require(value.ndim == 0, f"{said} Make one observable per component, or sum.")
         return value
 
 
@@ -132,10 +128,8 @@ class Predicted(Observable):
 
     def __call__(self, params):
         value = jnp.asarray(SCORES[self.score](private(self.model)(params, fresh(self.x)), self.label))
-        require(
-            value.ndim == 0,
-            f"`model` must return a vector of class probabilities: the {self.score} score has shape {value.shape}.",
-        )
+        said = f"the {self.score} score has shape {value.shape}"
+        require(value.ndim == 0, f"`model` must return a vector of class probabilities: {said}.")
         return value
 
 

@@ -99,10 +99,8 @@ def solved(K: Matrix | Products, U: np.ndarray) -> np.ndarray:
 
 
 def _not_found(error: Exception, dim: int) -> InvalidInput:
-    return InvalidInput(
-        f"The eigenvectors of `K` were not found: {cause(error)}. It maps {dim} numbers to {dim}, symmetric, positive "
-        "definite, with eigenvalues that differ."
-    )
+    wanted = f"It maps {dim} numbers to {dim}, symmetric, positive definite, with eigenvalues that differ."
+    return InvalidInput(f"The eigenvectors of `K` were not found: {cause(error)}. {wanted}")
 
 
 def pairing(K: Matrix | Products, count: int) -> LowRank:
@@ -169,9 +167,8 @@ def _constant_diagonal(eigenvalues: np.ndarray) -> Matrix:
             break
         # the tangent that moves entry i to the mean: (S_ii - m) + 2t S_ij + t²(S_jj - m) = 0
         over, cross, under = S[i, i] - mean, S[i, j], mean - S[j, j]
-        t = (cross + np.sqrt(cross**2 + over * under)) / under if cross >= 0 else over / (
-            np.sqrt(cross**2 + over * under) - cross
-        )  # fmt: skip
+        root = np.sqrt(cross**2 + over * under)
+        t = (cross + root) / under if cross >= 0 else over / (root - cross)
         plane = np.array([[1.0, -t], [t, 1.0]]) / np.hypot(1.0, t)
         turn[:, [i, j]] = turn[:, [i, j]] @ plane
         S = turn.T @ (eigenvalues[:, None] * turn)

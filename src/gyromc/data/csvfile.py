@@ -48,9 +48,8 @@ class CsvFile:
             try:
                 self._content = gzip.decompress(self._content)
             except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-                raise InvalidInput(
-                    f"{self.name} begins like a gzip file but cannot be decompressed: {error}. Is it complete?"
-                ) from None
+                said = f"{self.name} begins like a gzip file but cannot be decompressed: {error}. Is it complete?"
+                raise InvalidInput(said) from None
         marked = [known for mark, known in BYTE_ORDER_MARKS.items() if self._content.startswith(mark)]
         self.encoding = marked[0] if marked else encoding
         try:
@@ -79,15 +78,14 @@ class CsvFile:
         """Yield each row once: the line at which it ends, and a cell for each column. Blank rows are left out."""
         width = len(self.names)
         for row in self._cells():
-            if not any(map(str.strip, row)) and (width > 1 or not row):
-                # A blank line, or nothing but separators.
-                continue
-            if len(row) != width:
-                raise InvalidInput(
-                    f"{self.name}, line {self._reader.line_num}: {len(row)} values, but the header names {width} columns "
-                    f"(separated by {self.separator}s). Correct the line; quote values that contain the separator."
-                )
-            yield self._reader.line_num, row
+            # Not a blank line, or nothing but separators.
+            if any(map(str.strip, row)) or (width == 1 and row):
+                if len(row) != width:
+                    found = f"{self.name}, line {self._reader.line_num}: {len(row)} values"
+                    wanted = f"the header names {width} columns (separated by {self.separator}s)"
+                    remedy = "Correct the line; quote values that contain the separator."
+                    raise InvalidInput(f"{found}, but {wanted}. {remedy}")
+                yield self._reader.line_num, row
 
     def chunks(self, places: Sequence[int]) -> Iterator[list[tuple[int, list[str]]]]:
         """Yield the rows, cells at `places` only, in lists of at most `CHUNK`: as numbers they take less memory."""
@@ -99,10 +97,9 @@ class CsvFile:
         try:
             yield from self._reader
         except csv.Error as error:
-            raise InvalidInput(
-                f'{self.name} cannot be read at line {self._reader.line_num}: {error}. A quote (") that is opened there or '
-                'before is not closed, or stands inside a value: write it twice ("").'
-            ) from None
+            why = 'A quote (") that is opened there or before is not closed, or stands inside a value: write it twice ("").'
+            place = f"{self.name} cannot be read at line {self._reader.line_num}"
+            raise InvalidInput(f"{place}: {error}. {why}") from None
 
     def _lines(self) -> Iterator[str]:
         try:
@@ -120,10 +117,8 @@ class CsvFile:
                 line.decode(self.encoding)
             except UnicodeDecodeError as error:
                 other = f", or name its encoding: `{self.option} latin-1` (western European) or another"
-                return (
-                    f"{self.name}, line {number}: byte 0x{line[error.start]:02x} is not {self.encoding}. Save the file as "
-                    f"UTF-8{other if self.option else ''}."
-                )
+                found = f"{self.name}, line {number}: byte 0x{line[error.start]:02x} is not {self.encoding}."
+                return f"{found} Save the file as UTF-8{other if self.option else ''}."
         return f"{self.name} is not {self.encoding}. Save the file as UTF-8."
 
 
@@ -133,10 +128,9 @@ def read_numbers(source: Path | bytes, name: str | None = None) -> tuple[tuple[s
     Messages quote a file only if it is a table of numbers: two columns or more, and a number in the first row.
     """
     file = CsvFile(source, name=name)
-    none = (
-        f"{file.name} is not a table of numbers: its first line must name two columns or more, and the lines below must hold "
-        "a number for each. (Nothing of it is shown here, since it may be any file.)"
-    )
+    wanted = "its first line must name two columns or more, and the lines below must hold a number for each"
+    hidden = "(Nothing of it is shown here, since it may be any file.)"
+    none = f"{file.name} is not a table of numbers: {wanted}. {hidden}"
     require(len(file.names) > 1, none)
     chunks = file.chunks(range(len(file.names)))
     first = next(chunks, [])
@@ -169,7 +163,5 @@ def require_distinct(names: Sequence[str], path: str) -> None:
     for place, name in enumerate(names, 1):
         places.setdefault(name, []).append(place)
     twice = [f"{name!r} in columns {', '.join(map(str, w[:5]))}" for name, w in places.items() if len(w) > 1]
-    more = f" and {len(twice) - 5} more" if len(twice) > 5 else ""
-    require(
-        not twice, f"Column names in {path} must differ: {'; '.join(twice[:5])}{more}. Rename them in the first line."
-    )
+    listed = "; ".join(twice[:5]) + (f" and {len(twice) - 5} more" if len(twice) > 5 else "")
+    require(not twice, f"Column names in {path} must differ: {listed}. Rename them in the first line.")

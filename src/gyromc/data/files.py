@@ -71,17 +71,15 @@ class Mapped(RowSource):
         self.name = str(X)
         self._X, self._y = _File(X), _File(y)
         self.X, self.y = self._X.array, self._y.array
-        require(
-            self.X.ndim == 2 and self.X.dtype in (np.float32, np.float64),
-            f"{X} must hold a matrix of float32 or float64, one row per observation: it has shape {self.X.shape} and type "
-            f"{self.X.dtype}. Convert it: `np.save(path, X.astype(np.float32))`, or `gyromc.data.store`.",
-        )
-        require(
-            self.y.shape == self.X.shape[:1] and self.y.dtype.kind in "fiub",
-            f"{y} must hold one number per row of {X}, which has {self.X.shape[0]} rows: it has shape {self.y.shape} and type "
-            f"{self.y.dtype}.",
-        )
+        found = lambda array: f"it has shape {array.shape} and type {array.dtype}"
+        remedy = "Convert it: `np.save(path, X.astype(np.float32))`, or `gyromc.data.store`."
+        wanted = "a matrix of float32 or float64, one row per observation"
+        good = self.X.ndim == 2 and self.X.dtype in (np.float32, np.float64)
+        require(good, f"{X} must hold {wanted}: {found(self.X)}. {remedy}")
         self.num_rows, self.num_columns = self.X.shape
+        wanted = f"one number per row of {X}, which has {self.num_rows} rows"
+        good = self.y.shape == (self.num_rows,) and self.y.dtype.kind in "fiub"
+        require(good, f"{y} must hold {wanted}: {found(self.y)}.")
 
     def to_archive(self):
         return {"X": self._X.fingerprint(), "y": self._y.fingerprint()}
@@ -89,7 +87,7 @@ class Mapped(RowSource):
     @classmethod
     def from_archive(cls, X: FilePrint, y: FilePrint) -> "Mapped":
         for before in (X, y):
-            before.require_same(lambda before=before: _File(before.path).fingerprint())
+            before.require_same(lambda path: _File(path).fingerprint())
         return cls(X.path, y.path)
 
     def blocks(self, size):
@@ -161,11 +159,10 @@ class _File:
             self.shape, fortran, self.dtype = read(self.file)
         except Exception as error:  # NumPy reads a header as Python code: it may raise anything
             raise InvalidInput(f"{path} is no .npy file as `np.save` writes it: {cause(error)}") from None
-        require(
-            (not fortran or len(self.shape) < 2) and not self.dtype.hasobject and self.dtype.isnative,
-            f"{path} must hold numbers row after row: it is in Fortran's order, of another byte order, or holds objects. "
-            "Save it with `np.save(path, np.ascontiguousarray(X, np.float32))`.",
-        )
+        good = (not fortran or len(self.shape) < 2) and not self.dtype.hasobject and self.dtype.isnative
+        why = "it is in Fortran's order, of another byte order, or holds objects"
+        remedy = "Save it with `np.save(path, np.ascontiguousarray(X, np.float32))`."
+        require(good, f"{path} must hold numbers row after row: {why}. {remedy}")
         self.offset, self.lock = self.file.tell(), threading.Lock()
         self.written_first = self.written()
         self.check_size()
@@ -176,10 +173,8 @@ class _File:
     def check_size(self) -> None:
         needed = self.offset + int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
         found, _ = self.written()
-        require(
-            found >= needed,
-            f"{self.path} is cut off: {found:,} bytes, and its header needs {needed:,}. Write it again.",
-        )
+        cut = f"{self.path} is cut off: {found:,} bytes, and its header needs {needed:,}. Write it again."
+        require(found >= needed, cut)
 
     def written(self) -> tuple[int, int]:
         found = os.fstat(self.file.fileno())
@@ -195,10 +190,8 @@ class _File:
         with self.lock:
             self.file.seek(self.offset + first * out[:1].nbytes)
             read = self.file.readinto(out.reshape(-1).view(np.uint8).data)
-        require(
-            read == out.nbytes,
-            f"{self.path} ended while rows {first} to {first + count} were read: it was changed. Start again.",
-        )
+        ended = f"{self.path} ended while rows {first} to {first + count} were read: it was changed. Start again."
+        require(read == out.nbytes, ended)
         return out
 
 
@@ -225,10 +218,8 @@ def store(source: RowSource, folder: str | Path, dtype: str = "float32") -> Mapp
     require_writable(folder)
     N, d = source.num_rows, source.num_columns
     needed, free = N * (d + 1) * kind.itemsize, shutil.disk_usage(folder).free
-    require(
-        needed < free,
-        f"{source.name} needs {needed:,} bytes on disk, and {folder} has {free:,} left. Name another folder.",
-    )
+    full = f"{source.name} needs {needed:,} bytes on disk, and {folder} has {free:,} left. Name another folder."
+    require(needed < free, full)
     unfinished = folder / "X.npy.part", folder / "y.npy.part"
     with unfinished[0].open("wb") as x_file, unfinished[1].open("wb") as y_file:
         for file, shape in ((x_file, (N, d)), (y_file, (N,))):
@@ -296,8 +287,8 @@ class Parquet(RowSource):
         with file:
             schema, self.num_rows = file.schema_arrow, file.metadata.num_rows
         require(self.num_rows > 0, f"{path} has no rows.")
-        self.response = response
-        self.columns = tuple(name for name in schema.names if name != response) if columns is None else tuple(columns)
+        others = (name for name in schema.names if name != response)
+        self.response, self.columns = response, tuple(others if columns is None else columns)
         self.num_columns = len(self.columns)
         missing = [name for name in (response, *self.columns) if name not in schema.names]
         require(not missing, f"{path} has no column {', '.join(missing)}: it has {', '.join(schema.names[:30])}.")
@@ -305,18 +296,15 @@ class Parquet(RowSource):
         numeric = arrow.types.is_integer, arrow.types.is_floating, arrow.types.is_boolean
         for name in (response, *self.columns):
             kind = schema.field(name).type
-            require(
-                any(is_one(kind) for is_one in numeric),
-                f"The column {name!r} of {path} holds {kind}: x and y must be numbers or truth values. Leave it out, or write it "
-                "as numbers.",
-            )
+            found = f"The column {name!r} of {path} holds {kind}: x and y must be numbers or truth values."
+            require(any(is_one(kind) for is_one in numeric), f"{found} Leave it out, or write it as numbers.")
 
     def to_archive(self):
         return {"file": _parquet_print(self.path), "response": self.response, "columns": self.columns}
 
     @classmethod
     def from_archive(cls, file: FilePrint, response: str, columns: tuple[str, ...]) -> "Parquet":
-        file.require_same(lambda: _parquet_print(Path(file.path)))
+        file.require_same(_parquet_print)
         return cls(file.path, response, columns)
 
     def blocks(self, size):
@@ -324,9 +312,8 @@ class Parquet(RowSource):
         with arrow.parquet.ParquetFile(self.path, pre_buffer=False, buffer_size=SETTINGS.buffer) as file:
             for batch in file.iter_batches(batch_size=size, columns=names):
                 columns = {name: self._numbers(batch.column(name), name, first) for name in names}
-                X = np.empty(
-                    (batch.num_rows, self.num_columns), np.result_type(*(c.dtype for c in columns.values()), np.float32)
-                )
+                kind = np.result_type(*(column.dtype for column in columns.values()), np.float32)
+                X = np.empty((batch.num_rows, self.num_columns), kind)
                 for j, name in enumerate(self.columns):
                     X[:, j] = columns[name]
                 yield X, columns[self.response]
@@ -337,15 +324,13 @@ class Parquet(RowSource):
 
     def _numbers(self, column: Any, name: str, first: int) -> np.ndarray:
         if column.null_count:
-            at = first + int(np.flatnonzero(np.asarray(column.is_null()))[0])
-            raise InvalidInput(
-                f"The column {name!r} of {self.name} has missing values, the first in row {at}. Drop or fill those rows."
-            )
+            missing = f"missing values, the first in row {first + int(np.argmax(np.asarray(column.is_null())))}"
+            raise InvalidInput(f"The column {name!r} of {self.name} has {missing}. Drop or fill those rows.")
         return column.to_numpy(zero_copy_only=False)
 
 
-def _parquet_print(path: Path) -> FilePrint:
-    with path.open("rb") as file:
+def _parquet_print(path: str | Path) -> FilePrint:
+    with open(path, "rb") as file:
         return file_print(file, path, (), "parquet")
 
 

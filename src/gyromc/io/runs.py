@@ -146,8 +146,10 @@ def _arrived(*packed: Any) -> SentPlan:
     return SentPlan(_unpacked(Codec(CLASSES, References(allow_import=True)).unpack(Packed(*packed))))
 
 
-def check_run(run: Run) -> None:
-    """Raise `ValueError` where the state, the failures or the draws of a run do not have the shapes that its plan says."""
+def checked_run(fields: Mapping[str, Any], resume: Any = None) -> Run:
+    """A run; `ValueError` where its state, failures or draws do not have the shapes that its plan says."""
+    check_fields(Run, fields)
+    run = Run(**fields, resume=resume)
     plan, state = run.plan, run.state
     chains, sums = plan.num_chains, len(plan.observables) * (2 if plan.martingale else 1)
     shapes = {"z": (chains, plan.state_size), "high": (chains, sums), "low": (chains, sums), "failed_at": (chains,)}
@@ -177,6 +179,7 @@ def check_run(run: Run) -> None:
         wanted, structure = jax.tree.flatten(shaped(plan.unravel, np.zeros((chains, 0, plan.dim))))
         trimmed = [leaf[:, :0].shape for leaf in given]
         _require(structure == found and trimmed == [leaf.shape for leaf in wanted], "draws")
+    return run
 
 
 def versions() -> dict[str, str | None]:
@@ -279,17 +282,13 @@ def load(
         require(callable(function), f"`functions` must hold functions: {shown(name)} is {shown(function)}.")
     now = {str(before): read_path(after) for before, after in (data or {}).items()}
     archive = read_archive(path)
-    require(
-        archive.kind != "checkpoint",
-        f"{path} is a checkpoint: `gyromc.run(plan, checkpoint={str(Path(path).parent)!r})` goes on from it.",
-    )
+    onward = f"`gyromc.run(plan, checkpoint={str(Path(path).parent)!r})` goes on from it"
+    require(archive.kind != "checkpoint", f"{path} is a checkpoint: {onward}.")
     if archive.kind == RUN:
         return _run(archive, References(flag(allow_import, "allow_import"), functions or {}), now)
-    require(
-        archive.kind in RESTORED,
-        f"{path} holds {archive.kind!r}, which this gyromc does not know; it was written by gyromc {archive.written_by}. Install "
-        "that version.",
-    )
+    unknown = f"{path} holds {archive.kind!r}, which this gyromc does not know"
+    written = f"it was written by gyromc {archive.written_by}. Install that version."
+    require(archive.kind in RESTORED, f"{unknown}; {written}")
     require(not now, f"{path} holds a {archive.kind}, which reads no files of rows: leave `data` out.")
     restored = function_above(RESTORED[archive.kind])
     with archive.reading("fit again"):
@@ -298,13 +297,9 @@ def load(
 
 def save_run(run: Run, path: str | Path) -> None:
     """Write a run to a file; `InvalidInput` where a function in it has no name."""
-    content = {
-        "plan": _packed(run.plan),
-        "run": {name: getattr(run, name) for name in RUN_FIELDS},
-        "options": None if run.options is None else run.options.__getstate__(),
-        "versions": versions(),
-    }
-    write_archive(path, RUN, content, Codec(CLASSES, References()))
+    options = None if run.options is None else run.options.__getstate__()
+    stored = {"plan": _packed(run.plan), "run": {name: getattr(run, name) for name in RUN_FIELDS}}
+    write_archive(path, RUN, {**stored, "options": options, "versions": versions()}, Codec(CLASSES, References()))
 
 
 def _run(archive: Archive, functions: References, data: Mapping[str, str | Path]) -> Run:
@@ -315,9 +310,7 @@ def _run(archive: Archive, functions: References, data: Mapping[str, str | Path]
             check_fields(RunOptions, options := {**options, "mesh": None})
             options = RunOptions(**options)
         fields = {"plan": _unpacked(content["plan"]), "options": options, **content["run"]}
-        check_fields(Run, fields)
-        run = Run(**fields, resume=None if options is None else function_above("resume"))
-        check_run(run)
+        run = checked_run(fields, None if options is None else function_above("resume"))
         consequence = "a continuation may differ in its last digits from one that they would make"
         warn_of_versions(archive.path, content["versions"], consequence)
     return run
