@@ -1,8 +1,9 @@
 """Checks of arguments: each returns a clean value or raises `InvalidInput`."""
 
+import contextlib
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,19 @@ def cause(error: BaseException) -> str:
     """The type of an error and the first line of its message."""
     first = next(iter(str(error).splitlines()), "") or "it has no message"
     return f"{type(error).__name__}: {first}"
+
+
+@contextlib.contextmanager
+def explained(what: str, remedy: str) -> Iterator[None]:
+    """Around what reads a file or calls a user's function: whatever it raises becomes an `InvalidInput` with its cause."""
+    try:
+        yield
+    except InvalidInput:
+        raise
+    except Exception as error:
+        if type(error).__name__ == "TracerArrayConversionError":
+            remedy = "Write it with `jax.numpy` in place of NumPy."
+        raise InvalidInput(f"{what}: {cause(error)}. {remedy}") from error
 
 
 def require_finite(array: np.ndarray, name: str) -> None:
@@ -154,8 +168,8 @@ def leaves(tree, name: str) -> list[tuple[Any, Any]]:
 def whole(value, name: str, least: int, most: int | None = None) -> int:
     """A whole number in the given range."""
     try:
-        given = None if isinstance(value, bool | np.bool_) or np.ndim(value) != 0 else int(value)
-        found = given if given is not None and given == value else None
+        wrong = isinstance(value, bool | np.bool_) or np.ndim(value) != 0 or int(value) != value
+        found = None if wrong else int(value)
     # Whatever the conversion of a foreign type raises.
     except Exception:
         found = None

@@ -17,8 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from gyromc.checks import cause, numbers, require, shown
-from gyromc.errors import InvalidInput
+from gyromc.checks import explained, numbers, require, shown
 from gyromc.runtime.evaluation import doubled, over_rows
 from gyromc.runtime.precision import owned, private
 from gyromc.targets import SumOverData, Target
@@ -58,7 +57,8 @@ class Coordinates(eqx.Module):
         rows = numbers(rows, "rows")
         require(rows.ndim > 0, f"`rows` must be a vector, or several: got {shown(rows)}.")
         d = rows.shape[-1]
-        found = _evaluated(lambda: over_rows(function, rows.reshape(-1, d), self), d) if rows.size else rows
+        with _evaluating(d):
+            found = over_rows(function, rows.reshape(-1, d), self) if rows.size else rows
         require(found.size == rows.size, f"`coordinates` must map {d} numbers to {d}: got shape {found.shape[1:]}.")
         return found.reshape(rows.shape)
 
@@ -216,8 +216,8 @@ class LearningSettings:
     - `points`: draws that are used.
     - `drivers`, `least`: of a coordinate's scale at most, and as many more of its shift; and the correlation from which on
       another coordinate is one: with log |θ_i - median| for the scale, with θ_i for the shift.
-    - `funnel`: the same correlation from which on two coordinates with one driver are called a funnel. On thirty
-      posteriors it was above for funnels and centred groups, and below for non-centred ones.
+    - `funnel`: the correlation from which on two coordinates with one driver are a funnel: on thirty posteriors it was above
+      for funnels and centred groups, and below for non-centred ones.
     - `iterations`, `ridge`: of Fisher scoring; the ridge is in units of a draw's own information.
     - `steepest`, `outlier`: bounds of a scale's coefficient and of a squared residual, so that no few draws decide.
     - `quantiles`, `widths`: at which margins are compared with normal ones, and scales s that are tried, in interquantile ranges.
@@ -247,9 +247,7 @@ def learn(draws: Any) -> Learned:
 
     For funnels; `gm.expect` learns them itself where it sees one.
 
-    **Arguments:**
-
-    - `draws`: an array whose last axis are the parameters, at least 100 draws.
+    **Arguments:** `draws`: an array whose last axis are the parameters, at least 100 draws.
 
     ```python
     import gyromc as gm, numpy as np
@@ -442,9 +440,9 @@ def check_coordinates(coordinates: Any, theta: np.ndarray) -> None:
     fault = "`coordinates` are not a bijection at the start"
     require(np.isfinite(z).all(), f"{fault}: T⁻¹(θ) is not finite. Pass a `start` where it is defined.")
     off = float(np.max(np.abs(coordinates.thetas(z) - theta) / (1 + np.abs(theta))))
-    with jax.enable_x64(True):
+    with jax.enable_x64(True), _evaluating(d):
         T = doubled(coordinates)
-        size = np.asarray(_evaluated(lambda: T.log_det(jnp.asarray(z)), d))
+        size = np.asarray(T.log_det(jnp.asarray(z)))
         derived = np.asarray(_log_det(T.forward, jnp.asarray(z))) if d <= CHECKED else size
     require(np.shape(size) == (), f"`log_det` must return one number: got shape {np.shape(size)}.")
     require(size.dtype.kind in "fiu", f"`log_det` must return one number: got {shown(size.item())}.")
@@ -454,12 +452,9 @@ def check_coordinates(coordinates: Any, theta: np.ndarray) -> None:
     require(same, f"`log_det` must be log |det T′(z)|: {found}. Leave it out, or correct it.")
 
 
-def _evaluated(compute: Callable[[], Any], d: int) -> Any:
-    try:
-        return compute()
-    except Exception as error:
-        said = f"`coordinates` cannot be evaluated at {d} parameters: {cause(error)}."
-        raise InvalidInput(f"{said} They take and return vectors of {d} numbers.") from error
+def _evaluating(d: int):
+    remedy = f"They take and return vectors of {d} numbers."
+    return explained(f"`coordinates` cannot be evaluated at {d} parameters", remedy)
 
 
 def _log_det(forward: Callable, z):

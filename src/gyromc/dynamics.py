@@ -260,8 +260,7 @@ def pairing(K, D=None, dim: int | None = None, count: int = 20) -> Dynamics:
 def fastest(K, D=None) -> Dynamics:
     """The rotation with the fastest decay: every eigenvalue of (D+Q)K has the real part tr(DK)/n, the most that any Q reaches.
 
-    After Lelièvre, Nier and Pavliotis (2013). It says nothing of the step-size bias, which it usually makes larger: see
-    `equal_bias`.
+    After Lelièvre, Nier and Pavliotis (2013). It usually makes the step-size bias larger: see `equal_bias`.
 
     **Arguments:** `K` and `D` as in `pairing`, but K no function: all eigenvalues move, so that Q is a full matrix.
 

@@ -195,9 +195,7 @@ def brier(x, y: int, model: Callable | None = None) -> Observable:
     h = gm.observables.brier([1.0, 0.3], 1)
     ```
     """
-    if model is not None:
-        return Predicted(model, x, "brier", y)
-    return Ridge(x, f"brier, y = {_binary(y, 'y')}")
+    return Ridge(x, f"brier, y = {_binary(y, 'y')}") if model is None else Predicted(model, x, "brier", y)
 
 
 def entropy(x, model: Callable | None = None) -> Observable:
@@ -210,9 +208,7 @@ def entropy(x, model: Callable | None = None) -> Observable:
     h = gm.observables.entropy([1.0, 0.3])
     ```
     """
-    if model is not None:
-        return Predicted(model, x, "entropy")
-    return Ridge(x, "entropy")
+    return Ridge(x, "entropy") if model is None else Predicted(model, x, "entropy")
 
 
 def function(f: Callable) -> Observable:

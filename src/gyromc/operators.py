@@ -79,25 +79,15 @@ class Scaled(Operator):
     n: int = eqx.field(static=True)
 
     size = property(lambda self: self.n)
-
-    def __call__(self, v):
-        return self.scale * v
-
-    def dense(self):
-        return float(self.scale) * np.eye(self.n)
-
-    def entries(self):
-        return np.full(self.n, float(self.scale))
+    __call__ = lambda self, v: self.scale * v
+    dense = lambda self: float(self.scale) * np.eye(self.n)
+    entries = lambda self: np.full(self.n, float(self.scale))
+    transposed = lambda self: self
+    asymmetry = lambda self, sign: ((1 - sign) * abs(float(self.scale)), (0, 0))
 
     def cholesky(self):
         positive_definite(float(self.scale))
         return Scaled(float(np.sqrt(self.scale)), self.n)
-
-    def transposed(self):
-        return self
-
-    def asymmetry(self, sign):
-        return (1 - sign) * abs(float(self.scale)), (0, 0)
 
 
 class Diagonal(Operator):
@@ -106,22 +96,14 @@ class Diagonal(Operator):
     values: Float[np.ndarray, " n"]
 
     size = property(lambda self: self.values.shape[0])
-
-    def __call__(self, v):
-        return self.values * v
-
-    def dense(self):
-        return np.diag(np.asarray(self.values, float))
-
-    def entries(self):
-        return np.asarray(self.values, float)
+    __call__ = lambda self, v: self.values * v
+    dense = lambda self: np.diag(np.asarray(self.values, float))
+    entries = lambda self: np.asarray(self.values, float)
+    transposed = lambda self: self
 
     def cholesky(self):
         positive_definite(float(np.min(self.values)))
         return Diagonal(np.sqrt(self.values))
-
-    def transposed(self):
-        return self
 
 
 class Rotations(Operator):
@@ -131,6 +113,7 @@ class Rotations(Operator):
     n: int = eqx.field(static=True)
 
     size = property(lambda self: self.n)
+    transposed = lambda self: Rotations(-self.rates, self.n)
 
     def __call__(self, v):
         xp = _arrays(v)
@@ -145,9 +128,6 @@ class Rotations(Operator):
         matrix[first + 1, first] = self.rates
         return matrix
 
-    def transposed(self):
-        return Rotations(-self.rates, self.n)
-
 
 class Dense(Operator):
     """A full matrix."""
@@ -155,12 +135,8 @@ class Dense(Operator):
     matrix: Float[np.ndarray, "n n"]
 
     size = property(lambda self: self.matrix.shape[0])
-
-    def __call__(self, v):
-        return self.matrix @ v
-
-    def dense(self):
-        return np.asarray(self.matrix, float)
+    __call__ = lambda self, v: self.matrix @ v
+    dense = lambda self: np.asarray(self.matrix, float)
 
     def cholesky(self):
         positive_definite(float(np.linalg.eigvalsh(self.matrix)[0]))
@@ -180,21 +156,11 @@ class LowRank(Operator):
     right: Float[np.ndarray, "n k"]
 
     size = property(lambda self: self.left.shape[0])
-
-    def __call__(self, v):
-        return self.left @ (self.weights * (self.right.T @ v))
-
-    def dense(self):
-        return (self.left * self.weights) @ self.right.T
-
-    def transposed(self):
-        return LowRank(self.right, self.weights, self.left)
-
-    def times(self, factor):
-        return LowRank(self.left, factor * self.weights, self.right)
-
-    def is_zero(self):
-        return not np.any(self.weights)
+    __call__ = lambda self, v: self.left @ (self.weights * (self.right.T @ v))
+    dense = lambda self: (self.left * self.weights) @ self.right.T
+    transposed = lambda self: LowRank(self.right, self.weights, self.left)
+    times = lambda self, factor: LowRank(self.left, factor * self.weights, self.right)
+    is_zero = lambda self: not np.any(self.weights)
 
 
 class Blocks(Operator):

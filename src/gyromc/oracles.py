@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from gyromc.checks import EXTREME, cause, flag, leaves, numbers, one_of, require, shown, whole
+from gyromc.checks import EXTREME, explained, flag, leaves, numbers, one_of, require, shown, whole
 from gyromc.errors import InvalidInput
 from gyromc.operators import Dense, Diagonal, Operator
 from gyromc.runtime.evaluation import over_rows
@@ -281,12 +281,9 @@ class ControlVariate(Batch):
         many = f"K has {d:,} × {d:,} entries: at most {MOST_DENSE} parameters are taken."
         remedy = '`curvature="diagonal"` (generalized linear models) or `curvature="matrix-free"`, or use `order=1`'
         require(not full or d <= MOST_DENSE, f"{many} Pass {remedy}.")
-        try:
+        needed = "`ControlVariate` of order 2 needs the derivative of each row's gradient"
+        with explained(f"{needed}, and that of {type(target).__name__} cannot be computed", "Use `order=1`."):
             K = target.data_hessian(center) if full else over_rows(_product, np.ones((1, d)), target, center, chunk=1)
-        except Exception as error:  # of a user's function
-            needed = "`ControlVariate` of order 2 needs the derivative of each row's gradient"
-            found = f"that of {type(target).__name__} cannot be computed: {cause(error)}"
-            raise InvalidInput(f"{needed}, and {found}. Use `order=1`.") from error
         require(np.all(np.isfinite(K)), "The Hessian of the data's terms is not finite at `center`: move it.")
         return Dense((K + K.T) / 2) if full else None
 

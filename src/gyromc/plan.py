@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gyromc.checks import LARGEST, cause, flag, number, one_of, require, shown, whole
+from gyromc.checks import LARGEST, explained, flag, number, one_of, require, shown, whole
 from gyromc.coordinates import Coordinates, check_coordinates
 from gyromc.dynamics import Dynamics
 from gyromc.errors import InvalidInput
@@ -84,6 +84,10 @@ class Plan:
     """The number of parameters d."""
     scheduled: bool
     """Whether the step size is a function of the step."""
+    state_size: int
+    """How many numbers the state of a chain has: z, and the scheme's memory."""
+    gradients: int
+    """Gradient evaluations over all chains."""
     model: Model
     augmented: bool
     starts: Start
@@ -126,8 +130,9 @@ class Plan:
         set_(num_steps=_num_steps(num_steps, eta), steps_follow_eta=num_steps is None, scheduled=callable(eta))
         set_(num_chains=whole(num_chains, "num_chains", least=1), burn_in=whole(burn_in, "burn_in", least=0))
         set_(seed=whole(seed, "seed", least=0, most=LARGEST), dtype=_dtype(dtype))
-        whole(self.num_steps + self.burn_in, "num_steps + burn_in", least=1)
-        _check_step_size(eta, self.num_steps + self.burn_in, self.dtype)
+        total = whole(self.num_steps + self.burn_in, "num_steps + burn_in", least=1)
+        set_(gradients=self.num_chains * oracle.gradients(total), state_size=self.scheme.state_size(dynamics.size))
+        _check_step_size(eta, total, self.dtype)
         template, starts = _starts(start, target, dynamics, self.num_chains, coordinates)
         dim = unraveler(template)[1]
         set_(model=Model(target, template, starts.point(dim), coordinates), starts=starts, coordinates=coordinates)
@@ -216,16 +221,6 @@ class Plan:
     def step_matrices(self) -> StepMatrices:
         """One step as matrices, for a linear scheme and a constant step size."""
         return step_matrices(self.prepared_scheme, self.dynamics, self.eta)
-
-    @property
-    def state_size(self) -> int:
-        """How many numbers the state of a chain has: z, and the scheme's memory."""
-        return self.scheme.state_size(self.dynamics.size)
-
-    @property
-    def gradients(self) -> int:
-        """Gradient evaluations over all chains."""
-        return self.num_chains * self.oracle.gradients(self.num_steps + self.burn_in)
 
     def summary(self) -> dict[str, Any]:
         """Names and numbers, for tables and JSON; the step size of a schedule is None."""
@@ -316,16 +311,9 @@ def _checked_functions(target: Target, observables: Any, template: Any) -> dict[
 
 def shape_of(what: str, function: Callable, params):
     """The shape of `function(params)`; errors inside the user's function name it and keep the original cause."""
-    try:
+    failed = f"{what} cannot be evaluated on parameters of shape {jax.tree.map(lambda x: x.shape, params)}"
+    with explained(failed, "Check that its arguments match `start`."):
         return eqx.filter_eval_shape(function, params)
-    except InvalidInput:
-        raise
-    except Exception as error:
-        shapes = jax.tree.map(lambda x: x.shape, params)
-        traced = isinstance(error, jax.errors.TracerArrayConversionError)
-        remedy = "Write it with `jax.numpy` in place of NumPy" if traced else "Check that its arguments match `start`"
-        said = f"{what} cannot be evaluated on parameters of shape {shapes}: {cause(error)}. {remedy}."
-        raise InvalidInput(said) from error
 
 
 def paper_steps(step_size: float) -> int:
@@ -358,12 +346,9 @@ def _check_step_size(step_size: Any, total: int, dtype: str) -> None:
         require(0 < rounded < np.inf, f"`step_size` = {step_size:g} is {rounded:g} in {dtype}. {remedy}")
         return
     schedule: Callable[[Any], Any] = step_size
-    try:
+    remedy = "Write it with `jax.numpy`, and `jnp.where` in place of `if`."
+    with explained("The schedule cannot be evaluated on a step number inside JAX", remedy):
         value = jax.eval_shape(schedule, jax.ShapeDtypeStruct((), jnp.int32))
-    except Exception as error:
-        remedy = "Write it with `jax.numpy`, and `jnp.where` in place of `if`."
-        said = f"The schedule cannot be evaluated on a step number inside JAX: {cause(error)} {remedy}"
-        raise InvalidInput(said) from error
     shape = getattr(value, "shape", None)
     require(shape == (), f"A schedule must return one number for a step: it returns shape {shape}.")
     real = not jnp.issubdtype(value.dtype, jnp.complexfloating)

@@ -13,8 +13,7 @@ import numpy as np
 import scipy
 from jaxtyping import Float
 
-from gyromc.checks import cause, whole
-from gyromc.errors import InvalidInput
+from gyromc.checks import explained, whole
 from gyromc.operators import LowRank
 
 Matrix = Float[np.ndarray, "n n"]
@@ -74,13 +73,11 @@ def spectrum(K: Matrix | Products, count: int) -> tuple[np.ndarray, np.ndarray, 
         return eigenvalues, basis, float(eigenvalues[-1])
     dim = K.shape[0]
     count, start = min(whole(count, "count", least=2), dim - 2) // 2 * 2, np.random.default_rng(0).standard_normal(dim)
-    try:
+    with _finding(dim):
         largest = scipy.sparse.linalg.eigsh(K, 1, which="LA", v0=start, return_eigenvectors=False)[0]
         # the smallest eigenvalues of K are the largest of λ_max - K
         shifted = products(lambda x: largest * x - K.matvec(x), dim)
         found, basis = scipy.sparse.linalg.eigsh(shifted, count, which="LA", v0=start, ncv=min(dim, 4 * count + 40))
-    except Exception as error:  # of the user's function, or of an iteration with it
-        raise _not_found(error, dim) from error
     order = np.argsort(-found)
     return largest - found[order], basis[:, order], float(largest)
 
@@ -89,18 +86,17 @@ def solved(K: Matrix | Products, U: np.ndarray) -> np.ndarray:
     """K⁻¹U, from products by conjugate gradients."""
     if isinstance(K, np.ndarray):
         return np.linalg.solve(K, U)
-    try:
+    with _finding(len(U)):
         found = [scipy.sparse.linalg.cg(K, u, rtol=1e-13, maxiter=MOST_PRODUCTS) for u in U.T]
-    except Exception as error:  # of the user's function
-        raise _not_found(error, len(U)) from error
-    if any(left or not np.all(np.isfinite(w)) for w, left in found):
-        raise _not_found(ArithmeticError(f"K⁻¹u was not reached in {MOST_PRODUCTS} products"), len(U))
+        if any(left or not np.all(np.isfinite(w)) for w, left in found):
+            raise ArithmeticError(f"K⁻¹u was not reached in {MOST_PRODUCTS} products")
     return np.stack([w for w, _ in found], axis=1)
 
 
-def _not_found(error: Exception, dim: int) -> InvalidInput:
+def _finding(dim: int):
+    """Around a user's function, or an iteration with it."""
     wanted = f"It maps {dim} numbers to {dim}, symmetric, positive definite, with eigenvalues that differ."
-    return InvalidInput(f"The eigenvectors of `K` were not found: {cause(error)}. {wanted}")
+    return explained("The eigenvectors of `K` were not found", wanted)
 
 
 def pairing(K: Matrix | Products, count: int) -> LowRank:

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from gyromc.checks import cause, one_of, read_path, require
+from gyromc.checks import explained, one_of, read_path, require
 from gyromc.data.source import FilePrint, RowSource, block_rows, file_print, most_threads, prefetched
 from gyromc.errors import InvalidInput
 from gyromc.extras import needs
@@ -48,9 +48,7 @@ SETTINGS = FileSettings()
 class Mapped(RowSource):
     """X.npy (rows × columns, float32 or float64) and y.npy (one number a row), never read into memory as a whole.
 
-    **Arguments:**
-
-    - `X`, `y`: the paths of the files, as `np.save` writes them.
+    **Arguments:** `X`, `y`: the paths of the files, as `np.save` writes them.
 
     ```python
     import tempfile
@@ -141,9 +139,7 @@ class Mapped(RowSource):
         self._y.check_size()
 
 
-@functools.cache
-def _pool() -> concurrent.futures.ThreadPoolExecutor:
-    return concurrent.futures.ThreadPoolExecutor(most_threads(), thread_name_prefix="rows")
+_pool = functools.cache(lambda: concurrent.futures.ThreadPoolExecutor(most_threads(), thread_name_prefix="rows"))
 
 
 class _File:
@@ -153,12 +149,11 @@ class _File:
         self.path = read_path(path)
         require(self.path.is_file(), f"There is no file {path}.")
         self.file = self.path.open("rb")
-        try:
+        # NumPy reads a header as Python code: it may raise anything.
+        with explained(f"{path} is no .npy file as `np.save` writes it", "Write it again."):
             version = np.lib.format.read_magic(self.file)
             read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
             self.shape, fortran, self.dtype = read(self.file)
-        except Exception as error:  # NumPy reads a header as Python code: it may raise anything
-            raise InvalidInput(f"{path} is no .npy file as `np.save` writes it: {cause(error)}") from None
         good = (not fortran or len(self.shape) < 2) and not self.dtype.hasobject and self.dtype.isnative
         why = "it is in Fortran's order, of another byte order, or holds objects"
         remedy = "Save it with `np.save(path, np.ascontiguousarray(X, np.float32))`."
@@ -280,10 +275,8 @@ class Parquet(RowSource):
         arrow = pyarrow()
         self.name, self.path = str(path), read_path(path)
         require(self.path.is_file(), f"There is no file {path}.")
-        try:
+        with explained(f"{path} cannot be read as Parquet", "Write it again."):
             file = arrow.parquet.ParquetFile(self.path)
-        except (arrow.ArrowInvalid, OSError) as error:
-            raise InvalidInput(f"{path} cannot be read as Parquet: {str(error).splitlines()[0]}") from None
         with file:
             schema, self.num_rows = file.schema_arrow, file.metadata.num_rows
         require(self.num_rows > 0, f"{path} has no rows.")
@@ -311,22 +304,18 @@ class Parquet(RowSource):
         arrow, names, first = pyarrow(), [*self.columns, self.response], 0
         with arrow.parquet.ParquetFile(self.path, pre_buffer=False, buffer_size=SETTINGS.buffer) as file:
             for batch in file.iter_batches(batch_size=size, columns=names):
-                columns = {name: self._numbers(batch.column(name), name, first) for name in names}
-                kind = np.result_type(*(column.dtype for column in columns.values()), np.float32)
-                X = np.empty((batch.num_rows, self.num_columns), kind)
-                for j, name in enumerate(self.columns):
-                    X[:, j] = columns[name]
-                yield X, columns[self.response]
+                for name in names:
+                    if batch.column(name).null_count:
+                        row = first + int(np.argmax(np.asarray(batch.column(name).is_null())))
+                        missing = f"The column {name!r} of {self.name} has missing values, the first in row {row}."
+                        raise InvalidInput(f"{missing} Drop or fill those rows.")
+                *columns, y = (batch.column(name).to_numpy(zero_copy_only=False) for name in names)
+                kind = np.result_type(*columns, y, np.float32)
+                yield np.stack(columns, axis=1, dtype=kind, casting="unsafe"), y
                 first += batch.num_rows
-                del batch, columns, X
+                del batch, columns, y
         # It keeps as much as a group of rows takes.
         arrow.default_memory_pool().release_unused()
-
-    def _numbers(self, column: Any, name: str, first: int) -> np.ndarray:
-        if column.null_count:
-            missing = f"missing values, the first in row {first + int(np.argmax(np.asarray(column.is_null())))}"
-            raise InvalidInput(f"The column {name!r} of {self.name} has {missing}. Drop or fill those rows.")
-        return column.to_numpy(zero_copy_only=False)
 
 
 def _parquet_print(path: str | Path) -> FilePrint:

@@ -20,7 +20,7 @@ from typing import IO, Any, ClassVar, TypeVar
 
 import numpy as np
 
-from gyromc.checks import cause, require, shown, whole
+from gyromc.checks import explained, require, shown, whole
 from gyromc.errors import InvalidInput
 from gyromc.runtime.machine import num_threads
 
@@ -212,11 +212,9 @@ class Sequenced(RowSource):
         return X.reshape(*index.shape, -1), y.reshape(index.shape)
 
     def _rows(self, numbers: Iterable[int], columns: int | None):
-        try:
+        with explained(f"A record of {self.name} cannot be read as a pair (x, y)", "Pass `pair`, which makes it one."):
             pairs = [self.pair(self.records[i]) for i in numbers]
             X, y = np.asarray([np.asarray(x) for x, _ in pairs]), np.asarray([np.asarray(y) for _, y in pairs])
-        except (TypeError, ValueError, LookupError) as error:
-            raise InvalidInput(f"A record of {self.name} cannot be read as a pair (x, y): {cause(error)}.") from error
         return as_block(X, y, self.name, next(iter(numbers)), columns)
 
 

@@ -27,7 +27,7 @@ import numpy as np
 from jaxtyping import jaxtyped
 
 from gyromc import __version__
-from gyromc.checks import cause, read_path, require, shown
+from gyromc.checks import cause, explained, read_path, require, shown
 from gyromc.errors import InvalidInput
 from gyromc.runtime.machine import require_memory
 from gyromc.show.files import json_text, write_atomically
@@ -269,7 +269,8 @@ def read_archive(path: str | Path) -> Archive:
     require(path.is_file(), f"{path} is a device or a pipe: name a file that gyromc saved.")
     size = path.stat().st_size
     require_memory(2 * size, f"Reading {path}", "Read it on a machine with more memory.")
-    try:
+    # Damaged bytes make zipfile, zlib, NumPy and JSON raise errors of a dozen kinds.
+    with explained(f"{path} is damaged or no file that gyromc saved", "Copy it again, or save it anew."):
         with open(path, "rb") as file, zipfile.ZipFile(file) as archive:
             header = _header(archive, path, size)
             members = {name: archive.read(name) for name in header["sha256"]}
@@ -278,12 +279,6 @@ def read_archive(path: str | Path) -> Archive:
                 raise ValueError(f"the checksum of {name} does not match")
         arrays = {name.removesuffix(".npy"): _array(data) for name, data in members.items() if name.endswith(".npy")}
         content = json.loads(members["content.json"])
-    except InvalidInput:
-        raise
-    # Damaged bytes make zipfile, zlib, NumPy and JSON raise errors of a dozen kinds.
-    except Exception as error:
-        said = f"{path} is damaged or no file that gyromc saved ({str(error) or type(error).__name__})."
-        raise InvalidInput(f"{said} Copy it again, or save it anew.") from None
     return Archive(path, header["kind"], header["written_by"], content, arrays)
 
 

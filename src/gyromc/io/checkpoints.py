@@ -33,8 +33,6 @@ from gyromc.show.files import locked, require_writable, sync_folder
 from gyromc.show.interruption import Interruption
 from gyromc.show.progress import say
 
-KIND = "checkpoint"
-
 
 class DrawsFile:
     """The draws of one run in a file that only grows; each checkpoint has the number of those before it, and their SHA-256."""
@@ -81,12 +79,13 @@ class DrawsFile:
         return data.view(self.dtype).reshape(count, *self.shape) if count else None
 
 
-class Checkpoints:
+class Checkpoints(contextlib.ExitStack):
     """The checkpoints of one run; a context that keeps other processes off its directory. `ended`: whether a signal came."""
 
     def __init__(
         self, directory: str | Path, plan: Plan, options: RunOptions, every: str | int, keep: int, ended: Interruption
     ):
+        super().__init__()
         good = isinstance(directory, str | Path) and directory != ""
         require(good, f"`checkpoint` must be a directory: got {shown(directory)}.")
         self.directory, self.plan, self.options, self.ended = read_path(directory), plan, options, ended
@@ -98,7 +97,6 @@ class Checkpoints:
         self.last: int | None = None
         self.draws = DrawsFile(self.directory / "draws.bin", plan)
         self._computed: dict[str, Any] | None = None
-        self._held = contextlib.ExitStack()
 
     def __enter__(self) -> "Checkpoints":
         processes.first(self._lock)
@@ -106,18 +104,15 @@ class Checkpoints:
 
     def _lock(self) -> None:
         require_writable(self.directory)
-        free = self._held.enter_context(locked(self.directory))
+        free = self.enter_context(locked(self.directory))
         if free is False:
-            self._held.close()
+            self.close()
             said = f"Another process saves checkpoints to {self.directory}."
             raise InvalidInput(f"{said} Wait for it, or pass another directory.")
         if free is None:
             say(f"{self.directory} has no locks: see to it that no other run saves there at the same time")
         for unfinished in self.directory.glob(".step-*.gyromc.*"):
             unfinished.unlink(missing_ok=True)
-
-    def __exit__(self, *raised: Any) -> None:
-        self._held.close()
 
     def newest(self) -> Run | None:
         """The newest checkpoint that is not damaged, as a partial run; None in an empty directory.
@@ -176,7 +171,7 @@ class Checkpoints:
             content = {"description": self.description, "versions": versions(), "failures": run.failures}
             content |= {"prepared": self._computed, "times": (run.wall_time, run.compile_time)}
             content |= {"draws": (count, checksum.hexdigest()), "state": run.state}
-            write_archive(path, KIND, content, PLAIN, own_folder=True)
+            write_archive(path, "checkpoint", content, PLAIN, own_folder=True)
             sync_folder(self.directory)
             self.last, self.draws.count, self.draws.sum = run.state.step, count, checksum
             for old in [p for p in self._files() if p <= path][: -self.keep]:
@@ -190,15 +185,15 @@ class Checkpoints:
     def _read(self, path: Path) -> tuple[Run, dict[str, Any]]:
         """A file as a run of this plan, and its content with the draws."""
         archive = read_archive(path)
-        require(archive.kind == KIND, f"{path} holds {archive.kind!r}, not a checkpoint.")
+        require(archive.kind == "checkpoint", f"{path} holds {archive.kind!r}, not a checkpoint.")
         with archive.reading("start anew"):
             content = PLAIN.unpack(archive)
             count, checksum = content["draws"]
             whole(count, "draws", least=0)
             changed = differences(content["description"], self.description)
         if changed:
-            listed, remedy = "\n  ".join(changed), "Pass the plan as it was, or another directory to start anew."
-            raise _OtherPlan(f"{path} is a checkpoint of another plan. What differs:\n  {listed}\n{remedy}")
+            remedy = "Pass the plan as it was, or another directory to start anew."
+            raise _OtherPlan(f"{path} is a checkpoint of another plan. What differs:\n  {changed}\n{remedy}")
         content["draws"] = self.draws.read(count, checksum)
         with archive.reading("start anew"):
             found = self._run(content)
@@ -264,5 +259,5 @@ def require_same(plan: Plan, options: RunOptions, done: int = 0) -> None:
     other = next((i for i, theirs in enumerate(everyone) if theirs != everyone[0]), None)
     if other is not None:
         said = f"Process {other} computes something else than process 0. What differs (process 0 → process {other})"
-        listed = "\n  ".join(differences(everyone[0], everyone[other]))
+        listed = differences(everyone[0], everyone[other])
         raise InvalidInput(f"{said}:\n  {listed}\nGive all processes the same plan, options and versions.")

@@ -19,8 +19,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from gyromc.checks import require, shown
-from gyromc.errors import GyromcWarning, InvalidInput
+from gyromc.checks import explained, require, shown
+from gyromc.errors import GyromcWarning
 from gyromc.io.archive import NUMBERS, digest
 from gyromc.runtime.precision import Owned, owned
 
@@ -50,11 +50,8 @@ def find_function(name: str, allow_import: bool, given: Mapping[str, Any], remed
     require(colon and module and path, f"A function is named `module:function`: got {shown(name)}.")
     why = f"The function `{name}` would have to be imported, which runs code."
     require(allow_import or name in BUILT_IN, f"{why} {remedy}")
-    try:
+    with explained(f"The module of `{name}` cannot be imported", "Is it installed, or in the current folder?"):
         found: Any = importlib.import_module(module)
-    # Whatever a user's module raises.
-    except Exception as error:
-        raise InvalidInput(f"The module of `{name}` cannot be imported: {type(error).__name__}: {error}.") from error
     for part in path.split("."):
         require(hasattr(found, part), f"`{module}` has no `{path}`: it was renamed or removed since.")
         found = getattr(found, part)

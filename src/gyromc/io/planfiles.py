@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from gyromc import coordinates, data, dynamics, observables, oracles, schemes, targets
-from gyromc.checks import flag, numbers, read_path, require, shown
+from gyromc.checks import explained, flag, numbers, read_path, require, shown
 from gyromc.data.csvfile import read_numbers
 from gyromc.errors import InvalidInput
 from gyromc.io.functions import find_function
@@ -249,10 +249,8 @@ class _Reader:
     def stored(self, name: Any) -> np.ndarray:
         """The array of a .npy file, which holds numbers alone."""
         place = self.file(name)
-        try:
+        with explained(f"{place} cannot be read as an array of numbers", "Save it with `np.save`."):
             found = np.load(place, allow_pickle=False)
-        except (ValueError, OSError, EOFError) as error:
-            raise InvalidInput(f"{place} cannot be read as an array of numbers ({error}).") from None
         require(isinstance(found, np.ndarray) and found.dtype.kind in "fiub", f"{place} holds no array of numbers.")
         return found
 

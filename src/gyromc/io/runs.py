@@ -32,7 +32,7 @@ from gyromc.flat import shaped
 from gyromc.io.archive import Archive, Codec, Packed, check_fields, digest, known_classes, read_archive, write_archive
 from gyromc.io.functions import References
 from gyromc.observables import Observable
-from gyromc.operators import Dense, Operator
+from gyromc.operators import Operator
 from gyromc.oracles import ControlVariate, Oracle
 from gyromc.plan import FIELDS, Plan
 from gyromc.prediction.martingale import Martingale, martingale
@@ -44,11 +44,6 @@ RUN = "run"
 RUN_FIELDS = ("engine", "state", "wall_time", "compile_time", "partial", "failures", "draws", "engine_reason")
 RESTORED = {"fit": "restored_model", "estimator": "restored_estimator"}
 """The function that makes each other kind of thing from its archive."""
-MOST_SHOWN = 8
-"""Differences between two plans in a message."""
-# Classes that are not imported are not found.
-assert issubclass(Dense, Operator)
-
 CLASSES = known_classes(
     *(Group, Prior, Martingale, FilePrint, EngineState, Failure, Cause, RunOptions),
     *families.LIKELIHOODS,
@@ -238,11 +233,11 @@ def _describe(value: Any, where: str, arrays: Mapping[str, np.ndarray], found: d
         _describe(entry, where + name, arrays, found)
 
 
-def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """What changed between two descriptions, one line for each place."""
+def differences(before: Mapping[str, str], now: Mapping[str, str], most: int = 8) -> str:
+    """What changed between two descriptions, one line for each place, for a message; empty where nothing did."""
     places = [place for place in {**before, **now} if before.get(place) != now.get(place)]
     lines = [f"{place}: {before.get(place, 'absent')} → {now.get(place, 'absent')}" for place in places]
-    return lines if len(lines) <= MOST_SHOWN else [*lines[:MOST_SHOWN], f"and {len(places) - MOST_SHOWN} more"]
+    return "\n  ".join(lines if len(lines) <= most else [*lines[:most], f"and {len(places) - most} more"])
 
 
 def load(
@@ -258,8 +253,7 @@ def load(
 
     - `path`: a file written by `gyromc fit … --save FILE`, by `FittedModel.save`, by the `save` of a scikit-learn estimator, by
       `run.save` or by `gyromc run … --save FILE`.
-    - `allow_import`: whether modules may be imported for the functions that a run refers to by `module:function`. Importing a
-      module runs its code.
+    - `allow_import`: whether modules may be imported for functions of a run, by `module:function`. Importing one runs its code.
     - `functions`: the functions themselves, by these names, in place of importing them.
     - `data`: where files of rows are now (`gyromc.data`), by the paths that they had when a run over them was saved.
 
