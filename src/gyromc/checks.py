@@ -43,7 +43,7 @@ def explained(what: str, remedy: str) -> Iterator[None]:
     """Around what reads a file or calls a user's function: whatever it raises becomes an `InvalidInput` with its cause."""
     try:
         yield
-    except InvalidInput:
+    except (InvalidInput, Warning):
         raise
     except Exception as error:
         if type(error).__name__ == "TracerArrayConversionError":
@@ -157,12 +157,9 @@ def leaves(tree, name: str) -> list[tuple[Any, Any]]:
     """The paths and leaves of a pytree; raises where it is nested too deeply to be read."""
     import jax
 
-    try:
-        return jax.tree_util.tree_leaves_with_path(tree)
     # JAX raises SystemError, RecursionError or ValueError.
-    except Exception:
-        why = "it is nested too deeply, or has keys without an order"
-        raise InvalidInput(f"`{name}` cannot be read as a pytree: {why}.") from None
+    with explained(f"`{name}` cannot be read as a pytree", "Nest it less deeply, with keys that have an order."):
+        return jax.tree_util.tree_leaves_with_path(tree)
 
 
 def whole(value, name: str, least: int, most: int | None = None) -> int:

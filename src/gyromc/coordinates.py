@@ -133,14 +133,9 @@ class Bijection(Coordinates):
         self.to_theta, self.to_z = owned(forward), owned(inverse)
         self.size = None if log_det is None else owned(log_det)
 
-    def forward(self, z):
-        return private(self.to_theta)(z)
-
-    def inverse(self, theta):
-        return private(self.to_z)(theta)
-
-    def log_det(self, z):
-        return _log_det(self.forward, z) if self.size is None else private(self.size)(z)
+    forward = lambda self, z: private(self.to_theta)(z)
+    inverse = lambda self, theta: private(self.to_z)(theta)
+    log_det = lambda self, z: _log_det(self.forward, z) if self.size is None else private(self.size)(z)
 
 
 class Compose(Coordinates):

@@ -134,8 +134,7 @@ def nonreversible(J) -> Dynamics:
 
     **Arguments:**
 
-    - `J`: a skew-symmetric matrix, `rotations(dim, rate)` for 2 × 2 blocks applied without a matrix, or a `Dynamics` whose Q is
-      taken.
+    - `J`: a skew-symmetric matrix, `rotations(dim, rate)` for 2 × 2 blocks applied without a matrix, or a `Dynamics` for its Q.
 
     ```python
     import gyromc as gm

@@ -74,11 +74,8 @@ class Exact(Oracle):
     ```
     """
 
-    def draw(self, key, target, num_chains, dim, dtype):
-        return None
-
-    def gradient(self, target, theta, zeta):
-        return target.gradient(theta)
+    draw = lambda self, key, target, num_chains, dim, dtype: None
+    gradient = lambda self, target, theta, zeta: target.gradient(theta)
 
 
 class Gaussian(Oracle):
@@ -101,11 +98,8 @@ class Gaussian(Oracle):
         require(self.tau.ndim == 0 and self.tau >= 0, f"`tau` must be a number ≥ 0: got {shown(tau)}.")
         require(self.tau < EXTREME, f"`tau` must be below {EXTREME:g}, so that float64 holds τ²: got {shown(tau)}.")
 
-    def draw(self, key, target, num_chains, dim, dtype):
-        return jax.random.normal(key, (num_chains, dim), dtype)
-
-    def gradient(self, target, theta, zeta):
-        return target.gradient(theta) + self.tau * zeta
+    draw = lambda self, key, target, num_chains, dim, dtype: jax.random.normal(key, (num_chains, dim), dtype)
+    gradient = lambda self, target, theta, zeta: target.gradient(theta) + self.tau * zeta
 
 
 class Batch(Oracle):

@@ -126,8 +126,7 @@ def coupling_rates(eigenvalues: np.ndarray, blocks: Sequence[np.ndarray], larges
     """How fast each eigenvector of K turns with its momentum, λ_max(E_θθ) being `bias` times that of Q = 0.
 
     `blocks`: D_θθ, D_θr and D_rr at each eigenvector; `largest`: the largest eigenvalue of D_θθK. In whitened coordinates a block
-    of the drift is [[p, q-n], [q+n, r]] with E_θθ = (n² - nq)/(p+r) + p/2 and V/Var = 2r/(pr-q²+n²) for θ; n is the larger root
-    of E_θθ = e.
+    of the drift is [[p, q-n], [q+n, r]], E_θθ = (n² - nq)/(p+r) + p/2, V/Var = 2r/(pr-q²+n²) for θ; n: larger root of E_θθ = e.
     """
     root = np.sqrt(eigenvalues)
     p, q, r = blocks[0] * eigenvalues, blocks[1] * root, blocks[2]

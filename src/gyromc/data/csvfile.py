@@ -9,13 +9,12 @@ import csv
 import gzip
 import io
 import itertools
-import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from gyromc.checks import require, shown
+from gyromc.checks import explained, require, shown
 from gyromc.errors import InvalidInput
 from gyromc.show.numbers import is_number
 
@@ -45,11 +44,8 @@ class CsvFile:
         self.name, self.option = str(name if name is not None else source), option
         self._content = source if isinstance(source, bytes) else source.read_bytes()
         if self._content.startswith(GZIP):
-            try:
+            with explained(f"{self.name} begins like a gzip file but cannot be decompressed", "Is it complete?"):
                 self._content = gzip.decompress(self._content)
-            except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-                said = f"{self.name} begins like a gzip file but cannot be decompressed: {error}. Is it complete?"
-                raise InvalidInput(said) from None
         marked = [known for mark, known in BYTE_ORDER_MARKS.items() if self._content.startswith(mark)]
         self.encoding = marked[0] if marked else encoding
         try:
@@ -107,19 +103,15 @@ class CsvFile:
                 if "\0" in line:
                     raise InvalidInput(f"{self.name} is not text: it holds zero bytes. Save it as CSV (UTF-8).")
                 yield line
-        except UnicodeDecodeError:
-            raise InvalidInput(self._undecodable()) from None
-
-    def _undecodable(self) -> str:
-        """The line and the byte that the encoding does not know."""
-        for number, line in enumerate(io.BytesIO(self._content), 1):
-            try:
-                line.decode(self.encoding)
-            except UnicodeDecodeError as error:
-                other = f", or name its encoding: `{self.option} latin-1` (western European) or another"
-                found = f"{self.name}, line {number}: byte 0x{line[error.start]:02x} is not {self.encoding}."
-                return f"{found} Save the file as UTF-8{other if self.option else ''}."
-        return f"{self.name} is not {self.encoding}. Save the file as UTF-8."
+        except UnicodeDecodeError as error:
+            # The part that was read last, with the wrong byte in it.
+            at = self._content.find(error.object) + error.start
+            line, byte = self._content.count(b"\n", 0, at) + 1, self._content[at]
+            other = f", or name its encoding: `{self.option} latin-1` (western European) or another"
+            remedy = f"Save the file as UTF-8{other if self.option else ''}."
+            raise InvalidInput(
+                f"{self.name}, line {line}: byte 0x{byte:02x} is not {self.encoding}. {remedy}"
+            ) from None
 
 
 def read_numbers(source: Path | bytes, name: str | None = None) -> tuple[tuple[str, ...], np.ndarray]:
@@ -143,18 +135,16 @@ def read_numbers(source: Path | bytes, name: str | None = None) -> tuple[tuple[s
 
 
 def _numbers(file: CsvFile, chunk: list[tuple[int, list[str]]]) -> np.ndarray:
-    rows = [row for _, row in chunk]
+    rows, found = [row for _, row in chunk], np.full(1, np.nan)
+    with contextlib.suppress(ValueError):
+        found = np.array(rows, dtype=float)
     # Python reads 1_0 as ten.
-    if "_" not in "".join(map("".join, rows)):
-        with contextlib.suppress(ValueError):
-            found = np.array(rows, dtype=float)
-            if np.isfinite(found).all():
-                return found
-    for line, row in chunk:
-        for column, cell in zip(file.names, row, strict=True):
-            place = f"{file.name}, line {line}"
-            require(is_number(cell), f"{place}: column {shown(column)} must hold finite numbers: got {shown(cell)}.")
-    raise AssertionError("every cell is a finite number")
+    if "_" in "".join(map("".join, rows)) or not np.isfinite(found).all():
+        for line, row in chunk:
+            for column, cell in zip(file.names, row, strict=True):
+                what = f"{file.name}, line {line}: column {shown(column)} must hold finite numbers"
+                require(is_number(cell), f"{what}: got {shown(cell)}.")
+    return found
 
 
 def require_distinct(names: Sequence[str], path: str) -> None:

@@ -1,7 +1,6 @@
 """Sources of rows (x, y): their interface, passes over all their blocks, sources of Python objects, and fingerprints of files.
 
-In a pass a thread reads blocks ahead while others compute; results come in the order of the rows, so that sums do not depend on
-the number of threads.
+In a pass a thread reads blocks ahead while others compute; results come in the order of the rows, whatever the number of threads.
 
 A `FilePrint` is stored with a plan in place of the rows, and compared with the file when the plan is read. Its SHA-256 covers 64
 blocks of 4096 bytes, equally spaced, the first and the last among them: a file of up to 256 KiB as a whole. Of a larger file
@@ -122,14 +121,10 @@ def prefetched(items: Iterable[T], ahead: int = 2) -> Iterator[T]:
 
 def over_blocks(source: RowSource, function: Callable[..., T], rows: int | None = None) -> Iterator[T]:
     """`function(X, y)` of every block, in the order of the blocks; computed by as many threads as there are processors."""
-    threads, waiting = most_threads(), collections.deque()
-    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
-        for X, y in prefetched(source.blocks(rows or block_rows(source.num_columns))):
-            waiting.append(pool.submit(function, X, y))
-            if len(waiting) > threads:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+    with concurrent.futures.ThreadPoolExecutor(most_threads()) as pool:
+        blocks = source.blocks(rows or block_rows(source.num_columns))
+        for computed in prefetched((pool.submit(function, X, y) for X, y in blocks), most_threads()):
+            yield computed.result()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -27,7 +27,7 @@ import numpy as np
 from jaxtyping import jaxtyped
 
 from gyromc import __version__
-from gyromc.checks import cause, explained, read_path, require, shown
+from gyromc.checks import explained, read_path, require, shown
 from gyromc.errors import InvalidInput
 from gyromc.runtime.machine import require_memory
 from gyromc.show.files import json_text, write_atomically
@@ -139,10 +139,7 @@ class Codec:
 
 
 def _made(known: Any, fields: dict[str, Any], listed: bool) -> Any:
-    """An instance with these fields; a class of the table is made by its constructor where that takes them, with all its checks.
-
-    Otherwise those of an Equinox module are set as they were, prepared ones too, without `__init__`.
-    """
+    """An instance, of a class of the table by its constructor, with all its checks; prepared modules are set as they were."""
     if listed and (make := getattr(known, "from_archive", None)) is not None:
         return make(**fields)
     if listed:
@@ -220,16 +217,12 @@ class Archive:
     @contextlib.contextmanager
     def reading(self, remedy: str) -> Iterator[None]:
         """Around all that makes values of the content: whatever it raises becomes an `InvalidInput` that names the file."""
+        unknown = f"it was written by gyromc {self.written_by} and holds what this gyromc ({__version__}) does not know"
         try:
-            yield
+            with explained(unknown, f"Use the gyromc that wrote it, or {remedy}."):
+                yield
         except InvalidInput as error:
             raise InvalidInput(f"{self.path}: {error}") from None
-        except Warning:
-            raise
-        except Exception as error:
-            why = f"holds what this gyromc ({__version__}) does not know ({cause(error)})"
-            said = f"{self.path} was written by gyromc {self.written_by} and {why}."
-            raise InvalidInput(f"{said} Use the gyromc that wrote it, or {remedy}.") from None
 
 
 def write_archive(path: str | Path, kind: str, value: Any, codec: Codec, own_folder: bool = False) -> None:
@@ -272,33 +265,28 @@ def read_archive(path: str | Path) -> Archive:
     # Damaged bytes make zipfile, zlib, NumPy and JSON raise errors of a dozen kinds.
     with explained(f"{path} is damaged or no file that gyromc saved", "Copy it again, or save it anew."):
         with open(path, "rb") as file, zipfile.ZipFile(file) as archive:
-            header = _header(archive, path, size)
-            members = {name: archive.read(name) for name in header["sha256"]}
+            names = [entry.filename for entry in archive.infolist()]
+            foreign = f"{path} is a zip archive that gyromc did not write. Files of gyromc come from `--save` and from `save`."
+            require("header.json" in names, foreign)
+            unpacked = sum(entry.file_size for entry in archive.infolist())
+            large = f"{path} would unpack to {unpacked:,} bytes, more than it has: gyromc compresses nothing."
+            require(unpacked <= size, large)
+            header = json.loads(archive.read("header.json"))
+            require(isinstance(header, dict) and header.get("format") == FORMAT, foreign)
+            version, sums = header.get("version"), header.get("sha256")
+            found = f"{path} has version {version!r} of the format, written by gyromc {header.get('written_by')}"
+            known = type(version) is int and 1 <= version <= VERSION
+            require(known, f"{found}; this gyromc reads up to {VERSION}. Install a newer gyromc.")
+            good = isinstance(sums, dict) and sorted([*sums, "header.json"]) == sorted(names) and "content.json" in sums
+            if not good or not all(isinstance(header.get(name), str) for name in ("kind", "written_by")):
+                raise ValueError("its list of parts does not match")
+            members = {name: archive.read(name) for name in sums}
         for name, data in members.items():
-            if hashlib.sha256(data).hexdigest() != header["sha256"][name]:
+            if hashlib.sha256(data).hexdigest() != sums[name]:
                 raise ValueError(f"the checksum of {name} does not match")
         arrays = {name.removesuffix(".npy"): _array(data) for name, data in members.items() if name.endswith(".npy")}
         content = json.loads(members["content.json"])
     return Archive(path, header["kind"], header["written_by"], content, arrays)
-
-
-def _header(archive: zipfile.ZipFile, path: Path, most: int) -> dict[str, Any]:
-    names = [entry.filename for entry in archive.infolist()]
-    foreign = f"{path} is a zip archive that gyromc did not write. Files of gyromc come from `--save` and from `save`."
-    require("header.json" in names, foreign)
-    size = sum(entry.file_size for entry in archive.infolist())
-    require(size <= most, f"{path} would unpack to {size:,} bytes, more than it has: gyromc compresses nothing.")
-    header = json.loads(archive.read("header.json"))
-    require(isinstance(header, dict) and header.get("format") == FORMAT, foreign)
-    version = header.get("version")
-    found = f"{path} has version {version!r} of the format, written by gyromc {header.get('written_by')}"
-    known = type(version) is int and 1 <= version <= VERSION
-    require(known, f"{found}; this gyromc reads up to {VERSION}. Install a newer gyromc.")
-    sums = header.get("sha256")
-    good = isinstance(sums, dict) and sorted([*sums, "header.json"]) == sorted(names) and "content.json" in sums
-    if not good or not all(isinstance(header.get(name), str) for name in ("kind", "written_by")):
-        raise ValueError("its list of parts does not match")
-    return header
 
 
 def _npy(array: np.ndarray) -> tuple[bytes | memoryview, ...]:

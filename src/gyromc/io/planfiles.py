@@ -31,11 +31,6 @@ from gyromc.show.numbers import did_you_mean
 from gyromc.targets import families
 
 
-def rotations(dim, rate=1.0) -> dynamics.Dynamics:
-    """D = I and Q = blockdiag(rate [[0, -1], [1, 0]]), without a matrix."""
-    return dynamics.nonreversible(dynamics.rotations(dim, rate))
-
-
 def streamed_regression(X_file, y_file, family: str, prior_scale: float = 1.0) -> targets.StreamedRegression:
     """A regression over the rows of two .npy files, which stay on disk."""
     return targets.StreamedRegression(data.Mapped(X_file, y_file), family, prior_scale)
@@ -56,7 +51,10 @@ def _public(module: Any, base: type) -> dict[str, Callable]:
 
 KINDS: dict[str, Mapping[str, Callable]] = {
     "target": {**_public(targets, targets.Target), "streamed_regression": streamed_regression},
-    "dynamics": {**_public(dynamics, dynamics.Dynamics), "rotations": rotations},
+    "dynamics": {
+        **_public(dynamics, dynamics.Dynamics),
+        "rotations": lambda dim, rate=1.0: dynamics.nonreversible(dynamics.rotations(dim, rate)),
+    },
     "oracle": _public(oracles, oracles.Oracle),
     "coordinates": _named(coordinates.Linear, coordinates.Bijection),
     "observable": _public(observables, observables.Observable),

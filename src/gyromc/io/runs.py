@@ -194,7 +194,7 @@ def warn_of_versions(path: Path, before: Mapping[str, str | None], consequence: 
         warnings.warn(f"{path} was written by other programs ({other}): {consequence}.", GyromcWarning, stacklevel=3)
 
 
-def described(plan: Plan, options: RunOptions | None = None) -> dict[str, str]:
+def described(plan: Plan, options: RunOptions) -> dict[str, str]:
     """Everything that the numbers of a run depend on, one short text for each place: what a checkpoint is compared with."""
     fields = {name: getattr(plan, name) for name in FIELDS}
     drawn = None if plan.starts.draw is None else plan.start
@@ -202,7 +202,7 @@ def described(plan: Plan, options: RunOptions | None = None) -> dict[str, str]:
     # Sums are stored in the order of the observables.
     found = {"observables": ", ".join(plan.observables)}
     codec = Codec(CLASSES, References(compared=True))
-    numbers = {} if options is None else {name: getattr(options, name) for name in ("engine", "thin", "sane_range")}
+    numbers = {name: getattr(options, name) for name in ("engine", "thin", "sane_range")}
     for name, value in {**fields, **numbers}.items():
         packed = codec.pack(value)
         _describe(packed.content, name, packed.arrays, found)
