@@ -98,9 +98,8 @@ def numbers(value, name: str, finite: bool = True) -> np.ndarray:
 def number(value: Any) -> float | None:
     """One real number as a float, infinite where float64 cannot hold it; None for texts, truth values and anything else."""
     try:
-        if np.ndim(value) != 0 or np.asarray(value).dtype.kind in "bcmMUS":
-            return None
-        return float(value)
+        other = np.ndim(value) != 0 or np.asarray(value).dtype.kind in "bcmMUS"
+        return None if other else float(value)
     except OverflowError:
         return math.inf
     # Whatever the conversion of a foreign type raises.

@@ -133,9 +133,14 @@ class Bijection(Coordinates):
         self.to_theta, self.to_z = owned(forward), owned(inverse)
         self.size = None if log_det is None else owned(log_det)
 
-    forward = lambda self, z: private(self.to_theta)(z)
-    inverse = lambda self, theta: private(self.to_z)(theta)
-    log_det = lambda self, z: _log_det(self.forward, z) if self.size is None else private(self.size)(z)
+    def forward(self, z):
+        return private(self.to_theta)(z)
+
+    def inverse(self, theta):
+        return private(self.to_z)(theta)
+
+    def log_det(self, z):
+        return _log_det(self.forward, z) if self.size is None else private(self.size)(z)
 
 
 class Compose(Coordinates):
@@ -378,9 +383,7 @@ class PulledTarget(Target):
     target: Any
     coordinates: Coordinates
 
-    @property
-    def dim(self) -> int | None:
-        return self.target.dim
+    dim = property(lambda self: self.target.dim)
 
     def potential(self, params):
         return self.target.potential(self.coordinates.forward(params)) - self.coordinates.log_det(params)  # T14
@@ -406,9 +409,7 @@ class PulledTarget(Target):
 class PulledSum(PulledTarget, SumOverData):
     """A sum over data as a function of z: the determinant belongs to the prior."""
 
-    @property
-    def num_data(self) -> int:
-        return self.target.num_data
+    num_data = property(lambda self: self.target.num_data)
 
     def batch_gradient(self, params, index):
         return self._pulled(lambda theta: self.target.batch_gradient(theta, index), params, with_determinant=False)
@@ -452,5 +453,4 @@ def _evaluating(d: int):
     return explained(f"`coordinates` cannot be evaluated at {d} parameters", remedy)
 
 
-def _log_det(forward: Callable, z):
-    return jnp.linalg.slogdet(jax.jacfwd(forward)(z))[1]
+_log_det = lambda forward, z: jnp.linalg.slogdet(jax.jacfwd(forward)(z))[1]

@@ -72,38 +72,50 @@ def _arrays(v) -> Any:
     return np if isinstance(v, np.ndarray) else jnp
 
 
-class Scaled(Operator):
+class Coordinatewise(Operator):
+    """A diagonal map."""
+
+    def dense(self):
+        return np.diag(self.entries())
+
+    def transposed(self):
+        return self
+
+    def cholesky(self):
+        positive_definite(float(min(np.min(x) for x in jax.tree.leaves(self))))
+        return jax.tree.map(lambda x: np.asarray(np.sqrt(x)), self)
+
+
+class Scaled(Coordinatewise):
     """`scale` times the identity."""
 
     scale: Float[np.ndarray, ""] = eqx.field(converter=lambda x: np.asarray(x, float) if np.isscalar(x) else x)
     n: int = eqx.field(static=True)
 
     size = property(lambda self: self.n)
-    __call__ = lambda self, v: self.scale * v
-    dense = lambda self: float(self.scale) * np.eye(self.n)
-    entries = lambda self: np.full(self.n, float(self.scale))
-    transposed = lambda self: self
-    asymmetry = lambda self, sign: ((1 - sign) * abs(float(self.scale)), (0, 0))
 
-    def cholesky(self):
-        positive_definite(float(self.scale))
-        return Scaled(float(np.sqrt(self.scale)), self.n)
+    def __call__(self, v):
+        return self.scale * v
+
+    def entries(self):
+        return np.full(self.n, float(self.scale))
+
+    def asymmetry(self, sign):
+        return (1 - sign) * abs(float(self.scale)), (0, 0)
 
 
-class Diagonal(Operator):
+class Diagonal(Coordinatewise):
     """Coordinatewise multiplication by `values`."""
 
     values: Float[np.ndarray, " n"]
 
     size = property(lambda self: self.values.shape[0])
-    __call__ = lambda self, v: self.values * v
-    dense = lambda self: np.diag(np.asarray(self.values, float))
-    entries = lambda self: np.asarray(self.values, float)
-    transposed = lambda self: self
 
-    def cholesky(self):
-        positive_definite(float(np.min(self.values)))
-        return Diagonal(np.sqrt(self.values))
+    def __call__(self, v):
+        return self.values * v
+
+    def entries(self):
+        return np.asarray(self.values, float)
 
 
 class Rotations(Operator):
@@ -113,7 +125,9 @@ class Rotations(Operator):
     n: int = eqx.field(static=True)
 
     size = property(lambda self: self.n)
-    transposed = lambda self: Rotations(-self.rates, self.n)
+
+    def transposed(self):
+        return Rotations(-self.rates, self.n)
 
     def __call__(self, v):
         xp = _arrays(v)
@@ -135,8 +149,12 @@ class Dense(Operator):
     matrix: Float[np.ndarray, "n n"]
 
     size = property(lambda self: self.matrix.shape[0])
-    __call__ = lambda self, v: self.matrix @ v
-    dense = lambda self: np.asarray(self.matrix, float)
+
+    def __call__(self, v):
+        return self.matrix @ v
+
+    def dense(self):
+        return np.asarray(self.matrix, float)
 
     def cholesky(self):
         positive_definite(float(np.linalg.eigvalsh(self.matrix)[0]))
@@ -156,11 +174,21 @@ class LowRank(Operator):
     right: Float[np.ndarray, "n k"]
 
     size = property(lambda self: self.left.shape[0])
-    __call__ = lambda self, v: self.left @ (self.weights * (self.right.T @ v))
-    dense = lambda self: (self.left * self.weights) @ self.right.T
-    transposed = lambda self: LowRank(self.right, self.weights, self.left)
-    times = lambda self, factor: LowRank(self.left, factor * self.weights, self.right)
-    is_zero = lambda self: not np.any(self.weights)
+
+    def __call__(self, v):
+        return self.left @ (self.weights * (self.right.T @ v))
+
+    def dense(self):
+        return (self.left * self.weights) @ self.right.T
+
+    def transposed(self):
+        return LowRank(self.right, self.weights, self.left)
+
+    def times(self, factor):
+        return LowRank(self.left, factor * self.weights, self.right)
+
+    def is_zero(self):
+        return not np.any(self.weights)
 
 
 class Blocks(Operator):
@@ -219,9 +247,8 @@ def symmetrised(operator: Operator, sign: int, name: str) -> Operator:
         kind, op, mean = ("symmetric", "-", "+") if sign > 0 else ("skew-symmetric", "+", "-")
         found = f"max |{name} {op} {name}ᵀ| = {gap:.3g} at ({i}, {j})"
         raise InvalidInput(f"`{name}` must be {kind}: {found}. Pass `({name} {mean} {name}.T) / 2`.")
-    if gap > 0 and isinstance(operator, Dense):
-        return Dense((operator.matrix + sign * operator.matrix.T) / 2)
-    return operator
+    dense = gap > 0 and isinstance(operator, Dense)
+    return Dense((operator.matrix + sign * operator.matrix.T) / 2) if dense else operator
 
 
 def as_operator(value, name: str, size: int | None = None) -> Operator:

@@ -74,8 +74,11 @@ class Exact(Oracle):
     ```
     """
 
-    draw = lambda self, key, target, num_chains, dim, dtype: None
-    gradient = lambda self, target, theta, zeta: target.gradient(theta)
+    def draw(self, key, target, num_chains, dim, dtype):
+        return None
+
+    def gradient(self, target, theta, zeta):
+        return target.gradient(theta)
 
 
 class Gaussian(Oracle):
@@ -98,8 +101,11 @@ class Gaussian(Oracle):
         require(self.tau.ndim == 0 and self.tau >= 0, f"`tau` must be a number ≥ 0: got {shown(tau)}.")
         require(self.tau < EXTREME, f"`tau` must be below {EXTREME:g}, so that float64 holds τ²: got {shown(tau)}.")
 
-    draw = lambda self, key, target, num_chains, dim, dtype: jax.random.normal(key, (num_chains, dim), dtype)
-    gradient = lambda self, target, theta, zeta: target.gradient(theta) + self.tau * zeta
+    def draw(self, key, target, num_chains, dim, dtype):
+        return jax.random.normal(key, (num_chains, dim), dtype)
+
+    def gradient(self, target, theta, zeta):
+        return target.gradient(theta) + self.tau * zeta
 
 
 class Batch(Oracle):
@@ -116,9 +122,7 @@ class Batch(Oracle):
         self.size = whole(size, "size", least=1, most=10**9)
         self.replace = flag(replace, "replace")
 
-    @property
-    def name(self) -> str:
-        return f"{type(self).__name__}({self.size}{'' if self.replace else ', replace=False'})"
+    name = property(lambda self: f"{type(self).__name__}({self.size}{'' if self.replace else ', replace=False'})")
 
     def check(self, target):
         name = type(self).__name__
@@ -242,9 +246,7 @@ class ControlVariate(Batch):
             more += f", refresh={self.refresh}"
         return super().name.replace(")", f"{more})")
 
-    @property
-    def moving(self) -> bool:
-        return self.refresh is not None
+    moving = property(lambda self: self.refresh is not None)
 
     def prepared(self, model):
         if self.moving:
@@ -287,7 +289,8 @@ class ControlVariate(Batch):
 
     def anchored(self, kept) -> "ControlVariate":
         """The oracle at an anchor as `anchor_at` returns it."""
-        return self._at(*jnp.split(kept, 2), None)
+        center, anchor = jnp.split(kept, 2)
+        return self._at(center, anchor, None)
 
     def _at(self, center: Any, anchor: Any, operator: Operator | None) -> "ControlVariate":
         fields = lambda o: (o.center, o.anchor, o.operator)

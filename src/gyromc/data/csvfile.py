@@ -34,14 +34,9 @@ class CsvFile:
     """
 
     def __init__(
-        self,
-        source: Path | bytes,
-        encoding: str = "utf-8",
-        name: str | None = None,
-        option: str | None = None,
-        index: bool = False,
+        self, source: Path | bytes, encoding: str = "utf-8", name: str = "", option: str = "", index: bool = False
     ):
-        self.name, self.option = str(name if name is not None else source), option
+        self.name, self.option = name or str(source), option
         self._content = source if isinstance(source, bytes) else source.read_bytes()
         if self._content.startswith(GZIP):
             with explained(f"{self.name} begins like a gzip file but cannot be decompressed", "Is it complete?"):
@@ -114,7 +109,7 @@ class CsvFile:
             ) from None
 
 
-def read_numbers(source: Path | bytes, name: str | None = None) -> tuple[tuple[str, ...], np.ndarray]:
+def read_numbers(source: Path | bytes, name: str = "") -> tuple[tuple[str, ...], np.ndarray]:
     """Read a CSV file of finite numbers; return the column names, all different, and the numbers (rows × columns).
 
     Messages quote a file only if it is a table of numbers: two columns or more, and a number in the first row.

@@ -186,9 +186,7 @@ class Sequenced(RowSource):
 
     reads_rows = True
 
-    def __init__(
-        self, records: Sequence[Any], pair: Callable[[Any], tuple[Any, Any]] | None = None, name: str = "the records"
-    ):
+    def __init__(self, records: Sequence[Any], pair: Callable[[Any], Any] | None = None, name: str = "the records"):
         self.records, self.pair, self.name = records, pair or (lambda record: record), name
         sequence = hasattr(records, "__len__") and hasattr(records, "__getitem__")
         wanted = "a sequence, with `len(records)` and `records[i]`"
@@ -262,4 +260,4 @@ class Batches(RowSource):
     def _pair(self, item: Any, first: int, columns: int | None):
         pair = isinstance(item, tuple | list) and len(item) == 2
         require(pair, f"{self.name} must yield pairs (X, y): got {type(item).__name__} at row {first}.")
-        return as_block(*item, self.name, first, columns)
+        return as_block(item[0], item[1], self.name, first, columns)

@@ -273,7 +273,7 @@ def read_archive(path: str | Path) -> Archive:
             require(unpacked <= size, large)
             header = json.loads(archive.read("header.json"))
             require(isinstance(header, dict) and header.get("format") == FORMAT, foreign)
-            version, sums = header.get("version"), header.get("sha256")
+            version, sums = header.get("version"), header.get("sha256", {})
             found = f"{path} has version {version!r} of the format, written by gyromc {header.get('written_by')}"
             known = type(version) is int and 1 <= version <= VERSION
             require(known, f"{found}; this gyromc reads up to {VERSION}. Install a newer gyromc.")

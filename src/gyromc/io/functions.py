@@ -36,7 +36,9 @@ def reference(function: Any) -> str:
     refused = f"The function `{name or shown(function)}` cannot be saved"
     nameless = "a lambda or a function inside another one has no name to find it by"
     require(module and name and "<" not in name, f"{refused}: {nameless}. {REMEDY}")
-    found = functools.reduce(lambda at, part: getattr(at, part, None), name.split("."), sys.modules.get(str(module)))
+    found: Any = sys.modules.get(str(module))
+    for part in str(name).split("."):
+        found = getattr(found, part, None)
     other = "nothing" if found is None else "another object"
     require(found is function, f"{refused}: `{module}:{name}` refers to {other}. {REMEDY}")
     return f"{module}:{name}"
@@ -106,12 +108,8 @@ class References:
         return found
 
 
-def _digests(arrays: tuple[np.ndarray, ...]) -> str:
-    return hashlib.sha256("".join(map(digest, arrays)).encode()).hexdigest()
-
-
-def _root(module: str | None) -> str:
-    return (module or "builtins").partition(".")[0]
+_digests = lambda arrays: hashlib.sha256("".join(map(digest, arrays)).encode()).hexdigest()
+_root = lambda module: (module or "builtins").partition(".")[0]
 
 
 def code_digest(function: Any) -> str:

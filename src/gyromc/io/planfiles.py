@@ -314,14 +314,8 @@ def _value(value: Any) -> str:
 NUMBER, WHOLE, TEXT, FLAG = ({"type": name} for name in ("number", "integer", "string", "boolean"))
 
 
-def _refer(name: str) -> dict[str, str]:
-    return {"$ref": f"#/$defs/{name}"}
-
-
-def _any_of(*schemas: dict[str, Any]) -> dict[str, Any]:
-    return {"anyOf": list(schemas)}
-
-
+_refer = lambda name: {"$ref": f"#/$defs/{name}"}
+_any_of = lambda *schemas: {"anyOf": list(schemas)}
 NUMBERS, PARAMETERS, FUNCTIONS = map(_refer, ("numbers", "parameters", "function"))
 BY_ANNOTATION = {int: WHOLE, float: NUMBER, bool: FLAG, str: TEXT, Callable: FUNCTIONS}
 BY_NAME: dict[str, dict[str, Any]] = {

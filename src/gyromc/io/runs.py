@@ -133,12 +133,11 @@ class SentPlan:
 
     plan: Plan
 
-    def __reduce__(self):
-        return _arrived, tuple(Codec(CLASSES, References()).pack(_packed(self.plan)))
+    def __getstate__(self):
+        return Codec(CLASSES, References()).pack(_packed(self.plan))
 
-
-def _arrived(*packed: Any) -> SentPlan:
-    return SentPlan(_unpacked(Codec(CLASSES, References(allow_import=True)).unpack(Packed(*packed))))
+    def __setstate__(self, packed: Packed):
+        vars(self)["plan"] = _unpacked(Codec(CLASSES, References(allow_import=True)).unpack(packed))
 
 
 def checked_run(fields: Mapping[str, Any], resume: Any = None) -> Run:
