@@ -23,9 +23,9 @@ class Operator(eqx.Module):
     """A linear map on Rⁿ."""
 
     @property
-    @abc.abstractmethod
     def size(self) -> int:
-        """The dimension n."""
+        """The dimension n, that of the first array."""
+        return jax.tree.leaves(self)[0].shape[0]
 
     @abc.abstractmethod
     def __call__(self, v: Vector) -> Vector:
@@ -76,7 +76,7 @@ class Coordinatewise(Operator):
     """A diagonal map."""
 
     def dense(self):
-        return np.diag(self.entries())
+        return np.diag(np.asarray(self.entries()))
 
     def transposed(self):
         return self
@@ -108,8 +108,6 @@ class Diagonal(Coordinatewise):
     """Coordinatewise multiplication by `values`."""
 
     values: Float[np.ndarray, " n"]
-
-    size = property(lambda self: self.values.shape[0])
 
     def __call__(self, v):
         return self.values * v
@@ -148,8 +146,6 @@ class Dense(Operator):
 
     matrix: Float[np.ndarray, "n n"]
 
-    size = property(lambda self: self.matrix.shape[0])
-
     def __call__(self, v):
         return self.matrix @ v
 
@@ -172,8 +168,6 @@ class LowRank(Operator):
     left: Float[np.ndarray, "n k"]
     weights: Float[np.ndarray, " k"]
     right: Float[np.ndarray, "n k"]
-
-    size = property(lambda self: self.left.shape[0])
 
     def __call__(self, v):
         return self.left @ (self.weights * (self.right.T @ v))
@@ -247,8 +241,9 @@ def symmetrised(operator: Operator, sign: int, name: str) -> Operator:
         kind, op, mean = ("symmetric", "-", "+") if sign > 0 else ("skew-symmetric", "+", "-")
         found = f"max |{name} {op} {name}ᵀ| = {gap:.3g} at ({i}, {j})"
         raise InvalidInput(f"`{name}` must be {kind}: {found}. Pass `({name} {mean} {name}.T) / 2`.")
-    dense = gap > 0 and isinstance(operator, Dense)
-    return Dense((operator.matrix + sign * operator.matrix.T) / 2) if dense else operator
+    if gap > 0 and isinstance(operator, Dense):
+        return Dense((operator.matrix + sign * operator.matrix.T) / 2)
+    return operator
 
 
 def as_operator(value, name: str, size: int | None = None) -> Operator:

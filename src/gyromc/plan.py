@@ -141,10 +141,7 @@ class Plan:
         require(starts.r is None or self.augmented, alone)
         starts.check_precision(self.dtype)
         _check_scheme(self)
-        found = _checked_functions(target, observables, template)
-        if coordinates is not None:
-            found = {name: Bent(h) if isinstance(h, Ridge) else h for name, h in found.items()}
-        set_(observables=found)
+        set_(observables=_checked_functions(target, observables, template, coordinates is not None))
 
     @property
     def unravel(self) -> Callable:
@@ -279,7 +276,7 @@ def _dtype(dtype: str | None) -> str:
     return one_of(dtype, ("float32", "float64"), "dtype")
 
 
-def _checked_functions(target: Target, observables: Any, template: Any) -> dict[str, Observable]:
+def _checked_functions(target: Target, observables: Any, template: Any, bent: bool) -> dict[str, Observable]:
     """The observables; they and the target are called on shapes only, so that a wrong one is found before anything runs."""
     mapping, got = isinstance(observables, Mapping), type(observables).__name__
     needed = 'At least one observable is needed, by name: `observables={"name": h}`.'
@@ -291,7 +288,8 @@ def _checked_functions(target: Target, observables: Any, template: Any) -> dict[
         this = f"Observable {name!r}"
         require(callable(h), f"{this} must be of `gyromc.observables` or a function: got {type(h).__name__}.")
         h = h.ridge if isinstance(h, Bent) else h
-        found[name] = h = h if isinstance(h, Observable) else Function(h)
+        h = h if isinstance(h, Observable) else Function(h)
+        found[name] = Bent(h) if bent and isinstance(h, Ridge) else h
         if isinstance(h, Ridge):
             length, shape = h.direction.shape[0], getattr(params, "shape", None)
             are = "a pytree: use `function(f)`" if shape is None else f"of shape {shape}"

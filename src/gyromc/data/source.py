@@ -15,7 +15,7 @@ import hashlib
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, ClassVar, TypeVar
+from typing import IO, Any, TypeVar
 
 import numpy as np
 
@@ -26,8 +26,7 @@ from gyromc.runtime.machine import num_threads
 T = TypeVar("T")
 BLOCK_NUMBERS = 2**20
 """Numbers of x in a block: some megabytes, quick to compute with and slow enough to hide a thread's start."""
-MOST_THREADS = 8
-"""More do not read faster from one disk."""
+
 PRINT_BYTES, PRINT_BLOCKS = 2**12, 64
 """The size and the number of the blocks of a file that its fingerprint covers."""
 _END = object()
@@ -86,8 +85,8 @@ def as_block(X, y, name: str, first: int, columns: int | None = None) -> Block:
 
 
 def most_threads() -> int:
-    """How many threads read and compute."""
-    return min(MOST_THREADS, num_threads())
+    """How many threads read and compute: more than eight do not read faster from one disk."""
+    return min(8, num_threads())
 
 
 def block_rows(columns: int) -> int:
@@ -131,14 +130,12 @@ def over_blocks(source: RowSource, function: Callable[..., T], rows: int | None 
 class FilePrint:
     """What is stored of a file: where it was, its `size` in bytes, what it holds, and the SHA-256 of some of its blocks."""
 
-    path: str
+    # The same file elsewhere holds the same rows.
+    path: str = dataclasses.field(compare=False)
     size: int
     shape: tuple[int, ...]
     dtype: str
     sha256: str
-
-    # The same file elsewhere holds the same rows.
-    NOT_COMPARED: ClassVar[tuple[str, ...]] = ("path",)
 
     def require_same(self, read: "Callable[[str], FilePrint]") -> None:
         """Raise `InvalidInput` where the file is missing, or with what differs where it is another one now."""
@@ -146,7 +143,7 @@ class FilePrint:
         missing = f"There is no file {self.path}, whose rows the stored plan reads."
         require(Path(self.path).is_file(), f"{missing} {remedy}")
         now, other = read(self.path), "is not the file that the stored plan read"
-        pairs = {key: (own, getattr(now, key)) for key, own in vars(self).items() if key not in self.NOT_COMPARED}
+        pairs = {f.name: (getattr(self, f.name), getattr(now, f.name)) for f in dataclasses.fields(self) if f.compare}
         changed = [f"{name} {before} → {after}" for name, (before, after) in pairs.items() if before != after]
         require(not changed, f"{now.path} {other}: {', '.join(changed)}. Restore it, or run the plan anew.")
 

@@ -137,10 +137,6 @@ def code_digest(function: Any) -> str:
     return found.hexdigest()
 
 
-INSIDE = ("__wrapped__", "py_func", "__func__", "fget", "func", "method")
-"""Where compiled functions, properties and methods of Equinox modules hold the function in Python."""
-
-
 def _parts(value: Any, outermost: bool) -> Iterator[Any]:
     """What a value consists of; installed packages are not entered."""
     if isinstance(value, types.FunctionType):
@@ -174,7 +170,9 @@ def _parts(value: Any, outermost: bool) -> Iterator[Any]:
     elif _users(type(value).__module__):
         yield from (type(value), getattr(value, "__dict__", None))
     else:
-        yield from (getattr(value, name) for name in INSIDE if hasattr(value, name))
+        # Where compiled functions, properties and methods of Equinox modules hold the function in Python.
+        inside = ("__wrapped__", "py_func", "__func__", "fget", "func", "method")
+        yield from (getattr(value, name) for name in inside if hasattr(value, name))
 
 
 def _users(module: str | None) -> bool:
