@@ -252,11 +252,8 @@ class ControlVariate(Batch):
         if self.moving:
             return self
         target, dim = model.flat_target, model.dim
-        if self.center is None:
-            center = model.mode
-        else:
-            parts = [np.ravel(numbers(x, "center")) for _, x in leaves(self.center, "center")]
-            center = np.concatenate(parts) if parts else np.zeros(0)
+        parts = [np.ravel(numbers(x, "center")) for _, x in leaves(self.center, "center")]
+        center = model.mode if self.center is None else np.concatenate([np.zeros(0), *parts])
         fits = center.shape == (dim,)
         require(fits, f"`center` must hold {dim} finite numbers, like the parameters: got {center.size}.")
         # in NumPy without compiling, and the data stay where they are

@@ -115,13 +115,9 @@ class Plan:
         # Frozen for everybody else.
         set_ = vars(self).update
         oracle = Exact() if oracle is None else oracle
-        for name, piece, kind in (
-            ("target", target, Target),
-            ("dynamics", dynamics, Dynamics),
-            ("oracle", oracle, Oracle),
-        ):
-            came = piece.__name__ if isinstance(piece, type) else type(piece).__name__
-            where = name if name == "dynamics" else f"{name}s"
+        for kind, piece in ((Target, target), (Dynamics, dynamics), (Oracle, oracle)):
+            name, came = kind.__name__.lower(), piece.__name__ if isinstance(piece, type) else type(piece).__name__
+            where = name if kind is Dynamics else f"{name}s"
             require(isinstance(piece, kind), f"`{name}` must be a value of `gyromc.{where}`: got {came}.")
         oracle.check(target)
         eta = step_size if callable(step_size) else read_step_size(step_size)
