@@ -1,7 +1,4 @@
-"""Linear maps on Rⁿ that keep their structure, so that D and Q need no n × n matrix.
-
-Entries are float64 NumPy arrays; an engine casts them to its own precision.
-"""
+"""Linear maps on Rⁿ that need no n × n matrix for D and Q; entries are float64 NumPy arrays, which an engine casts."""
 
 import abc
 from typing import Any
@@ -52,10 +49,8 @@ class Operator(eqx.Module):
         return jax.tree.map(lambda x: np.asarray(factor * x), self)
 
     def asymmetry(self, sign: int) -> tuple[float, tuple[int, int]]:
-        """max |M - sign·Mᵀ| and where it is: 0 for a symmetric (sign=1) or skew (sign=-1) map.
-
-        Without the matrix: the largest entry of its product with a vector of random signs, in this row.
-        """
+        """max |M - sign·Mᵀ| and where it is: 0 for a symmetric (sign=1) or skew (sign=-1) map."""
+        # Without the matrix: the largest entry of its product with a vector of random signs, in this row.
         if self.size > 10**8:  # smaller ones always fit
             require_memory(24 * self.size, f"A map of {self.size:,} numbers", "Take a smaller `dim`, fewer parameters.")
         signs: Any = 2 * np.random.default_rng(0).integers(0, 2, self.size, dtype=np.int8) - 1  # of one byte each

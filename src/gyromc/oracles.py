@@ -1,7 +1,6 @@
 """Gradient oracles: unbiased estimates ĝ of the gradient, E[ĝ | θ] = ∇U(θ).
 
-Input: a target and a point θ. Output: ĝ(θ, ζ). The randomness ζ is drawn separately (`draw`, then `gradient`): it is new for
-every step and chain, and the engine chooses the generator.
+The randomness ζ of ĝ(θ, ζ) is drawn separately (`draw`, then `gradient`), anew for every step and chain; an engine generates it.
 """
 
 import abc
@@ -327,10 +326,8 @@ _product = lambda target, center, direction: target.data_product(center, directi
 
 
 def distinct_rows(key, num_chains: int, size: int, num_data: int):
-    """`size` different row numbers for each chain; all sets are equally likely.
-
-    Floyd's algorithm: for j = N-b … N-1 draw from 0 … j, and take j itself if that number was taken before.
-    """
+    """`size` different row numbers for each chain; all sets are equally likely."""
+    # Floyd's algorithm: for j = N-b … N-1 draw from 0 … j, and take j itself if that number was taken before.
     if size == num_data:
         return jnp.broadcast_to(jnp.arange(size), (num_chains, size))
     if size > MOST_COMPARED:

@@ -263,9 +263,7 @@ def _check_scheme(plan: Plan) -> None:
 
 def _dtype(dtype: str | None) -> str:
     if dtype is None:
-        # JAX adds its settings at run time.
-        settings: Any = jax.config
-        return "float64" if settings.jax_enable_x64 else "float32"
+        return jnp.result_type(float).name
     # `np.float64`, `jnp.float32` and their dtypes.
     with contextlib.suppress(Exception):
         dtype = np.dtype(dtype).name

@@ -34,20 +34,16 @@ Block = tuple[np.ndarray, np.ndarray]  # x as a matrix, y as a vector
 
 
 class RowSource(abc.ABC):
-    """N rows x with their responses y.
-
-    **Attributes:**
-
-    - `num_rows`: N.
-    - `num_columns`: the length of x.
-    - `name`: of the source, for messages.
-    - `reads_rows`: whether single rows can be read in any order, as mini-batches need them.
-    """
+    """N rows x with their responses y."""
 
     num_rows: int
+    """N."""
     num_columns: int
+    """The length of x."""
     name: str
+    """For messages."""
     reads_rows: bool = False
+    """Whether single rows can be read in any order, as mini-batches need them."""
 
     @abc.abstractmethod
     def blocks(self, size: int) -> Iterator[Block]:
@@ -167,11 +163,8 @@ def file_print(file: IO[bytes], path: str | Path, shape: tuple[int, ...], dtype:
 class Sequenced(RowSource):
     """A sequence whose items are records, such as a Grain data source or a PyTorch dataset: `len(records)`, `records[i]`.
 
-    **Arguments:**
-
-    - `records`: the sequence.
-    - `pair`: a function from a record to (x, y); left out: a record is such a pair.
-    - `name`: for messages.
+    **Arguments:** `records`: the sequence; `pair`: a function from a record to (x, y), left out where a record is such a pair;
+    `name`: for messages.
 
     ```python
     import numpy as np
@@ -215,11 +208,8 @@ class Batches(RowSource):
     What comes as a batch is not taken for a random mini-batch, since nothing is known of how the iterable chooses it: chains read
     rows that are drawn uniformly from a copy on disk, which `random_access` makes.
 
-    **Arguments:**
-
-    - `batches`: the iterable, or a function without arguments that returns an iterator.
-    - `num_rows`: N, declared; an iteration that has another number raises an error.
-    - `name`: for messages.
+    **Arguments:** `batches`: the iterable, or a function without arguments that returns an iterator; `num_rows`: N, declared, so
+    that an iteration that has another number raises an error; `name`: for messages.
 
     ```python
     import numpy as np

@@ -115,10 +115,7 @@ class Checkpoints(contextlib.ExitStack):
             unfinished.unlink(missing_ok=True)
 
     def newest(self) -> Run | None:
-        """The newest checkpoint that is not damaged, as a partial run; None in an empty directory.
-
-        `InvalidInput` where all are damaged, or the newest is of another plan; nothing is changed then.
-        """
+        """The newest undamaged checkpoint, as a partial run; None in an empty directory, `InvalidInput` where all are damaged."""
         found, content = processes.first(self._newest) or (None, None)
         if processes.count() > 1 and (content := sent(content)) is not None:
             found = self._run(content)
