@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import gyromc as gm
-from gyromc.app.output import print_tables
+from gyromc.app.output import answer
 from gyromc.data import Batches
 from gyromc.regression.fit import fit
 from gyromc.regression.streamed import fit_streamed, learn
@@ -98,7 +98,7 @@ def test_a_large_file_is_fitted_in_pieces_and_checked_on_a_sample(chains, tmp_pa
     shown = large.large_tables(results)
     assert "On a sample of 7 rows" in shown[-1]
     assert all(name in shown[1].html() for name in ("intercept", *NAMES))
-    print_tables(*shown)
+    answer(False, results, *shown)
     assert "year" in capsys.readouterr().out
 
 

@@ -15,7 +15,7 @@ from gyromc.show.files import ResultsFile, csv_text, results_folder, write_atomi
 from gyromc.show.numbers import number
 from gyromc.show.tables import Table
 from gyromc.tables.datatable import split_names
-from gyromc.tables.findings import COEFFICIENT_COLUMNS
+from gyromc.tables.findings import coefficient_table
 from gyromc.tables.request import Request
 from gyromc.targets.regressions import BY_FAMILY
 
@@ -88,8 +88,7 @@ def large_study(request: Request, say: Callable[[str], object] = lambda text: No
         jax.clear_caches()  # programs of the passes, which the sample does not use
         release_memory()
         checked = _check_sample(request, found, source, folder, say)
-        columns = [name for name in COEFFICIENT_COLUMNS if name != "class"]
-        rows = [[getattr(c, COEFFICIENT_COLUMNS[name]) for name in columns] for c in found.coefficients]
+        columns, rows = coefficient_table(found.coefficients)
         write_atomically(folder / "coefficients.csv", csv_text(columns, rows))
         started = started.isoformat(timespec="seconds")
         results = {

@@ -221,7 +221,9 @@ def _findings(request: Request, prepared: Prepared, watch: Watch) -> tuple[dict[
     results = findings.results(fit, prepared, request.prior_scale)
     robust = request.robust or request.cluster is not None
     results["robust"] = findings.robust_findings(fit, rows, y, request.cluster) if robust else None
-    tables: dict[str, Any] = {"coefficients.csv": findings.coefficient_table(fit, results["robust"])}
+    tables: dict[str, Any] = {
+        "coefficients.csv": findings.coefficient_table((*fit.coefficients, *fit.auxiliary), results["robust"])
+    }
     results["predictions"] = []
     if prepared.new is not None:
         tables["predictions.csv"] = found = findings.predictions(fit, encoding, *prepared.new, y=None)
