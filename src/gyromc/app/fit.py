@@ -58,9 +58,8 @@ def fit(json: bool, **options: Any) -> None:
     """Fit a regression to a table: coefficients, predictions, scores, each with its error, and a report."""
     # Before the work, not at its end.
     require_extra("fit", "`gyromc fit`")
-    from gyromc.tables.large import REPORT, is_large, large_study, large_tables
     from gyromc.tables.report import tables
-    from gyromc.tables.study import draw_prior, study
+    from gyromc.tables.study import REPORT, draw_prior, is_large, large_study, large_tables, study
 
     request = Request(**options)
     large = is_large(request)
