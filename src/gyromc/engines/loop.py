@@ -404,7 +404,8 @@ class _Loop:
         wanted = int(self.pace * SETTINGS.seconds / max(spent, 1e-6)) + 1
         self.pace = max(1, min(growth * self.pace, wanted, SETTINGS.longest))
         if self.step > burn_in and (self.step - burn_in) % self.length == 0:
-            self.snapshots[self.step - burn_in], self.clocks[self.step - burn_in] = self.session.sums()
+            state = self.session.state()
+            self.snapshots[self.step - burn_in], self.clocks[self.step - burn_in] = state.sums, sum(state.clock)
             if self.density.due(self.step):
                 self.check_density()
         if thin is not None:
@@ -427,8 +428,7 @@ class _Loop:
     def state(self) -> EngineState:
         """The state of the chains, with the sums at the end of each block."""
         state = self.session.state()
-        snapshots = {k: np.asarray(sums) for k, sums in self.snapshots.items()}
-        marks = {"snapshots": snapshots, "clocks": dict(self.clocks), "checked": self.density.step}
+        marks = {"snapshots": dict(self.snapshots), "clocks": dict(self.clocks), "checked": self.density.step}
         return dataclasses.replace(state, failed_at=self.density.marked(state.failed_at), **marks)
 
     def result(self, seconds: float, compile_time: float) -> Run:

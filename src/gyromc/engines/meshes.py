@@ -17,7 +17,7 @@ from jax.sharding import Mesh, NamedSharding
 
 from gyromc import processes
 from gyromc.checks import require, shown, whole
-from gyromc.engines.base import Session, with_chains
+from gyromc.engines.base import BY_CHAIN, Session, with_chains
 from gyromc.plan import Plan
 from gyromc.results import EngineState
 
@@ -82,7 +82,6 @@ def put(value: Any, sharding: NamedSharding) -> jax.Array:
     return jax.make_array_from_callback(host.shape, sharding, lambda at: host[at])
 
 
-BY_CHAIN = ("z", "high", "low", "failed_at", "generator")  # the fields of a state with one row per chain
 Make = Callable[[Plan, EngineState, int], Session]  # of chains in a state, whose first one has this number among all
 
 
@@ -135,10 +134,6 @@ class Slices:
         own = [session.kept(count).swapaxes(0, 1) for session in self.sessions]
         none = np.zeros((0, count, self.plan.dim), self.plan.dtype)
         return processes.joined(np.concatenate([none, *own])).swapaxes(0, 1)
-
-    def sums(self) -> tuple[Any, float]:
-        state = self.state()
-        return state.sums, sum(state.clock)
 
     def state(self) -> EngineState:
         states = [session.state() for session in self.sessions]
