@@ -39,8 +39,7 @@ def read_mesh(mesh: Any) -> Mesh | None:
     require(sizes, f"`mesh` must name at least one of the axes {known}: got none.")
     sizes = {axis: whole(size, f"mesh[{axis!r}]", least=1) for axis, size in sizes.items()}
     if isinstance(mesh, Mesh):
-        given = [axis for axis in AXES if axis in sizes]
-        devices = np.transpose(mesh.devices, [mesh.axis_names.index(axis) for axis in given])
+        devices = np.transpose(mesh.devices, [mesh.axis_names.index(axis) for axis in AXES if axis in sizes])
     else:
         found, needed = jax.devices(), math.prod(sizes.values())
         text = " × ".join(str(size) for size in sizes.values())
@@ -103,11 +102,8 @@ class Slices:
         self.own = slice(edges[0], edges[-1])
         bounds = [(device, a, b) for device, a, b in zip(devices, edges[:-1], edges[1:], strict=True) if a < b]
         self.devices = [device for device, _, _ in bounds]
-        self.sessions: list[Session] = self._each([lambda a=a, b=b: self._part(make, a, b) for _, a, b in bounds])
-
-    def _part(self, make: Make, first: int, last: int) -> Session:
-        """A session of the chains from `first` to `last`."""
-        return make(with_chains(self.plan, int(last - first)), _rows_of(self.begun, slice(first, last)), int(first))
+        part = lambda a, b: make(with_chains(plan, int(b - a)), _rows_of(state, slice(a, b)), int(a))
+        self.sessions: list[Session] = self._each([lambda a=a, b=b: part(a, b) for _, a, b in bounds])
 
     def _each(self, functions: list[Callable[[], Any]]) -> list[Any]:
         """What the functions return, each called on its own device, at the same time."""
@@ -117,7 +113,7 @@ class Slices:
                 return function()
 
         if len(functions) <= 1:
-            return [called(*pair) for pair in zip(self.devices, functions, strict=True)]
+            return list(map(called, self.devices, functions))
         with ThreadPoolExecutor(len(functions)) as pool:
             return list(pool.map(called, self.devices, functions))
 
@@ -139,10 +135,10 @@ class Slices:
         states = [session.state() for session in self.sessions]
         if not states:  # more processes than chains
             states = [dataclasses.replace(_rows_of(self.begun, self.own), step=self.begun.step + self.steps)]
-        parts = {name: [getattr(state, name) for state in states] for name in BY_CHAIN}
-        whole: dict[str, Any] = {
-            name: None if rows[0] is None else processes.joined(np.concatenate(rows)) for name, rows in parts.items()
-        }
+        whole: dict[str, Any] = {}
+        for name in BY_CHAIN:
+            rows = [getattr(state, name) for state in states]
+            whole[name] = None if rows[0] is None else processes.joined(np.concatenate(rows))
         clock = processes.agree(list(states[0].clock))
         return EngineState(step=states[0].step, clock=(clock[0], clock[1]), **whole)
 
