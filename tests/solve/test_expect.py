@@ -126,8 +126,8 @@ def test_limits_hold_from_the_first_call():
     assert found.account.warm_up_gradients < 0.6 * 20_000
     assert "the gradients allowed are spent" in " ".join(found.warnings)
     began = time.perf_counter()
-    found = quietly(target, SKEW, error=1e-6, start=np.zeros(2), seconds=4)
-    assert time.perf_counter() - began < 8  # two programs may be compiling when the time ends
+    found = quietly(target, SKEW, error=1e-6, start=np.zeros(2), seconds=1.5)
+    assert time.perf_counter() - began < 5.5  # two programs may be compiling when the time ends
     assert "the time allowed is spent" in " ".join(found.warnings)
 
 
@@ -170,7 +170,12 @@ print(len(found.warnings), abs(found["h"].mean) < 0.1)
 
 @pytest.mark.parametrize(
     ("presses", "status", "printed"),
-    [((1,), 0, "1 True\n"), ((3,), 0, "1 True\n"), ((1, 2), 130, ""), ((2, 3), 130, "")],
+    [
+        ((1,), 0, "1 True\n"),
+        ((2, 3), 130, ""),
+        pytest.param((3,), 0, "1 True\n", marks=pytest.mark.slow),
+        pytest.param((1, 2), 130, "", marks=pytest.mark.slow),
+    ],
 )
 def test_ctrl_c_before_the_first_block_ends_in_no_traceback(presses, status, printed):
     """One press: a first estimate that says what it is. Two: the program ends at once."""
