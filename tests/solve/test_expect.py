@@ -59,12 +59,13 @@ def test_a_gaussian_has_exact_means_and_quantiles():
     assert found.resampled(100).shape == (100, 2)
 
 
-def test_errors_hold_over_seeds_on_a_skew_law():
-    """Ten seeds, three observables: z² has mean 31/29; its mean over 30 dependent values stays below 2.5."""
+@pytest.mark.parametrize("seeds", [5, pytest.param(20, marks=pytest.mark.slow)])
+def test_errors_hold_over_seeds_on_a_skew_law(seeds):
+    """Three observables: z² has mean 31/29; its mean over 15 or more dependent values stays below 2.5."""
     truth, target = skew_truth(), gm.targets.LogDensity(skew)
     noise = {"G": 0.0, "xy": 1e-3, "positive": 2.5e-4}
     squares = []
-    for seed in range(10):
+    for seed in range(seeds):
         found = gm.expect(target, SKEW, error=0.02, start=np.zeros(2), seed=seed, progress=False)
         squares += [
             (row.mean - truth[name]) ** 2 / (row.std_error**2 + noise[name] ** 2)
@@ -198,7 +199,7 @@ def test_modes_between_which_chains_do_not_move_are_warned_of():
 
 
 @pytest.mark.parametrize(
-    "seed", [0, 1, pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)]
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))]
 )
 def test_the_mild_funnel_is_right_or_warned_of(seed):
     """E e^{v/2}… of v ~ N(0, 1): E x² = E e^v = e^½."""
@@ -231,7 +232,7 @@ def test_chains_that_nothing_holds_are_refused():
 
 
 def test_more_than_a_thousand_parameters_have_errors():
-    found = quietly(gm.targets.Quadratic(np.geomspace(1, 100, 1020)), gradients=40_000)
+    found = quietly(gm.targets.Quadratic(np.geomspace(1, 100, 1020)), gradients=20_000)
     errors = np.array(list(found.std_error.values()))
     assert np.isfinite(errors).all()
     z = np.array(list(found.mean.values())) / errors
