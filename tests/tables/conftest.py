@@ -6,9 +6,7 @@ break one; the slow tests draw everything.
 
 import pytest
 
-DRAWN = frozenset(
-    ("test_groups.py", "test_hostile_tables.py", "test_nasty_files.py", "test_page.py", "test_printed.py")
-)
+DRAWN = frozenset(("test_hostile_tables.py", "test_nasty_files.py", "test_page.py"))
 
 
 @pytest.fixture(autouse=True, scope="module")
