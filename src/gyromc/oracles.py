@@ -238,11 +238,8 @@ class ControlVariate(Batch):
 
     @property
     def name(self) -> str:
-        more = ", order=2" if self.order == 2 else ""
-        if self.curvature is not None:
-            more += f", curvature={self.curvature!r}"
-        if self.moving:
-            more += f", refresh={self.refresh}"
+        given = {"order": self.order if self.order > 1 else None, "curvature": self.curvature, "refresh": self.refresh}
+        more = "".join(f", {key}={value!r}" for key, value in given.items() if value is not None)
         return super().name.replace(")", f"{more})")
 
     moving = property(lambda self: self.refresh is not None)

@@ -57,8 +57,7 @@ def prepared(plan: Plan, functions: bool = True) -> dict[str, Any]:
     """What was computed for a plan before its first step; without `functions` only what holds none of a user's own."""
     stored = {}
     # What there was to warn of was said when the plan ran.
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         found = {
             "oracle": plan.prepared_oracle,
             "scheme": None if plan.scheduled else plan.prepared_scheme,
