@@ -220,15 +220,12 @@ class Batches(RowSource):
     """
 
     def __init__(self, batches: Iterable | Callable[[], Iterable], num_rows: int, name: str = "the batches"):
-        good, wanted = callable(batches) or isinstance(batches, Iterable), "must yield pairs (X, y)"
-        require(good, f"`batches` {wanted}, or be a function that returns what does: got {shown(batches)}.")
-        self._again: Callable[[], Iterable] = batches if callable(batches) else lambda: iter(batches)
+        self._again: Callable[[], Iterable] = batches if callable(batches) else lambda: batches
         self.name, self.num_rows = name, whole(num_rows, "num_rows", least=1)
+        made, wanted = self._again(), "must yield pairs (X, y), or be a function that returns what does"
+        require(isinstance(made, Iterable), f"`batches` {wanted}: got {shown(made)}.")
         remedy = "Pass what makes the iterator, such as the DataLoader itself or a function."
-        require(callable(batches) or iter(batches) is not batches, f"{name} can be iterated once only. {remedy}")
-        made = self._again()
-        good = isinstance(made, Iterable)
-        require(good, f"`batches` must return what yields pairs (X, y): it returned {shown(made)}.")
+        require(callable(batches) or iter(made) is not made, f"{name} can be iterated once only. {remedy}")
         first = next(iter(made), None)
         require(first is not None, f"{name} yield nothing.")
         self.num_columns = self._pair(first, 0, None)[0].shape[1]
