@@ -15,12 +15,8 @@ from gyromc.show.numbers import printable
 from gyromc.show.tables import console
 
 ASCII = {"−": "-", "–": "-", "\N{NO-BREAK SPACE}": " ", "…": "...", "×": "x", "±": "+-"}
-app = typer.Typer(
-    name="gyromc",
-    help="Posterior means with error bars you can check. First try: gyromc fit example:heart --target disease",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
+HELP = "Posterior means with error bars you can check. First try: gyromc fit example:heart --target disease"
+app = typer.Typer(name="gyromc", help=HELP, no_args_is_help=True, pretty_exceptions_enable=False)
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
 

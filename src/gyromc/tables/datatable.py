@@ -30,6 +30,13 @@ DATES = (
 ADORNED = r"[+-]?[$€£]?\s*\d[\d,.'_ ]*\s*[%$€£]?|[+-]?0[xX][\da-fA-F_]+|[+-]?0[bBoO][0-7_]+"
 CALENDAR = ("Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec", "Mon Tue Wed Thu Fri Sat Sun")
 LEAST_SPREAD, MOST_SIZE, LEAST_CHANGE = 1e-30, 1e30, 1e-9
+MAX_COLUMNS = 1000  # to predict from: the sampler's matrices are dense
+Select = Callable[..., list[int]]  # `_select` without the names
+MARKS = {
+    b"\xd0\xcf\x11\xe0": "an old Excel workbook: save it as .xlsx or CSV (UTF-8)",
+    b"%PDF": "a PDF document: export the table as CSV",
+    b"SQLite format 3": "an SQLite database: export the table as CSV",
+}
 
 
 @functools.cache
@@ -109,15 +116,6 @@ def require_scale(values: np.ndarray, what: str) -> None:
     require(spread > LEAST_CHANGE * size, f"{what} runs from {low:.15g} to {high:.15g}: {digits}")
     far = f"too {'small' if size < 1 else 'large'} to compute with. Express it in other units."
     require(spread > LEAST_SPREAD and size < MOST_SIZE, f"{what} runs from {low:.3g} to {high:.3g}: {far}")
-
-
-MAX_COLUMNS = 1000  # to predict from: the sampler's matrices are dense
-Select = Callable[..., list[int]]  # `_select` without the names
-MARKS = {
-    b"\xd0\xcf\x11\xe0": "an old Excel workbook: save it as .xlsx or CSV (UTF-8)",
-    b"%PDF": "a PDF document: export the table as CSV",
-    b"SQLite format 3": "an SQLite database: export the table as CSV",
-}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -318,10 +316,9 @@ def _read_parquet(path: Path, select: Select) -> DataTable:
     except (pyarrow.ArrowInvalid, OSError) as error:
         raise InvalidInput(f"{path} begins like a Parquet file but cannot be read: {error}") from None
     names = list(file.schema_arrow.names)
-    chosen = [names[i] for i in select(names)]
     require(file.metadata.num_rows, f"{path} has columns but no rows.")
     columns = {}
-    for name in chosen:
+    for name in [names[i] for i in select(names)]:
         kind = file.schema_arrow.field(name).type
         remedy = f"one value per row is needed. Unpack it, or pass `--drop {name}`."
         single = not pyarrow.types.is_nested(kind) and "binary" not in str(kind)

@@ -26,6 +26,8 @@ MOST_CONTRASTS = 15  # between the levels of one column
 STEP = 0.01  # of a slope's difference quotient, in standard deviations of the column
 GRID, MOST_CURVES = 15, 4
 TAILS = [0.025, 0.975]
+MOST_LEVELS = 12  # of a table: beyond, the lowest and the highest are shown
+LATENT = {LinkFunction.LOGIT: math.pi**2 / 3, LinkFunction.PROBIT: 1.0, LinkFunction.CLOGLOG: math.pi**2 / 6}
 
 
 def effect_findings(fit: Fit, prepared: Prepared) -> dict[str, Any] | None:
@@ -125,8 +127,7 @@ class _Study:
     def adjusted(self, feature: NumericColumn) -> dict[str, Any]:
         """Adjusted predictions over a grid of a column of numbers, with 95 % bands: the numbers of a figure."""
         response = self.encoding.response
-        first, last = np.quantile(feature.values(self.table), [0.01, 0.99])
-        grid = np.linspace(first, last, GRID)
+        grid = np.linspace(*np.quantile(feature.values(self.table), [0.01, 0.99]), GRID)
         means = np.stack([self.mean(feature.name, np.full(self.table.num_rows, x)) for x in grid])
         low, high = np.quantile(means, TAILS, axis=1)
         classes = response.classes if means.shape[2] > 1 else (response.positive or "",)
@@ -134,10 +135,6 @@ class _Study:
         at = lambda k: {key: values[:, k].tolist() for key, values in parts.items()}
         lines = [{"class": name, **at(k)} for k, name in enumerate(classes)]
         return {"name": feature.name, "x": grid.tolist(), "lines": lines}
-
-
-MOST_LEVELS = 12  # of a table: beyond, the lowest and the highest are shown
-LATENT = {LinkFunction.LOGIT: math.pi**2 / 3, LinkFunction.PROBIT: 1.0, LinkFunction.CLOGLOG: math.pi**2 / 6}
 
 
 def level_rows(group: GroupDraws, counts: Sequence[int] | None = None) -> list[dict[str, Any]]:
@@ -193,8 +190,7 @@ def group_table(found: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[lis
 
 def level_table(found: Mapping[str, Any]) -> Table:
     """Return the deviations of one group: of all levels, or of the lowest and highest of many."""
-    effects = found["effects"]
-    columns = ["level", "rows", *(text for effect in effects for text in (effect, "95\u00a0% interval"))]
+    columns = ["level", "rows", *(text for effect in found["effects"] for text in (effect, "95\u00a0% interval"))]
     levels: dict[str, list[Any]] = {}
     for row in found["rows"]:
         levels.setdefault(row["level"], []).append(row)
@@ -205,10 +201,8 @@ def level_table(found: Mapping[str, Any]) -> Table:
     rows = [[some[0]["level"], str(some[0]["rows"]), *(text for row in some for text in cells(row))] for some in shown]
     first = f"the {MOST_LEVELS // 2} lowest and highest of {len(order)} levels; all are in groups.csv. " if many else ""
     low, high = (100 * end for end in found["share"]["interval_95"])
-    share = (
-        f"ICC: {100 * found['share']['mean']:.0f} % [{low:.0f} %, {high:.0f} %] of the variance about the common terms lies "
-        f"between levels of {found['name']}, on the scale of the linear predictor."
-    )
+    icc = f"ICC: {100 * found['share']['mean']:.0f} % [{low:.0f} %, {high:.0f} %] of the variance about the common terms lies"
+    share = f"{icc} between levels of {found['name']}, on the scale of the linear predictor."
     return Table(columns, rows, f"Deviations of the levels of {found['name']}", [f"{first}{share}"], style="simple")
 
 

@@ -205,9 +205,8 @@ def _effects(results: Results) -> Drawn:
     axes[0].set_ylabel("probability" if several else _short(what, 34))
     if several:
         axes[0].legend(loc="best")
-    along = f"Adjusted predictions along {', '.join(curve['name'] for curve in found)}"
     how = "The average prediction over the rows with the column set to each value, all else as it is, and 95 % bands."
-    return figure, along, how
+    return figure, f"Adjusted predictions along {', '.join(curve['name'] for curve in found)}", how
 
 
 def _groups(results: Results) -> Drawn:

@@ -84,8 +84,7 @@ def recognise(table: DataTable, target: str, wishes: Wishes | None = None, train
     elif dropped:
         name, reason = next(iter(dropped.items()))
         every = re.search(r"(?<![\w.`)])\.(?![\w.])", formula.text)  # the sign for all other columns
-        useless = f"Column {name!r} of the formula is {reason}: it predicts nothing. Remove it from the formula."
-        require(every, useless)
+        require(every, f"Column {name!r} of the formula is {reason}: it predicts nothing. Remove it from the formula.")
         formula = read_formula(formula.text, available)
         names = list(formula.predictors)
     if formula is not None:
@@ -125,10 +124,8 @@ def rare_levels(table: DataTable, encoding: Encoding, X: np.ndarray) -> list[str
     crossed = [(name, int(np.count_nonzero(X[:, i]))) for i, name in enumerate(encoding.names) if ":" in name]
     few = [f"{name} ({counted(count, 'row')})" for name, count in crossed if "[" in name and count < FEW_ROWS]
     found += [f"combinations {listed(few, 5)}"] if few else []
-    note = (
-        f"fewer than {FEW_ROWS} rows have {'; '.join(found)}. These levels are kept, and their coefficients are mostly what the "
-        f"prior says: join them with others if they are not of interest.{''.join(references)}"
-    )
+    few = f"fewer than {FEW_ROWS} rows have {'; '.join(found)}. These levels are kept, and their coefficients are mostly what the"
+    note = f"{few} prior says: join them with others if they are not of interest.{''.join(references)}"
     return [note] if found else []
 
 
@@ -144,11 +141,9 @@ def _features(
             problems.append(str(problem))
     if not wishes.impute:
         problems += _missing(table, names)
-    if len(problems) > 1:
-        more = [f"… and {len(problems) - MOST_PROBLEMS} more."] if len(problems) > MOST_PROBLEMS else []
-        lines = [f"{len(problems)} problems with {table.path}:", *(f"- {p}" for p in problems[:MOST_PROBLEMS]), *more]
-        raise InvalidInput("\n".join(lines))
-    require(not problems, "".join(problems))
+    many = [f"{len(problems)} problems with {table.path}:", *(f"- {p}" for p in problems[:MOST_PROBLEMS])]
+    many += [f"… and {len(problems) - MOST_PROBLEMS} more."] if len(problems) > MOST_PROBLEMS else []
+    require(not problems, "\n".join(many if len(problems) > 1 else problems))
     return tuple(features)
 
 
@@ -169,11 +164,9 @@ def _missing(table: DataTable, names: Sequence[str]) -> list[str]:
     name = next(iter(lacking))
     some = listed([f"{n} ({c})" for n, c in sorted(lacking.items(), key=lambda pair: -pair[1])], 10)
     first = table.place(table.columns[name].isna().to_numpy())
-    return [
-        f"{table.path} lacks values in {counted(len(lacking), 'column')} (of {table.num_rows} rows): {some}; the first of "
-        f"{name!r} at {first}. Fill them in, `--drop` the columns, or pass `--missing drop` (leaves these rows out) or "
-        "`--impute` (median of numbers, most frequent category)."
-    ]
+    lacks = f"{table.path} lacks values in {counted(len(lacking), 'column')} (of {table.num_rows} rows): {some}; the first of"
+    remedy = "Fill them in, `--drop` the columns, or pass `--missing drop` (leaves these rows out) or `--impute`"
+    return [f"{lacks} {name!r} at {first}. {remedy} (median of numbers, most frequent category)."]
 
 
 def _feature(table: DataTable, name: str, wishes: Wishes, train: np.ndarray) -> NumericColumn | CategoricalColumn:
@@ -298,10 +291,9 @@ def _choose_model(target: str, column, values, bad, distinct: Sequence[str]) -> 
     whole = np.all(values == np.round(values))
     if whole and len(distinct) <= FEW_VALUES:
         counts = ", counts (`--family poisson,negative-binomial` compares both)" if values.min() >= 0 else ""
-        raise InvalidInput(
-            f"The target {target!r} holds {len(distinct)} different whole numbers ({', '.join(distinct)}): choose whether they "
-            f"are classes (`--family softmax`, or in their order `--family ordinal`){counts} or measurements (`--family linear`)."
-        )
+        holds = f"The target {target!r} holds {len(distinct)} different whole numbers ({', '.join(distinct)})"
+        classes = f"classes (`--family softmax`, or in their order `--family ordinal`){counts}"
+        raise InvalidInput(f"{holds}: choose whether they are {classes} or measurements (`--family linear`).")
     hint = "; if it counts events, pass `--family poisson`" if whole and values.min() >= 0 else ""
     return "linear", f"chosen because {target!r} holds numbers{hint}"
 

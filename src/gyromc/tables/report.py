@@ -8,14 +8,13 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gyromc.extras import needs
 from gyromc.regression.comparing import ComparedFamily
-from gyromc.show.files import ResultsFile, csv_text, write_atomically
+from gyromc.show.files import ResultsFile
 from gyromc.show.numbers import bounds as plain_bounds
 from gyromc.show.numbers import capital, counted, plus_minus
 from gyromc.show.numbers import number as plain
@@ -26,23 +25,12 @@ from gyromc.targets.families import FAMILIES
 from gyromc.targets.likelihoods import ResponseKind
 
 RESULTS = ResultsFile("fit.json", "gyromc.fit", 2, "gyromc fit … --out {directory}")
-FILES = (RESULTS.name, "report.html", "coefficients.csv", "groups.csv", "held_out.csv", "predictions.csv")
 MOST_COEFFICIENTS, MOST_EFFECTS, MOST_COMMANDS, MOST_SHOWN = 60, 40, 3, 12
 CLOSE, CLOSEST = 0.005, 1e-12  # distances of a ratio from 1 between which its digits are counted from 1
 HEADINGS = {"monte_carlo_error": "Monte Carlo error", "low_95": "95\u00a0% from", "high_95": "to"}
 Results = Mapping[str, Any]
 Rows = Sequence[Mapping[str, Any]]
-
-
-def write(
-    results: Results, tables: Mapping[str, tuple[Sequence[str], Sequence[Sequence[Any]]]], folder: Path
-) -> dict[str, Any]:
-    """Write fit.json, report.html, and the columns and rows of each CSV file; return what a reader of fit.json gets."""
-    saved = RESULTS.save(results, folder)
-    for name, (columns, rows) in tables.items():
-        write_atomically(folder / name, csv_text(columns, rows))
-    write_atomically(folder / "report.html", render(saved))
-    return saved
+bounds = functools.partial(plain_bounds, text=number)
 
 
 def render(results: Results) -> str:
@@ -90,9 +78,6 @@ def verdicts(results: Results) -> list[str]:
     lines = [f"Computation: {computed}.", f"Model: {found['headline']}"]
     commands = list(dict.fromkeys(c["command"] for c in found["checks"] if c["verdict"] == "misfit" and c["command"]))
     return [*lines, *(f"Try: {command}" for command in commands[:MOST_COMMANDS])]
-
-
-bounds = functools.partial(plain_bounds, text=number)
 
 
 def error_sentence(rows: Rows) -> str:
@@ -190,20 +175,18 @@ def family_table(found: Mapping[str, Any]) -> Table:
     kinds = {FAMILIES[one["family"]].response for one in found["candidates"]}
     rounded = " Laws of numbers count with the probability of the numbers within ½."
     rounded = rounded if kinds >= {ResponseKind.COUNTS, ResponseKind.NUMBERS} else ""
-    note = (
-        f"The elpd is the log density of the {found['of_rows']} rows that are not held out{sample}, each left out in turn, from "
-        "short runs; the difference is that to the best, ± one standard error. The simplest family is taken that is not worse "
-        f"than the best by more than 4 and two standard errors, with all rows or without the one that differs most.{rounded}"
-    )
+    elpd = f"The elpd is the log density of the {found['of_rows']} rows that are not held out{sample}, each left out in turn"
+    note = f"{elpd}, from short runs; the difference is that to the best, ± one standard error. The simplest family is taken"
+    than = "that is not worse than the best by more than 4 and two standard errors, with all rows or without the one"
+    note = f"{note} {than} that differs most.{rounded}"
     return Table(columns, rows, "Which family?", [note], left=(columns[0], columns[-1]), style="simple")
 
 
 def _columns(results: Results) -> Table:
-    model, columns = results["model"], ["column", "kind", "what became of it"]
-    of = (
-        [f"probabilities are those of {model['target']} = {model['positive']}"] if model["positive"] is not None else []
-    )
-    return Table(columns, results["columns"], "Columns", [*results["data"]["notes"], *of], left=columns, style="simple")
+    model, notes, columns = results["model"], [*results["data"]["notes"]], ["column", "kind", "what became of it"]
+    if model["positive"] is not None:
+        notes.append(f"probabilities are those of {model['target']} = {model['positive']}")
+    return Table(columns, results["columns"], "Columns", notes, left=columns, style="simple")
 
 
 def _predictions(part: Results) -> Table:

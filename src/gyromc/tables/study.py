@@ -31,22 +31,20 @@ from gyromc.show.interruption import Interruption, interruptible
 from gyromc.show.numbers import counted, number
 from gyromc.show.progress import Progress, progress
 from gyromc.show.tables import Table
-from gyromc.tables import findings
+from gyromc.tables import findings, report
 from gyromc.tables.checks import adequacy
 from gyromc.tables.datatable import split_names
 from gyromc.tables.effects import effect_findings, group_findings, group_table
 from gyromc.tables.encoding import DesignRows
 from gyromc.tables.preparation import Prepared, prepare
-from gyromc.tables.report import FILES, render, verdicts, write
 from gyromc.tables.request import Request, in_python
 from gyromc.tables.saved import FittedModel, require_draws_file
 from gyromc.targets.regressions import BY_FAMILY
 
-__all__ = ["chosen_family", "fit", "study"]
-
 PATIENCE = 1.0  # seconds that Ctrl-C may wait for the end of a stage
 OTHERS = {"data", "target", "formula", "family", "predict", "save", "draws", "out", "explain", "prior_predictive"}
 OPTIONS = tuple(field.name for field in dataclasses.fields(Request) if field.name not in OTHERS)
+FILES = ("fit.json", "report.html", "coefficients.csv", "groups.csv", "held_out.csv", "predictions.csv")
 LARGE = 100_000_000  # numbers in a Parquet file, beyond which it is not read into memory
 RESULTS = ResultsFile("fit.json", "gyromc.fit-large", 2, "gyromc fit … --out {directory}")
 REPORT = "sample_report.html"
@@ -141,7 +139,10 @@ def study(request: Request, say: Callable[[str], object] = lambda text: None) ->
     with results_folder(request.directory, FILES, *inputs) as folder:
         model, tables = computed(request, None, watch)
         watch.stage("writing the report")
-        results = write(model.results or {}, tables, folder)
+        results = report.RESULTS.save(model.results or {}, folder)
+        for name, (columns, rows) in tables.items():
+            write_atomically(folder / name, csv_text(columns, rows))
+        write_atomically(folder / "report.html", report.render(results))
         watch.stop.check()
         if request.save is not None:
             model.save(request.save)
@@ -273,7 +274,6 @@ def _fit(request: Request, prepared: Prepared, rows: DesignRows, watch: Watch) -
 
 
 def _given(request: Request, prepared: Prepared, rows: DesignRows) -> dict[str, Any]:
-    """What a regression is given beside X and y."""
     encoding = prepared.encoding
     priors, classes = of_family(prepared.priors, encoding.response.model), encoding.response.classes or None
     known = {"prior_scale": request.prior_scale, "priors": priors, "weights": rows.weights, **rows.beside()}
@@ -383,8 +383,8 @@ def _check_sample(request: Request, found, source: Parquet, folder: Path, say) -
     chosen = list(source.columns) if request.columns or request.drop else []
     model, _ = computed(dataclasses.replace(request, columns=chosen, drop=[], family=found.family), columns, Watch())
     results = model.results or {}
-    write_atomically(folder / REPORT, render(results))
-    return {"rows": len(y), "verdicts": verdicts(results), "held_out": results["held_out"], "report": REPORT}
+    write_atomically(folder / REPORT, report.render(results))
+    return {"rows": len(y), "verdicts": report.verdicts(results), "held_out": results["held_out"], "report": REPORT}
 
 
 def large_tables(results: dict[str, Any]) -> list[Table | str]:
