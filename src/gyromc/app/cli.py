@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import warnings
+import webbrowser
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -74,8 +75,6 @@ def explore(
         print(server.url, flush=True)
         say("Ctrl-C ends the server.")
         if browser:
-            import webbrowser
-
             webbrowser.open(server.url)
         with interruptible("the server ends") as stop:
             server.timeout = 0.2  # seconds after which Ctrl-C is looked at
@@ -98,11 +97,9 @@ def main() -> None:
     try:
         command_line()
     except SystemExit as done:
-        if isinstance(done.code, int) and "gyromc.processes" in sys.modules:
-            from gyromc.processes import leave
-
+        if isinstance(done.code, int) and (processes := sys.modules.get("gyromc.processes")) is not None:
             # Does not return where there are other processes, and the status is not 0.
-            leave(done.code)
+            processes.leave(done.code)
         if isinstance(done.code, int) and done.code > 128:
             sys.stderr.flush()
             os._exit(done.code)
@@ -149,11 +146,8 @@ def _say_error(text: str) -> NoReturn:
 
 def _who() -> str:
     """Which of several processes this is, before a message; nothing for the first and for one alone."""
-    if "gyromc.processes" not in sys.modules:
-        return ""
-    from gyromc.processes import index
-
-    return f"process {index()}: " if index() else ""
+    processes = sys.modules.get("gyromc.processes")
+    return f"process {processes.index()}: " if processes is not None and processes.index() else ""
 
 
 def _show_warning(message, category, filename, lineno, file=None, line=None) -> None:

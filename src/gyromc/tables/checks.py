@@ -394,10 +394,9 @@ def adequacy(fit: Fit, prepared: Prepared, held_out: dict[str, Any] | None, requ
         left_out = np.sum(np.exp(loo.log_weights) * found.law.mean, axis=0)
         loo_r_squared = plain(1 - float(np.sum((sampled - left_out) ** 2)) / total)
     said = {"verdict": found.judgement.value, "headline": headline(checks), "checks": checks}
-    sizes = {"rows": len(found.rows), "of_rows": found.num_rows, "draws": found.law.num_draws}
+    said |= {"rows": len(found.rows), "of_rows": found.num_rows, "draws": found.law.num_draws}
     return {
         **said,
-        **sizes,
         "loo": {**plain_attributes(loo, "elpd", "std_error", "p_loo", "looic"), "rows_above_0.7": loo.influential.size},
         "waic": plain_attributes(found.waic, "elpd", "std_error", "p_waic", "waic"),
         "loo_r_squared": loo_r_squared,

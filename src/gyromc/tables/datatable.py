@@ -1,7 +1,6 @@
 """A CSV, Excel or Parquet file or a data frame as a `DataTable` that knows the place of each row in the file.
 
-A file that cannot be read as it stands is refused, with place and remedy. Formulas of an Excel file are not computed: the values
-that Excel stored are read.
+A file that cannot be read as it stands is refused, with place and remedy. Of formulas in an Excel file the stored values count.
 """
 
 import dataclasses
@@ -16,6 +15,7 @@ import numpy as np
 from gyromc.checks import require
 from gyromc.checks import shown as quoted
 from gyromc.data.csvfile import CsvFile, require_distinct
+from gyromc.data.files import pyarrow
 from gyromc.datasets import located
 from gyromc.errors import InvalidInput
 from gyromc.extras import needs
@@ -97,10 +97,8 @@ def adorned(texts) -> bool:
 def is_dates(column) -> bool:
     """Whether most values look like dates or times."""
     types = pandas_module().api.types
-    if types.is_numeric_dtype(column):
-        return False
     if not types.is_string_dtype(column):
-        return True  # typed columns are numbers, texts or dates
+        return not types.is_numeric_dtype(column)  # typed columns are numbers, texts or dates
     known = column.dropna()
     return bool(len(known)) and bool(known.str.fullmatch(DATES).mean() > 0.5)
 
@@ -308,12 +306,10 @@ def _read_csv(path: Path, select: Select, named: Collection[str], encoding: str,
 
 
 def _read_parquet(path: Path, select: Select) -> DataTable:
-    import pyarrow
-    from pyarrow import parquet
-
+    arrow = pyarrow()
     try:
-        file = parquet.ParquetFile(path)
-    except (pyarrow.ArrowInvalid, OSError) as error:
+        file = arrow.parquet.ParquetFile(path)
+    except (arrow.ArrowInvalid, OSError) as error:
         raise InvalidInput(f"{path} begins like a Parquet file but cannot be read: {error}") from None
     names = list(file.schema_arrow.names)
     require(file.metadata.num_rows, f"{path} has columns but no rows.")
@@ -321,16 +317,16 @@ def _read_parquet(path: Path, select: Select) -> DataTable:
     for name in [names[i] for i in select(names)]:
         kind = file.schema_arrow.field(name).type
         remedy = f"one value per row is needed. Unpack it, or pass `--drop {name}`."
-        single = not pyarrow.types.is_nested(kind) and "binary" not in str(kind)
+        single = not arrow.types.is_nested(kind) and "binary" not in str(kind)
         require(single, f"Column {name!r} of {path} holds {kind}: {remedy}")
         column = file.read(columns=[name]).column(0)
-        if pyarrow.types.is_decimal(kind) or pyarrow.types.is_float16(kind):
-            column = column.cast(pyarrow.float64())
-        elif pyarrow.types.is_boolean(kind):
-            column = column.cast(pyarrow.string())
+        if arrow.types.is_decimal(kind) or arrow.types.is_float16(kind):
+            column = column.cast(arrow.float64())
+        elif arrow.types.is_boolean(kind):
+            column = column.cast(arrow.string())
         # dates without a time and times of the day come as objects
         series = column.to_pandas()
-        columns[name] = series if pyarrow.types.is_temporal(kind) else _column(series, name, str(path))
+        columns[name] = series if arrow.types.is_temporal(kind) else _column(series, name, str(path))
     return DataTable(str(path), "row", columns, np.arange(1, file.metadata.num_rows + 1))
 
 

@@ -47,13 +47,10 @@ def effect_findings(fit: Fit, prepared: Prepared) -> dict[str, Any] | None:
         return None
     what = f"P({response.name} = {response.positive})" if response.positive else f"the expected {response.name}"
     curved = [one for one in encoding.features if isinstance(one, NumericColumn) and one.name not in alone]
-    return {
-        "ratio": likelihood.words.effect.ratio,
-        "target": response.name,
-        "what": "the probability of a class" if several else what,
-        "rows": rows,
-        "curves": [study.adjusted(feature) for feature in curved[:MOST_CURVES]],
-    }
+    curves = [study.adjusted(feature) for feature in curved[:MOST_CURVES]]
+    about = {"ratio": likelihood.words.effect.ratio, "target": response.name}
+    about["what"] = "the probability of a class" if several else what
+    return {**about, "rows": rows, "curves": curves}
 
 
 def changeable(encoding: Encoding) -> dict[str, list[int]]:
@@ -149,10 +146,8 @@ def level_rows(group: GroupDraws, counts: Sequence[int] | None = None) -> list[d
 
 
 def group_findings(fit: Fit, rows: DesignRows, y: np.ndarray) -> list[dict[str, Any]]:
-    """Return the part of fit.json on groups: their levels, and the intraclass correlation (ICC) of each.
-
-    It is a group's share of the variances of all groups, zᵀΣz averaged over rows, and of the noise.
-    """
+    """Return the part of fit.json on groups: their levels, and the intraclass correlation (ICC) of each, its share of the
+    variances of all groups, zᵀΣz averaged over rows, and of the noise."""
     between = {}
     for term in rows.groups:
         root = fit.groups[term.name].root

@@ -43,9 +43,6 @@ class DesignRows:
     censored: np.ndarray | None = None
     clusters: np.ndarray | None = None
 
-    def __len__(self) -> int:
-        return len(self.X)
-
     def take(self, rows: np.ndarray) -> "DesignRows":
         return DesignRows(**cut({field.name: getattr(self, field.name) for field in dataclasses.fields(self)}, rows))
 

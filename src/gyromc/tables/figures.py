@@ -104,7 +104,6 @@ def axes_of(size: tuple[float, float], title: str, rows: int = 1, columns: int =
 def _panel(title: str, across: str, up: str, level: float | None = None) -> tuple[Figure, Any]:
     figure, (ax,) = axes_of(SIZE, title)
     ax.set(xlabel=across, ylabel=up)
-    # A right model is expected there.
     if level is not None:
         ax.axhline(level, color=INK, linewidth=0.8)
     return figure, ax

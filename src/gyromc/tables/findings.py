@@ -166,6 +166,7 @@ def results(fit: Fit, prepared: Prepared, prior_scale: float) -> dict[str, Any]:
         traced = [{"label": rows[i]["label"], "chains": np.round(states[:, :, i], 9).tolist()} for i in kept]
         trace = {"steps": list(range(states.shape[1])), "parameters": traced}
     sampler["shown"] = {"sampler": fit.reason, "work": work}
+    computed = {"sampler": sampler, "checks": checkup(fit, X, prior_scale), "trace": trace, "environment": machine()}
     return {
         "data": {**data, "predictors": len(encoding.names)},
         "model": model_words(prepared, prior_scale, fit.noise_scale),
@@ -174,10 +175,7 @@ def results(fit: Fit, prepared: Prepared, prior_scale: float) -> dict[str, Any]:
         "coefficients": rows,
         "parameters": [_row(c) for c in fit.auxiliary],
         "summary": {"coefficients": len(slopes), "sure": sure},
-        "sampler": sampler,
-        "checks": checkup(fit, X, prior_scale),
-        "trace": trace,
-        "environment": machine(),
+        **computed,
     }
 
 
@@ -234,7 +232,7 @@ def _probabilities(mean: np.ndarray) -> np.ndarray:
 
 def _laws(posterior: Any, rows: DesignRows) -> Iterator[tuple[np.ndarray, Predictive]]:
     """Yield some rows at a time, and the predictive laws there."""
-    for chosen in np.array_split(np.arange(len(rows)), max(1, -(-len(rows) // AT_ONCE))):
+    for chosen in np.array_split(np.arange(len(rows.X)), max(1, -(-len(rows.X) // AT_ONCE))):
         some = rows.take(chosen)
         yield chosen, Predictive.of(posterior, some.X, **some.beside())
 
@@ -291,12 +289,8 @@ def explained(prepared: Prepared, prior_scale: float) -> dict[str, Any]:
     response, scaled = encoding.response, y if FAMILIES[encoding.response.model].measured else None
     units = Units.of(rows.X, scaled, prior_scale, encoding.intercept, weights=rows.weights)
     deviations = prior_scale * units.y_scale / units.scale
-    usual = f"normal({units.y_center:.4g}, {INTERCEPT_SCALE * units.y_scale:.4g})"
-
-    def prior(usual: str, *names: str) -> str:
-        asked = [prepared.priors[name] for name in names if name in prepared.priors]
-        return f"{asked[0]}, asked for" if asked else usual
-
+    usual, asked = f"normal({units.y_center:.4g}, {INTERCEPT_SCALE * units.y_scale:.4g})", prepared.priors
+    prior = lambda usual, *names: next((f"{asked[name]}, asked for" for name in names if name in asked), usual)
     columns, kinds = [], {feature.name: feature for feature in encoding.features}
     for (name, source), values, deviation in zip(encoding.sources.items(), rows.X.T, deviations, strict=True):
         size = {"least": float(values.min()), "mean": float(values.mean()), "most": float(values.max())}

@@ -1,7 +1,4 @@
-"""A model formula in R's notation, and the matrix that it makes of columns.
-
-It may hold columns, numbers, arithmetic and a fixed list of functions. Nothing else is evaluated.
-"""
+"""A formula in R's notation and the matrix that it makes. Only arithmetic and a fixed list of functions are evaluated."""
 
 import ast
 import copy

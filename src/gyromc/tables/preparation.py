@@ -1,7 +1,7 @@
 """From the options of a fit to its numbers: files read, columns recognised, rows held out, priors read; nothing is fitted.
 
-All that can be wrong with files and options is found here, before any computation. Columns that give the target away (copies of
-it, recodings) are named: a model with such a column scores well and says nothing about rows whose target is not known.
+All that can be wrong with files and options is found here, before any computation. Columns that give the target away (copies,
+recodings) are named: a model with such a column scores well and says nothing about rows whose target is not known.
 """
 
 import dataclasses

@@ -24,6 +24,7 @@ MAX_LEVELS, MAX_CLASSES = 50, 50  # of a text column that `--categorical` does n
 PLAIN = "Write plain numbers (1234.5); for decimal commas pass `--decimal ,`;"
 FEW_ROWS = 3  # with fewer rows a level's coefficient is mostly the prior's
 MOST_PROBLEMS = 12
+Feature = NumericColumn | CategoricalColumn
 FEW_VALUES = 10  # different texts in so few rows need not be identifiers; so few whole numbers may be counts or classes
 
 
@@ -129,9 +130,7 @@ def rare_levels(table: DataTable, encoding: Encoding, X: np.ndarray) -> list[str
     return [note] if found else []
 
 
-def _features(
-    table: DataTable, names: Sequence[str], wishes: Wishes, train: np.ndarray
-) -> tuple[NumericColumn | CategoricalColumn, ...]:
+def _features(table: DataTable, names: Sequence[str], wishes: Wishes, train: np.ndarray) -> tuple[Feature, ...]:
     """Recognise each column; one error lists all that is wrong with any of them."""
     features, problems = [], []
     for name in names:
@@ -169,7 +168,7 @@ def _missing(table: DataTable, names: Sequence[str]) -> list[str]:
     return [f"{lacks} {name!r} at {first}. {remedy} (median of numbers, most frequent category)."]
 
 
-def _feature(table: DataTable, name: str, wishes: Wishes, train: np.ndarray) -> NumericColumn | CategoricalColumn:
+def _feature(table: DataTable, name: str, wishes: Wishes, train: np.ndarray) -> Feature:
     column = table.columns[name]
     if is_dates(column):
         parts = f"Pass `--dates {name}` for year, month, weekday and days since the first, or `--drop {name}`."

@@ -1,7 +1,6 @@
-"""What is shown of a fit: tables in the terminal, and the files fit.json, report.html and tables as CSV.
+"""What is shown of a fit: tables in the terminal, and the page report.html.
 
-The tables and the page show what fit.json holds and nothing else; each table is made once, for both. The errors of the
-computation are said once, in a sentence; for each coefficient they are in coefficients.csv.
+They show what fit.json holds and nothing else; each table is made once, for both. Errors of the computation are in one sentence.
 """
 
 import functools
@@ -19,6 +18,7 @@ from gyromc.show.numbers import bounds as plain_bounds
 from gyromc.show.numbers import capital, counted, plus_minus
 from gyromc.show.numbers import number as plain
 from gyromc.show.numbers import readable as number
+from gyromc.show.pages import environment
 from gyromc.show.tables import Cell, Table
 from gyromc.tables.effects import level_table
 from gyromc.targets.families import FAMILIES
@@ -37,8 +37,6 @@ def render(results: Results) -> str:
     """Return the page as text, from the content of fit.json."""
     with needs("fit", "The report of a fit"):
         from gyromc.tables.figures import pictures
-    from gyromc.show.pages import environment
-
     found = environment("gyromc.tables")
     found.filters["capital"] = capital
     return found.get_template("fit.html.j2").render(

@@ -25,6 +25,7 @@ from gyromc.regression import fit as regression
 from gyromc.regression.comparing import compare
 from gyromc.regression.draws import prior_findings
 from gyromc.regression.problem import of_family, read
+from gyromc.regression.streamed import fit_streamed
 from gyromc.runtime.machine import free_memory, release_memory
 from gyromc.show.files import ResultsFile, csv_text, json_text, require_output, results_folder, write_atomically
 from gyromc.show.interruption import Interruption, interruptible
@@ -41,6 +42,7 @@ from gyromc.tables.request import Request, in_python
 from gyromc.tables.saved import FittedModel, require_draws_file
 from gyromc.targets.regressions import BY_FAMILY
 
+Tables = dict[str, findings.Rows]
 PATIENCE = 1.0  # seconds that Ctrl-C may wait for the end of a stage
 OTHERS = {"data", "target", "formula", "family", "predict", "save", "draws", "out", "explain", "prior_predictive"}
 OPTIONS = tuple(field.name for field in dataclasses.fields(Request) if field.name not in OTHERS)
@@ -169,9 +171,7 @@ class Watch:
         self.shown.describe(text)
 
 
-def computed(
-    request: Request, data: Any, watch: Watch, wanted: bool | None = None
-) -> tuple[FittedModel, dict[str, findings.Rows]]:
+def computed(request: Request, data: Any, watch: Watch, wanted: bool | None = None) -> tuple[FittedModel, Tables]:
     """Return the fitted model, with the content of fit.json as its results, and the tables that stand beside it."""
     began, started = time.perf_counter(), datetime.datetime.now(datetime.UTC)
     regression.relative_error(request.effort)
@@ -209,7 +209,7 @@ def chosen_family(request: Request, prepared: Prepared) -> tuple[Prepared, dict[
     return dataclasses.replace(prepared, encoding=dataclasses.replace(prepared.encoding, response=response)), values
 
 
-def _findings(request: Request, prepared: Prepared, watch: Watch) -> tuple[dict[str, Any], dict[str, Any], FittedModel]:
+def _findings(request: Request, prepared: Prepared, watch: Watch) -> tuple[dict[str, Any], Tables, FittedModel]:
     spent, judged, held_out = {}, None, None
     if len(prepared.families) > 1:
         watch.stage(f"comparing families: {', '.join(prepared.families)}")
@@ -236,7 +236,7 @@ def _findings(request: Request, prepared: Prepared, watch: Watch) -> tuple[dict[
     robust = request.robust or request.cluster is not None
     results["robust"] = findings.robust_findings(fit, rows, y, request.cluster) if robust else None
     every, results["predictions"] = (*fit.coefficients, *fit.auxiliary), []
-    tables: dict[str, Any] = {"coefficients.csv": findings.coefficient_table(every, results["robust"])}
+    tables: Tables = {"coefficients.csv": findings.coefficient_table(every, results["robust"])}
     if prepared.new is not None:
         tables["predictions.csv"] = found = findings.predictions(fit, encoding, *prepared.new, y=None)
         results["predictions"].append(findings.part("predictions.csv", encoding, found, table.num_rows, new=True))
@@ -344,8 +344,6 @@ def _source(request: Request) -> Parquet:
 
 def large_study(request: Request, say: Callable[[str], object] = lambda text: None) -> tuple[Path, dict[str, Any]]:
     """Fit a large Parquet file and write the results."""
-    from gyromc.regression.streamed import fit_streamed
-
     began, started = time.perf_counter(), datetime.datetime.now(datetime.UTC)
     source = _source(request)
     say(f"{request.data}: {source.num_rows:,} rows, read in pieces; the model is checked on a sample of them")
