@@ -14,6 +14,7 @@ from typing import Annotated, NoReturn
 import typer
 from typer.core import TyperOption
 
+from gyromc import __version__
 from gyromc.app import fit, plans  # noqa: F401  # they add their commands
 from gyromc.app.output import app, prepare_streams
 from gyromc.errors import DivergenceError, GyromcWarning, InvalidInput
@@ -22,14 +23,14 @@ from gyromc.show.numbers import printable
 from gyromc.show.progress import say
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"  # in a checkout; the package has none
+# All arguments, `--help` too, go to the commands in the checkout.
+FORWARDED = {"ignore_unknown_options": True, "allow_interspersed_args": False, "help_option_names": []}
 PORT = 8642
 PATIENCE = 1.5  # seconds that Ctrl-C may wait for the end of a step
 
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from gyromc import __version__
-
         typer.echo(f"gyromc {__version__}")
         raise typer.Exit
 
@@ -41,16 +42,12 @@ def _options(
     pass
 
 
-# All arguments, `--help` too, go to the commands in the checkout.
-@app.command(
-    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False, "help_option_names": []}
-)
+@app.command(context_settings=FORWARDED)
 def bench(arguments: Annotated[list[str] | None, typer.Argument(metavar="[speed|accuracy] …")] = None) -> None:
     """Measure engines and accuracy, compared with other packages; in a checkout of the source only."""
-    from gyromc.checks import require
-
-    missing = "`gyromc bench` measures a checkout of the source and is not in the installed package."
-    require((BENCHMARKS / "bench_commands.py").is_file(), f"{missing} Clone gyromc and run `make bench`.")
+    if not (BENCHMARKS / "bench_commands.py").is_file():
+        missing = "`gyromc bench` measures a checkout of the source and is not in the installed package."
+        raise InvalidInput(f"{missing} Clone gyromc and run `make bench`.")
     sys.path.insert(0, str(BENCHMARKS))
     commands = typer.main.get_command(importlib.import_module("bench_commands").app)
     raise typer.Exit(commands.main(arguments or [], prog_name="gyromc bench", standalone_mode=False) or 0)

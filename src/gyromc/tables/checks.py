@@ -195,9 +195,8 @@ def _dependence(check: ModelCheck, setting: Setting) -> Advice:
 
 
 def _link(check: ModelCheck, setting: Setting) -> Advice:
-    end = "1" if check.details["steeper"] else "0"
     than = "faster than the logistic link allows: another link would explain"
-    text = f"probabilities approach {end} {than} {_share(check)}{_chance(check)}."
+    text = f"probabilities approach {int(check.details['steeper'])} {than} {_share(check)}{_chance(check)}."
     classes = setting.encoding.response.classes
     if not classes:
         return Advice(text, MISSING)
@@ -383,11 +382,9 @@ def adequacy(fit: Fit, prepared: Prepared, held_out: dict[str, Any] | None, requ
     )
     of_columns = lambda check: check.aspect is Aspect.DEPENDENCE and check.details["kind"] == "column"
     clear = (check for check in found.checks if check.verdict is not ModelVerdict.FINE and check.statistic > FAIR)
-    missing = next(filter(of_columns, clear), None)
-    setting = Setting(encoding, prepared.table.take(found.rows), request, *shape, missing)
+    setting = Setting(encoding, prepared.table.take(found.rows), request, *shape, next(filter(of_columns, clear), None))
     checks = [_written(check, setting) for check in ordered(found)]
     loo, sampled, loo_r_squared = found.loo, found.y, None
-    points = {"rows": found.rows.tolist(), "observed": y[found.rows].tolist(), "elpd": loo.elpd_rows.tolist()}
     ends, total = np.quantile(found.r_squared, [0.025, 0.975]), float(np.sum((sampled - sampled.mean()) ** 2))
     # 1 - Σ(y - ŷ)²/Σ(y - ȳ)², ŷ predicted without the row, for at most two classes.
     if found.law.mean.ndim <= 2 and total > 0:
@@ -402,6 +399,6 @@ def adequacy(fit: Fit, prepared: Prepared, held_out: dict[str, Any] | None, requ
         "loo_r_squared": loo_r_squared,
         "r_squared": {"mean": float(found.r_squared.mean()), "interval_95": ends.tolist()},
         "deviance": {"mean": float(found.deviance.mean()), "sd": float(found.deviance.std(ddof=1))},
-        "pointwise": points,
+        "pointwise": {"rows": found.rows.tolist(), "observed": y[found.rows].tolist(), "elpd": loo.elpd_rows.tolist()},
         "figures": figure_numbers(found),
     }

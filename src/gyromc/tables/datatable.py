@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gyromc.checks import require
-from gyromc.checks import shown as quoted
+from gyromc.checks import require, shown
 from gyromc.data.csvfile import CsvFile, require_distinct
 from gyromc.data.files import pyarrow
 from gyromc.datasets import located
@@ -269,10 +268,10 @@ def _require_names(names: Collection[str], columns: Collection[str], path: str, 
         lowered = {k.lower(): k for k in known[:5000]}  # comparing with a million names takes minutes
         near = [lowered[n] for n in difflib.get_close_matches(name.lower(), lowered, 3, 0.5)]
         every = listed(list(map(repr, sorted(known))), 12)
-        shown = f"Did you mean {' or '.join(map(repr, near))}?" if near else f"Its columns: {every}."
+        hint = f"Did you mean {' or '.join(map(repr, near))}?" if near else f"Its columns: {every}."
         if all(map(is_number, known[:1000])):
-            shown += " The first line holds only numbers: does the file lack its header line?"
-        raise InvalidInput(f"{path} has no column {quoted(name)} ({role}). {shown}")
+            hint += " The first line holds only numbers: does the file lack its header line?"
+        raise InvalidInput(f"{path} has no column {shown(name)} ({role}). {hint}")
 
 
 def _read_csv(path: Path, select: Select, named: Collection[str], encoding: str, decimal: str) -> DataTable:

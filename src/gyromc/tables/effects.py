@@ -34,8 +34,7 @@ def effect_findings(fit: Fit, prepared: Prepared) -> dict[str, Any] | None:
     """Return the part of fit.json on effects; None where there is none to tell beside the coefficients."""
     encoding, likelihood, response = prepared.encoding, fit.posterior.likelihood, prepared.encoding.response
     several, measured, count = len(response.classes) > 2, likelihood.measured, prepared.table.num_rows
-    single = not several and (measured or likelihood.words.effect.ratio is not None)
-    alone = changeable(encoding) if single else {}
+    alone = changeable(encoding) if not several and (measured or likelihood.words.effect.ratio is not None) else {}
     picked = np.unique(np.linspace(0, count - 1, min(count, MOST_ROWS)).astype(int))
     study = _Study(fit, dataclasses.replace(encoding, dates=()), encoding.dated(prepared.table).take(picked))
     rows = [row for one in encoding.features for row in study.effects(one, alone.get(one.name, []))]
@@ -47,10 +46,9 @@ def effect_findings(fit: Fit, prepared: Prepared) -> dict[str, Any] | None:
         return None
     what = f"P({response.name} = {response.positive})" if response.positive else f"the expected {response.name}"
     curved = [one for one in encoding.features if isinstance(one, NumericColumn) and one.name not in alone]
-    curves = [study.adjusted(feature) for feature in curved[:MOST_CURVES]]
     about = {"ratio": likelihood.words.effect.ratio, "target": response.name}
     about["what"] = "the probability of a class" if several else what
-    return {**about, "rows": rows, "curves": curves}
+    return {**about, "rows": rows, "curves": [study.adjusted(feature) for feature in curved[:MOST_CURVES]]}
 
 
 def changeable(encoding: Encoding) -> dict[str, list[int]]:

@@ -165,15 +165,6 @@ class Roles:
             table.refuse(wrong, text, "Correct it, or remove the row.", table.columns[name])
         return found
 
-    def clusters(self, table: DataTable) -> np.ndarray | None:
-        if self.cluster is None:
-            return None
-        table.require_column(self.cluster, "--cluster")
-        texts = as_text(table.columns[self.cluster])
-        lacks = f"{table.path}: `--cluster {self.cluster}` lacks values. Fill them in, or remove those rows."
-        require(not texts.isna().any(), lacks)
-        return np.unique(texts.to_numpy(str), return_inverse=True)[1]
-
 
 @dataclasses.dataclass(frozen=True)
 class DateColumn:
@@ -232,7 +223,6 @@ def learn_dates(table: DataTable, names: list[str]) -> tuple[DateColumn, ...]:
 
 
 def _days(table: DataTable, name: str):
-    """A column as texts, without the time after a date."""
     return as_text(table.columns[name]).str.replace(r"[T ]\d{1,2}:\d{2}.*$", "", regex=True)
 
 
@@ -368,7 +358,13 @@ class Encoding:
                 table.refuse(~np.isfinite(own), "the formula's offset is not finite", "Correct it.")
                 offsets.append(own)
             terms = self._groups(table, frame, fitted)
-        offset, clusters = np.sum(offsets, axis=0) if offsets else None, self.roles.clusters(table) if fitted else None
+        offset, cluster, clusters = np.sum(offsets, axis=0) if offsets else None, self.roles.cluster, None
+        if fitted and cluster is not None:
+            table.require_column(cluster, "--cluster")
+            texts = as_text(table.columns[cluster])
+            lacks = f"{table.path}: `--cluster {cluster}` lacks values. Fill them in, or remove those rows."
+            require(not texts.isna().any(), lacks)
+            clusters = np.unique(texts.to_numpy(str), return_inverse=True)[1]
         censored = 1 - numbers["event"] if "event" in numbers else numbers.get("censored")
         return DesignRows(X, terms, offset, numbers.get("weights"), numbers.get("trials"), censored, clusters)
 

@@ -30,7 +30,6 @@ from gyromc.targets.priors import Prior
 MOST_ERROR = 0.15  # of a posterior standard deviation: a 95 % interval with such an error still covers 94.5 %
 CHANCE = 0.001  # of a false alarm, over all coefficients
 Rows = tuple[list[str], list[list[Any]]]
-TRACED, TRACE_CHAINS = 4, 4
 AT_ONCE = 500  # rows whose predictive mixtures are held at a time
 
 
@@ -160,9 +159,9 @@ def results(fit: Fit, prepared: Prepared, prior_scale: float) -> dict[str, Any]:
     if fit.account is not None:
         sampler |= {**dataclasses.asdict(fit.account), "gradient_evaluations": fit.account.gradients}
         work = f"{fit.account.gradients:,} gradients in {duration(fit.account.seconds)}"
-        # Stored states of a few chains, for the coefficients that stand out most.
+        # Stored states of four chains, for the four coefficients that stand out most.
         clarity = lambda c: math.inf if c["name"] == "intercept" else abs(c["mean"]) / max(c["sd"], 1e-300)
-        kept, states = sorted(range(len(rows)), key=lambda i: -clarity(rows[i]))[:TRACED], fit.draws[:TRACE_CHAINS]
+        kept, states = sorted(range(len(rows)), key=lambda i: -clarity(rows[i]))[:4], fit.draws[:4]
         traced = [{"label": rows[i]["label"], "chains": np.round(states[:, :, i], 9).tolist()} for i in kept]
         trace = {"steps": list(range(states.shape[1])), "parameters": traced}
     sampler["shown"] = {"sampler": fit.reason, "work": work}

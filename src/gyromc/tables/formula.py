@@ -1,7 +1,6 @@
 """A formula in R's notation and the matrix that it makes. Only arithmetic and a fixed list of functions are evaluated."""
 
 import ast
-import copy
 import dataclasses
 import functools
 import itertools
@@ -20,6 +19,7 @@ from gyromc.extras import needs
 from gyromc.show.numbers import did_you_mean
 from gyromc.tables.datatable import pandas_module
 
+Names = tuple[str, ...]
 MOST_TERMS = 100_000  # that formulaic makes of a formula in a second, before it drops those that are the same
 EXAMPLE = "y ~ x1 * x2 + C(region) + (1 | subject)"
 QUOTED = "^`([^`]+)`$"
@@ -254,10 +254,10 @@ class FormulaDesign:
 
     @classmethod
     def learn(cls, formula: Formula, columns: Sequence[str], frame: Mapping[str, Any]) -> "FormulaDesign":
-        parts = [_evaluated(terms, None, frame) for terms in formula.terms]
-        names = tuple(("intercept",) * t.intercept + part.names for t, part in zip(formula.terms, parts, strict=True))
-        about = formula.text, tuple(columns), parts[0].names, parts[0].sources, formula.terms[0].intercept
-        return cls(*about, group_columns=names[1:], memory=tuple(part.memory for part in parts))
+        _, names, sources, memory = zip(*(_evaluated(terms, None, frame) for terms in formula.terms), strict=True)
+        own = (("intercept",) * group.terms.intercept for group in formula.groups)
+        of_groups = tuple(first + further for first, further in zip(own, names[1:], strict=True))
+        return cls(formula.text, tuple(columns), names[0], sources[0], formula.terms[0].intercept, of_groups, memory)
 
     @functools.cached_property
     def formula(self) -> Formula:
@@ -270,12 +270,12 @@ class FormulaDesign:
         require(known and len(remembered) == len(every), "The formula needs what is not in the file.")
 
     def matrix(self, frame: Mapping[str, Any]) -> np.ndarray:
-        return _evaluated(self.formula.terms[0], self.memory[0], frame).values
+        return _evaluated(self.formula.terms[0], self.memory[0], frame)[0]
 
-    def group_matrices(self, frame: Mapping[str, Any]) -> Iterator[tuple[GroupPart, tuple[str, ...], np.ndarray]]:
+    def group_matrices(self, frame: Mapping[str, Any]) -> Iterator[tuple[GroupPart, Names, np.ndarray]]:
         """Yield each group term, the names of its columns, and these, ones for its intercept first."""
         for group, names, memory in zip(self.formula.groups, self.group_columns, self.memory[1:], strict=True):
-            values = _evaluated(group.terms, memory, frame).values
+            values = _evaluated(group.terms, memory, frame)[0]
             yield group, names, np.pad(values, ((0, 0), (int(group.terms.intercept), 0)), constant_values=1.0)
 
     def offsets(self, frame: Mapping[str, Any]) -> list[np.ndarray]:
@@ -289,29 +289,20 @@ def evaluate(expression: Expression, frame: Mapping[str, Any]) -> np.ndarray:
         return np.asarray(frame[name], float)
     types = formulaic_module().parser.types
     term = types.Term([types.Factor(expression.text, eval_method="python")])
-    values = _evaluated(Terms((term,), False, expression.columns, (), expression.columns), None, frame).values
+    values = _evaluated(Terms((term,), False, expression.columns, (), expression.columns), None, frame)[0]
     require(values.shape[1] == 1, f"`{expression.text}` makes {values.shape[1]} columns where one is needed.")
     return values[:, 0]
 
 
-class _Columns(NamedTuple):
-    """The columns that some terms make, without the intercept's."""
-
-    values: np.ndarray
-    names: tuple[str, ...]
-    sources: tuple[str, ...]
-    memory: Any
-
-
-def _evaluated(terms: Terms, memory: Any, frame: Mapping[str, Any]) -> _Columns:
-    """Evaluate terms; with the memory of earlier rows where there is one."""
+def _evaluated(terms: Terms, memory: Any, frame: Mapping[str, Any]) -> tuple[np.ndarray, Names, Names, Any]:
+    """The columns that terms make, but not the intercept's: values, names, sources, and what to remember for other rows."""
     if not terms.terms:
-        return _Columns(np.zeros((len(next(iter(frame.values()))) if frame else 0, 0)), (), (), _plain({}))
+        return np.zeros((len(next(iter(frame.values()))), 0)), (), (), _plain({})
     formulaic = formulaic_module()
     types = formulaic.parser.types
     one = [types.Term([types.Factor("1", eval_method="literal")])] if terms.intercept else []
     data = pandas_module().DataFrame({name: frame[name] for name in terms.columns})
-    known = {} if memory is None else {"transform_state": _restored(copy.deepcopy(memory))}
+    known = {} if memory is None else {"transform_state": _restored(memory)}
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")  # what is not finite is refused with its line
@@ -328,7 +319,7 @@ def _evaluated(terms: Terms, memory: Any, frame: Mapping[str, Any]) -> _Columns:
     # `region[north]` for formulaic's `region[T.north]`
     names = tuple(named[i][0].replace("[T.", "[") for i in kept)
     sources = tuple(named[i][1] for i in kept)
-    return _Columns(np.asarray(found, float)[:, kept], names, sources, _plain(found.model_spec.transform_state))
+    return np.asarray(found, float)[:, kept], names, sources, _plain(found.model_spec.transform_state)
 
 
 def _plain(value: Any) -> Any:

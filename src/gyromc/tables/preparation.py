@@ -233,9 +233,8 @@ def giveaway_check(table: DataTable, encoding: Encoding, y: np.ndarray, X: np.nd
         codes, targets = (pandas_module().factorize(values)[0].astype(np.int64) for values in (column, own))
         levels, values = codes.max() + 1, targets.max() + 1
         repeated = len(own) >= FEW * levels or (levels == values and 2 * levels <= len(own))
-        how = None
-        if levels > 1 and repeated and len(np.unique(codes * values + targets)) == levels:
-            how = "has only one value of the target with each of its own"
+        alone = levels > 1 and repeated and len(np.unique(codes * values + targets)) == levels
+        how = "has only one value of the target with each of its own" if alone else None
         if numeric and isinstance(feature, NumericColumn):
             x = as_numbers(column)[0]
             steps = np.diff(own[np.argsort(x, kind="stable")])

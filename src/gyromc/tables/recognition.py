@@ -66,9 +66,8 @@ def complete_rows(table: DataTable, target: str, impute: bool, drop: bool = Fals
     return table.take(np.flatnonzero(~gone)), (f"{counted(int(gone.sum()), 'row')} {note}",)
 
 
-def recognise(table: DataTable, target: str, wishes: Wishes | None = None, train: np.ndarray | None = None) -> Encoding:
+def recognise(table: DataTable, target: str, wishes: Wishes, train: np.ndarray | None = None) -> Encoding:
     """Decide what every column is; medians and most frequent categories come from the rows `train`, levels from all."""
-    wishes = Wishes() if wishes is None else wishes
     train = np.arange(table.num_rows) if train is None else train
     for name in (*wishes.categorical, *wishes.reference):
         table.require_column(name, "--categorical" if name in wishes.categorical else "--reference")

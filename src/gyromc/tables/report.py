@@ -14,10 +14,7 @@ import numpy as np
 from gyromc.extras import needs
 from gyromc.regression.comparing import ComparedFamily
 from gyromc.show.files import ResultsFile
-from gyromc.show.numbers import bounds as plain_bounds
-from gyromc.show.numbers import capital, counted, plus_minus
-from gyromc.show.numbers import number as plain
-from gyromc.show.numbers import readable as number
+from gyromc.show.numbers import bounds, capital, counted, number, plus_minus, readable
 from gyromc.show.pages import environment
 from gyromc.show.tables import Cell, Table
 from gyromc.tables.effects import level_table
@@ -30,7 +27,7 @@ CLOSE, CLOSEST = 0.005, 1e-12  # distances of a ratio from 1 between which its d
 HEADINGS = {"monte_carlo_error": "Monte Carlo error", "low_95": "95\u00a0% from", "high_95": "to"}
 Results = Mapping[str, Any]
 Rows = Sequence[Mapping[str, Any]]
-bounds = functools.partial(plain_bounds, text=number)
+in_brackets = functools.partial(bounds, text=readable)
 
 
 def render(results: Results) -> str:
@@ -84,7 +81,7 @@ def error_sentence(rows: Rows) -> str:
     mean, sd, *ends = np.max(errors / np.maximum([[row["sd"]] for row in rows], 1e-300), axis=0)
     if not errors.any():
         return "Means, standard deviations and interval ends are integrals: they have no Monte Carlo error."
-    mean, sd, end = (f"{number(100 * size, 2)} %" for size in (mean, sd, max(ends)))
+    mean, sd, end = (f"{readable(100 * size, 2)} %" for size in (mean, sd, max(ends)))
     of = f"{mean} of a posterior standard deviation for means, {sd} for standard deviations and {end} for interval ends"
     return f"The Monte Carlo error is at most {of}."
 
@@ -115,10 +112,11 @@ def _estimates(shown: Rows, first: str, target: str = "", page: bool = False) ->
             rows.append([(f"{target} = {name}" if page else str(name), "bold"), *[""] * (len(columns) - 1)])
         for c in some:
             low, high = c["interval_95"]
-            cells = [c["name"] if name is None else f"  {c['name']}", number(c["mean"], 4), bounds(c["interval_95"])]
-            cells += [number(c["sd"]), *[number(c["std_error"], 2)] * with_error]
+            named = c["name"] if name is None else f"  {c['name']}"
+            cells = [named, readable(c["mean"], 4), in_brackets(c["interval_95"]), readable(c["sd"])]
+            cells += [readable(c["std_error"], 2)] * with_error
             if scaled:
-                cells.append(number(c["standardised"]["mean"]) if c["standardised"] else " ")
+                cells.append(readable(c["standardised"]["mean"]) if c["standardised"] else " ")
             rows.append([(text, "" if low > 0 or high < 0 else "dim") for text in cells])
     return columns, rows
 
@@ -149,13 +147,13 @@ def _estimate(kind: str, value: float | None, interval: Sequence[float] | None) 
         if CLOSEST < away < CLOSE:
             middle, low, high = (f"{x:.{1 - math.floor(math.log10(away))}f}" for x in (value, *interval))
             return [middle, f"[{low}, {high}]"]
-    return [number(value, 3), bounds(interval)]
+    return [readable(value, 3), in_brackets(interval)]
 
 
 def _robust(robust: Results, coefficients: Rows) -> Table:
-    cells = lambda c: [number(c["sd"]), bounds(c["interval_95"]), number(c["ratio"], 2)]
+    cells = lambda c: [readable(c["sd"]), in_brackets(c["interval_95"]), readable(c["ratio"], 2)]
     pairs = zip(coefficients, robust["coefficients"], strict=True)
-    rows = [[own["name"], number(own["sd"]), *cells(c)] for own, c in pairs]
+    rows = [[own["name"], readable(own["sd"]), *cells(c)] for own, c in pairs]
     columns = ["coefficient", "posterior sd", "robust sd", "robust 95\u00a0% interval", "ratio"]
     return Table(columns, rows, "Robust standard deviations", [robust["sentence"]], style="simple")
 
@@ -191,7 +189,7 @@ def _predictions(part: Results) -> Table:
     def cell(column: str, value: Any) -> str:
         if isinstance(value, str | int):
             return str(value)
-        return f"{value:.3f}" if column == "probability" else number(value, 2 if column == "monte_carlo_error" else 3)
+        return f"{value:.3f}" if column == "probability" else readable(value, 2 if column == "monte_carlo_error" else 3)
 
     rows = [list(map(cell, part["columns"], row)) for row in part["first"]]
     some = f"the first {len(rows)} of {part['rows']}; all are" if part["rows"] > len(rows) else "they are"
@@ -204,7 +202,7 @@ def _scores(held: Results) -> Table:
     for s in held["scores"]:
         verdict = (s["verdict"], "green" if s["verdict"] == "better" else "yellow")
         difference = plus_minus(s["difference"], s["difference_std_error"])
-        rows.append([s["name"], plus_minus(s["value"], s["std_error"]), number(s["baseline"]), difference, verdict])
+        rows.append([s["name"], plus_minus(s["value"], s["std_error"]), readable(s["baseline"]), difference, verdict])
     title = f"Judged on {held['rows']} held-out rows, fitted to {held['trained_on']}"
     notes = [f"± is one standard error over rows; the baseline predicts from {held['baseline']} alone"]
     return Table(["score", "model", "baseline", "difference", "verdict"], rows, title, notes, style="simple")
@@ -215,13 +213,13 @@ def _quoted(found: Results) -> Table:
     loo, waic, r, deviance = found["loo"], found["waic"], found["r_squared"], found["deviance"]
     share = found.get("loo_r_squared")
     sample = f", from {found['rows']} of the rows" if found["rows"] < found["of_rows"] else ""
-    r_squared = f"{number(r['mean'])} {bounds(r['interval_95'])}"
-    of_each = f"log density of each row, left out{sample}; LOOIC {number(loo['looic'], 5)}, {number(loo['p_loo'])}"
+    r_squared = f"{readable(r['mean'])} {in_brackets(r['interval_95'])}"
+    of_each = f"log density of each row, left out{sample}; LOOIC {readable(loo['looic'], 5)}, {readable(loo['p_loo'])}"
     rows = [
         ["Bayesian R²", r_squared, f"share of the variance that the columns explain{sample}"],
-        ["LOO R²", number(share), "the same for rows that are left out, each predicted from all others"],
+        ["LOO R²", readable(share), "the same for rows that are left out, each predicted from all others"],
         ["LOO elpd", plus_minus(loo["elpd"], loo["std_error"]), f"{of_each} effective parameters"],
-        ["WAIC", number(waic["waic"], 5), f"much the same as LOOIC; {number(waic['p_waic'])} effective parameters"],
+        ["WAIC", readable(waic["waic"], 5), f"much the same as LOOIC; {readable(waic['p_waic'])} effective parameters"],
         ["deviance", plus_minus(deviance["mean"], deviance["sd"]), "−2 × log-likelihood, posterior mean and sd"],
     ]
     rows = [row for row in rows if row[0] != "LOO R²" or share is not None]
@@ -277,7 +275,7 @@ def explanation_tables(found: Results) -> Iterator[Table | str]:
     family = f"Family {found['family']} for {found['target']}, {found['reason']}.{classes}"
     yield f"{found['file']}: {counted(found['rows'], 'row')}. {family}\n"
     keys = ("least", "mean", "most")
-    cells = lambda c: [c["name"], c["source"], c["coding"], *(plain(c[key]) for key in keys), c["prior"]]
+    cells = lambda c: [c["name"], c["source"], c["coding"], *(number(c[key]) for key in keys), c["prior"]]
     rows = list(map(cells, found["columns"]))
     notes = [f"intercept: {found['intercept']}" if found["intercept"] else "no intercept", *found["notes"]]
     notes += [found["further"]] if found["further"] else []
@@ -294,7 +292,7 @@ def explanation_tables(found: Results) -> Iterator[Table | str]:
     names = [column["name"] for column in found["columns"]]
     offset = ["offset"] if found["offset"] is not None else []
     beside = [found["observed"], *([found["offset"]] if offset else []), *list(zip(*found["first_rows"], strict=True))]
-    cells = [[x if isinstance(x, str) else plain(x) for x in column] for column in beside[: MOST_SHOWN + 2]]
+    cells = [[x if isinstance(x, str) else number(x) for x in column] for column in beside[: MOST_SHOWN + 2]]
     notes = [f"the first {MOST_SHOWN} of {len(names)} columns"] if len(names) > MOST_SHOWN else []
     headings = ["line", found["target"], *offset, *names][: len(cells) + 1]
     rows = [list(row) for row in zip(map(str, found["lines"]), *cells, strict=True)]

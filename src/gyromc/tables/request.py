@@ -15,10 +15,8 @@ EFFORT = "quick, standard or thorough; or the Monte Carlo error wanted, in poste
 
 def option(help: str, *names: str, metavar: str | None = None, default: Any = None) -> Any:
     """A field of `Request`: its help, its names where they are not its own, and what stands for its value."""
-    shown = {"help": help, "names": names, "metavar": metavar}
-    if isinstance(default, list):
-        return field(default_factory=list, metadata=shown)
-    return field(default=default, metadata=shown)
+    found: Any = {"default_factory": list} if isinstance(default, list) else {"default": default}
+    return field(**found, metadata={"help": help, "names": names, "metavar": metavar})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,10 +32,8 @@ from gyromc.show.interruption import Interruption, interruptible
 from gyromc.show.numbers import counted, number
 from gyromc.show.progress import Progress, progress
 from gyromc.show.tables import Table
-from gyromc.tables import findings, report
-from gyromc.tables.checks import adequacy
+from gyromc.tables import checks, effects, findings, report
 from gyromc.tables.datatable import split_names
-from gyromc.tables.effects import effect_findings, group_findings, group_table
 from gyromc.tables.encoding import DesignRows
 from gyromc.tables.preparation import Prepared, prepare
 from gyromc.tables.request import Request, in_python
@@ -244,13 +242,13 @@ def _findings(request: Request, prepared: Prepared, watch: Watch) -> tuple[dict[
         seen = table.take(test), rows.take(test), y[test]
         tables["held_out.csv"] = found = findings.predictions(judged, encoding, *seen)
         results["predictions"].append(findings.part("held_out.csv", encoding, found, train.size, new=False))
-    results["groups"] = group_findings(fit, rows, y) if rows.groups else []
+    results["groups"] = effects.group_findings(fit, rows, y) if rows.groups else []
     if results["groups"]:
-        tables["groups.csv"] = group_table(results["groups"])
-    results["effects"] = effect_findings(fit, prepared)
+        tables["groups.csv"] = effects.group_table(results["groups"])
+    results["effects"] = effects.effect_findings(fit, prepared)
     results["prior"] = _prior_findings(request, prepared)
     watch.stage("checking the model")
-    results["adequacy"] = adequacy(fit, prepared, held_out, request)
+    results["adequacy"] = checks.adequacy(fit, prepared, held_out, request)
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     about = {"file": located(request.data).name, "rows": table.num_rows, "formula": request.formula}
     target = {"target": encoding.response.name, "family": encoding.response.model}
