@@ -170,7 +170,7 @@ def _finish(result: "Run", save: Path | None, json: bool) -> None:
 @app.command(epilog="Example: gyromc schema > plan.schema.json")
 def schema() -> None:
     """Print the JSON Schema of plan files, with which editors check and complete them."""
-    from gyromc.io.schema import plan_schema
+    from gyromc.io.planfiles import plan_schema
 
     print_json(plan_schema())
 
