@@ -9,7 +9,7 @@ import threading
 import warnings
 import webbrowser
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperOption
@@ -80,7 +80,8 @@ def explore(
 
 
 # Help shows `--version`, not `--version <bool>`: Typer 0.29 names the type of flags, earlier ones do not.
-if (shown := getattr(TyperOption, "display_type_rich", None)) is not None:
+shown: Any = getattr(TyperOption, "display_type_rich", None)
+if shown is not None:
     setattr(TyperOption, "display_type_rich", lambda self, ctx: None if self.is_flag else shown(self, ctx))  # noqa: B010
 
 

@@ -27,9 +27,8 @@ def answer(json: bool, content: Any, *tables: Any, path: Path | None = None) -> 
     if json:
         print_json(content)
         return
-    out = console()
     for table in tables:
-        out.print(Text(printable(table)) if isinstance(table, str) else table)
+        console().print(Text(printable(table)) if isinstance(table, str) else table)
     if path is not None:
         print(path.resolve())
 

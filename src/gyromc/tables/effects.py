@@ -111,9 +111,8 @@ class _Study:
             ends = np.exp(np.quantile(along, TAILS, method="hazen"))
             row |= {"ratio": float(np.exp(np.median(along))), "ratio_interval_95": ends.tolist()}
         found = []
-        for k in range(outputs):
-            of = f", P({response.name} = {response.classes[k]})" if outputs > 1 else ""
-            found.append({"name": name + of, **row})
+        for k, one in enumerate(response.classes if outputs > 1 else [""]):
+            found.append({"name": f"{name}, P({response.name} = {one})" if one else name, **row})
             if change is not None:
                 ends = np.quantile(change[:, k], TAILS, method="hazen")
                 found[-1] |= {"change": float(change[:, k].mean()), "change_interval_95": ends.tolist()}
@@ -122,7 +121,8 @@ class _Study:
     def adjusted(self, feature: NumericColumn) -> dict[str, Any]:
         """Adjusted predictions over a grid of a column of numbers, with 95 % bands: the numbers of a figure."""
         response = self.encoding.response
-        grid = np.linspace(*np.quantile(feature.values(self.table), [0.01, 0.99]), GRID)
+        first, last = np.quantile(feature.values(self.table), [0.01, 0.99])
+        grid = np.linspace(first, last, GRID)
         means = np.stack([self.mean(feature.name, np.full(self.table.num_rows, x)) for x in grid])
         low, high = np.quantile(means, TAILS, axis=1)
         classes = response.classes if means.shape[2] > 1 else (response.positive or "",)

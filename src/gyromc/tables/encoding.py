@@ -358,8 +358,8 @@ class Encoding:
                 table.refuse(~np.isfinite(own), "the formula's offset is not finite", "Correct it.")
                 offsets.append(own)
             terms = self._groups(table, frame, fitted)
-        offset, cluster, clusters = np.sum(offsets, axis=0) if offsets else None, self.roles.cluster, None
-        if fitted and cluster is not None:
+        offset, clusters = np.sum(offsets, axis=0) if offsets else None, None
+        if fitted and (cluster := self.roles.cluster) is not None:
             table.require_column(cluster, "--cluster")
             texts = as_text(table.columns[cluster])
             lacks = f"{table.path}: `--cluster {cluster}` lacks values. Fill them in, or remove those rows."
@@ -377,7 +377,8 @@ class Encoding:
                 index, levels = factor.index(table), factor.levels
             # Each level of new rows is a group of its own where the fitted rows lack it.
             else:
-                index, levels = pandas_module().factorize(factor.labels(table))
+                index, own = pandas_module().factorize(factor.labels(table))
+                levels = tuple(map(str, own))
             for block in [slice(None)] if group.correlated else [slice(i, i + 1) for i in range(len(columns))]:
                 # The second term of a factor `g` is called `g.1`, as in lme4.
                 name = f"{factor.name}.{seen[factor.name]}" if seen[factor.name] else factor.name

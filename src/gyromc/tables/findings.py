@@ -306,7 +306,7 @@ def explained(prepared: Prepared, prior_scale: float) -> dict[str, Any]:
         laws += [f"correlations: {prior('lkj(2)', f'cor({group.name})', 'cor')}"] if len(names) > 1 else []
         about = {"name": group.name, "columns": names, "levels": len(levels), "first": list(levels[:5])}
         groups.append({**about, "prior": "; ".join(laws)})
-    about = {"file": prepared.table.path, "rows": len(rows), "target": response.name, "family": response.model}
+    about = {"file": prepared.table.path, "rows": len(y), "target": response.name, "family": response.model}
     return {
         **about,
         "reason": response.reason,

@@ -200,9 +200,9 @@ def chosen_family(request: Request, prepared: Prepared) -> tuple[Prepared, dict[
         given = {**_given(request, prepared, rows), "priors": prepared.priors}
         found = compare(rows.X, prepared.y[prepared.train], families, seed=request.seed, **given)
         family, reason = found.chosen, f"chosen because {found.reason}"
+        candidates = [{**dataclasses.asdict(one), "clearly_worse": one.clearly_worse} for one in found.candidates]
         values = {name: getattr(found, name) for name in ("chosen", "reason", "rows", "of_rows")}
-        candidates = found.candidates
-        values["candidates"] = [{**dataclasses.asdict(one), "clearly_worse": one.clearly_worse} for one in candidates]
+        values["candidates"] = candidates
     response = dataclasses.replace(response, model=family, reason=reason)
     return dataclasses.replace(prepared, encoding=dataclasses.replace(prepared.encoding, response=response)), values
 
@@ -239,8 +239,8 @@ def _findings(request: Request, prepared: Prepared, watch: Watch) -> tuple[dict[
         tables["predictions.csv"] = found = findings.predictions(fit, encoding, *prepared.new, y=None)
         results["predictions"].append(findings.part("predictions.csv", encoding, found, table.num_rows, new=True))
     if judged is not None:
-        seen = table.take(test), rows.take(test), y[test]
-        tables["held_out.csv"] = found = findings.predictions(judged, encoding, *seen)
+        unseen = table.take(test), rows.take(test), y[test]
+        tables["held_out.csv"] = found = findings.predictions(judged, encoding, *unseen)
         results["predictions"].append(findings.part("held_out.csv", encoding, found, train.size, new=False))
     results["groups"] = effects.group_findings(fit, rows, y) if rows.groups else []
     if results["groups"]:
