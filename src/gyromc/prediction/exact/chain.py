@@ -183,13 +183,9 @@ def linear_chain(plan: Plan) -> LinearChain:
 
 def chain_around(plan: Plan, K: np.ndarray, mean: np.ndarray, noise: Noise, starts: np.ndarray) -> LinearChain:
     """The chain of a plan's linear scheme on N(mean, K⁻¹), with the oracle's noise and centred starts as given."""
-    P, d = augment(K, plan.augmented), len(mean)
-    if plan.scheme.is_euler:
-        G, eta = plan.dynamics.D + plan.dynamics.Q, plan.eta
-        M = np.eye(len(G)) - eta * (G @ P)  # T1
-        return LinearChain(M, -eta * G[:, :d], np.sqrt(2 * eta) * plan.dynamics.root.dense(), mean, noise, starts)
     step = plan.step_matrices
-    return LinearChain(step.transition(P), step.B[:, :d], step.C, mean, noise, starts)
+    M = step.transition(augment(K, plan.augmented))  # T1: for Euler I - ηA
+    return LinearChain(M, step.B[:, : len(mean)], step.C, mean, noise, starts)
 
 
 def start_rows(plan: Plan) -> np.ndarray:
@@ -210,12 +206,8 @@ def start_rows(plan: Plan) -> np.ndarray:
 
 def power(compose: Callable[[T, T], T], base: T, count: int) -> T:
     """`base` composed with itself, `count` ≥ 1 copies in all, by repeated squaring."""
-    result: T | None = None
-    while True:
-        if count & 1:
-            result = base if result is None else compose(result, base)
-        count >>= 1
-        if not count:
-            assert result is not None
-            return result
-        base = compose(base, base)
+    result = base
+    for bit in f"{count:b}"[1:]:
+        result = compose(result, result)
+        result = compose(result, base) if bit == "1" else result
+    return result

@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.polynomial import legendre
@@ -15,7 +16,7 @@ from scipy import interpolate
 
 from gyromc.errors import InvalidInput
 from gyromc.prediction.answers import RESOLVED, Number
-from gyromc.prediction.poisson.basis import NEGLIGIBLE, Curve, location_and_scale
+from gyromc.prediction.poisson.basis import NEGLIGIBLE, Curve, ends, location_and_scale
 
 ORDER = 16  # nodes in a panel
 FIRST_PANELS = 128
@@ -37,9 +38,8 @@ def _lobatto() -> tuple[np.ndarray, np.ndarray]:
 
 NODES, WEIGHTS = _lobatto()
 TO_LEGENDRE = np.linalg.inv(legendre.legvander(NODES, ORDER - 1))
-RUNNING = (
-    legendre.legval(NODES, legendre.legint(np.eye(ORDER), lbnd=-1)).T @ TO_LEGENDRE
-)  # integrals from -1 to each node
+# Integrals from -1 to each node.
+RUNNING = legendre.legval(NODES, legendre.legint(np.eye(ORDER), lbnd=-1)).T @ TO_LEGENDRE
 SLOPES = legendre.legval(NODES, legendre.legder(np.eye(ORDER))).T @ TO_LEGENDRE
 # A panel is divided at a node: both rules would place a jump beside the middle wrongly by the same amount.
 SPLIT = (1 + NODES[ORDER // 2]) / 2
@@ -80,9 +80,7 @@ class Panels:
         return (np.cumsum(totals[::-1])[::-1])[:, None] - inside
 
 
-def refined(
-    functions: Callable, integrals: Callable, edges: np.ndarray, local: int = 1
-) -> tuple[Panels, np.ndarray, np.ndarray]:
+def refined(functions: Callable, integrals: Callable, edges: np.ndarray, local: int = 1) -> tuple[Panels, Any, Any]:
     """Panels on which integrals have settled, those integrals, and their errors: the changes under the last division.
 
     `integrals` maps `Panels` to an array with a row for each. The first `local` columns depend on the panel alone; the others use
@@ -153,7 +151,13 @@ def _flux(panels: Panels, density: np.ndarray, mu: float) -> np.ndarray:
 
 def solve_line(h: Curve, potential: Curve, D: float, around: tuple[float, float], reached: np.ndarray) -> Line:
     """Solve for one coordinate; `around` guesses the law's center and scale, `reached` are points where φ will be asked for."""
-    low, high, lowest = _ends(potential, *location_and_scale(potential, *around), reached)
+    mean, sd = location_and_scale(potential, *around)
+    lowest = float(np.min(potential(mean + sd * np.linspace(-4, 4, 161))))
+    # To where the density is negligible against its maximum and its values at the points to be reached.
+    outer = potential(reached) - lowest
+    reach = np.concatenate([np.arange(0.0, 40.0, 0.25), 40.0 * 1.1 ** np.arange(60)])
+    deep = NEGLIGIBLE + float(np.max(outer[outer < DEEPEST - NEGLIGIBLE], initial=0.0))
+    low, high = ends(potential, mean, sd * reach, lowest + deep)
     # of different widths, so that no regular pattern of h is hidden by the nodes
     inner = np.arange(1, FIRST_PANELS) + np.random.default_rng(0).uniform(-0.25, 0.25, FIRST_PANELS - 1)
     edges = low + (high - low) * np.concatenate([[0.0], inner, [FIRST_PANELS]]) / FIRST_PANELS
@@ -174,16 +178,3 @@ def _integrals(D: float, panels: Panels) -> np.ndarray:
     raw, mu = np.exp(-energy), float(np.sum(w * p * h))
     parts = raw, h * raw, h**2 * raw, 2 * _flux(panels, p, mu) ** 2 / (D * p)  # E6
     return np.stack([np.sum(w * part, axis=1) for part in parts], axis=1)
-
-
-def _ends(potential: Curve, mean: float, sd: float, reached: np.ndarray) -> tuple[float, float, float]:
-    """Where the density is negligible against its maximum and its values at the points to be reached; the lowest energy."""
-    x = np.concatenate([np.arange(0.0, 40.0, 0.25), 40.0 * 1.1 ** np.arange(60)])
-    lowest = float(np.min(potential(mean + sd * np.linspace(-4, 4, 161))))
-    outer = potential(reached) - lowest
-    deep, ends = NEGLIGIBLE + float(np.max(outer[outer < DEEPEST - NEGLIGIBLE], initial=0.0)), []
-    for sign in (-1, 1):
-        t = mean + sign * sd * x
-        inside = np.flatnonzero(~(potential(t) - lowest > deep))
-        ends.append(float(t[min(inside[-1] + 1, len(x) - 1)]))
-    return ends[0], ends[1], lowest
