@@ -321,10 +321,3 @@ def student_interval(mean: float, std_error: float, level: float, dof: float) ->
     """The two-sided Student interval of the given level around a mean; NaN with no degrees of freedom."""
     half = float(scipy.special.stdtrit(dof, 0.5 + level / 2)) * std_error if dof > 0 else math.nan
     return mean - half, mean + half
-
-
-def combined_dof(*parts: tuple[float, float]) -> float:
-    """The degrees of freedom of a sum of independent variances, each (variance, dof), by Welch and Satterthwaite."""
-    total = sum(v for v, _ in parts)
-    spent = sum(v**2 / dof for v, dof in parts if v > 0)
-    return total**2 / spent if spent > 0 else math.inf

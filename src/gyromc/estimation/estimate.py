@@ -28,10 +28,8 @@ from gyromc.statistics import ErrorMethod, MonteCarloError
 from gyromc.targets import SumOverData
 from gyromc.targets.regressions import KnownLikelihood, Regression
 
-HEAVY = (
-    "the observable has heavy tails under this target: its variance, and with it this error, may not exist. Estimate something "
-    "that grows more slowly, such as a probability or a quantile."
-)
+HEAVY = "the observable has heavy tails under this target: its variance, and with it this error, may not exist. "
+HEAVY += "Estimate something that grows more slowly, such as a probability or a quantile."
 FAR = np.array([1e3, 1e4, 1e5])  # where tails are looked at, in units of the states
 
 

@@ -10,7 +10,7 @@ from gyromc.posterior import PosteriorMean
 from gyromc.results import Average, Run
 from gyromc.show.records import Column, Forwarded, Records, plain_attributes
 from gyromc.show.tables import Shown, Table
-from gyromc.statistics import ErrorMethod, MonteCarloError, WithError, combined_dof, student_interval
+from gyromc.statistics import ErrorMethod, MonteCarloError, WithError, student_interval
 
 NEGLIGIBLE = 0.25  # of a standard error: a 95 % interval that ignores such a bias covers 94.3 %
 KEYS = (
@@ -48,9 +48,8 @@ class Estimate(WithError):
     @property
     def variance(self) -> float:
         """The fluctuation constant V(h): the variance of a chain's plain average times the time it ran for."""
-        if self.average.uncorrected is not None:
-            return self.average.variance
-        return self.average.time * self.error.variance
+        plain = self.error if self.average.uncorrected is None else self.average.uncorrected.error
+        return self.average.time * plain.variance
 
     @property
     def ess_per_gradient(self) -> float:
@@ -86,8 +85,10 @@ class Estimate(WithError):
     @property
     def corrected(self) -> tuple[float, float]:
         """The interval after taking the bias off, with the error of that correction in it; NaN where it is not known."""
-        parts = (self.std_error**2, self.dof), (self.discretisation.error**2, self.discretisation.dof)
-        dof = combined_dof(*parts) if self.dof > 0 else 0
+        dof, own, other = self.dof, self.std_error**2, self.discretisation.error**2
+        if dof > 0:  # by Welch and Satterthwaite
+            spent = own**2 / dof + other**2 / self.discretisation.dof
+            dof = (own + other) ** 2 / spent if spent > 0 else math.inf
         return student_interval(self.corrected_mean, self.corrected_error, self.level, dof)
 
     @property

@@ -32,7 +32,6 @@ class Bounds:
     b: float
     source: str
     P: np.ndarray | None
-    quadratic: bool = False
 
 
 def bounds(plan: Plan) -> Bounds | None:
@@ -42,7 +41,7 @@ def bounds(plan: Plan) -> Bounds | None:
     if known is not None:
         spectrum = np.linalg.eigvalsh(known[0])
         L, m = float(spectrum[-1]), float(spectrum[0])
-        return Bounds(L, m, 0.0, 0.0, "the eigenvalues of the precision", known[0], quadratic=True)
+        return Bounds(L, m, 0.0, 0.0, "the eigenvalues of the precision", known[0])
     if isinstance(target, CosinePerturbed):
         beta = abs(float(target.beta))
         # 2|β||Δ| ≤ εΔ² + β²/ε in each coordinate: m = 1-ε costs b = dβ²/ε; for |β| < 1 convexity gives m = 1-|β|, b = 0.
@@ -121,7 +120,7 @@ def _curvature(plan: Plan, known: Bounds) -> Iterator[Verdict]:
     A = (plan.dynamics.D + plan.dynamics.Q) @ P
     K1 = float(np.linalg.eigvalsh((A + A.T) / 2)[0])
     in_norm = float(np.linalg.eigvalsh(plan.dynamics.D)[0]) * float(np.linalg.eigvalsh(P)[0])
-    law = "∇H = Pz" if known.quadratic else "∇H = Pz + bounded"
+    law = "∇H = Pz" if plan.flat_target.gaussian() is not None else "∇H = Pz + bounded"
     sentence = f"{law}, and λ_min of the symmetric part of (D+Q)P is {K1:.6g} {'>' if K1 > 0 else '≤'} 0"
     if K1 <= 0:
         restored = f"D is positive definite (constant at least {in_norm:.3g}): a change of coordinates restores it"

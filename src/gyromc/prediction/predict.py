@@ -185,7 +185,12 @@ def predict(plan: Plan, sample=None, *, digits: int = 6) -> Prediction:
         remedy = "Start closer to the mode, or take a smaller step size"
         notes = [f"∇U grows faster than linearly: {of} went to infinity at η = {plan.eta_text}. {remedy}"]
     if how is not None:
-        rows = {name: _without_error(row, std, how).noting(*notes) for name, row in rows.items()}
+        # V and μ(h) stay, which belong to the diffusion, and what is exact at the plan's step size.
+        bias = {"bias": None, "bias_method": UNKNOWN, "bias_error": 0.0, "start_counted": False}
+        nothing = {**bias, "std": std, "std_uncertainty": math.nan, "plain_std": math.nan, "rmse_method": how}
+        for name, row in rows.items():
+            exact = row.rmse_method.exact and how.kind is Kind.UNSTABLE
+            rows[name] = (row if exact else dataclasses.replace(row, **nothing)).noting(*notes)
     return Prediction(plan, rows, steady, verdicts(plan, steady))
 
 
@@ -197,14 +202,6 @@ def _check_size(n: int) -> None:
     if seconds > LONG:
         long = f"{what} takes about {duration(seconds)} and {size / 2**30:.1f} GiB."
         warnings.warn(long, GyromcWarning, stacklevel=3)
-
-
-def _without_error(found: Answer, std: float, how: Method) -> Answer:
-    """The answer for V and μ(h) alone, which belong to the diffusion; what is exact at the plan's step size stays too."""
-    if found.rmse_method.exact and how.kind is Kind.UNSTABLE:
-        return found
-    nothing = {"bias": None, "bias_method": UNKNOWN, "bias_error": 0.0, "start_counted": False, "plain_std": math.nan}
-    return dataclasses.replace(found, std=std, std_uncertainty=math.nan, rmse_method=how, **nothing)
 
 
 def _with_error(value: float | None, error: float, digits: int) -> str:

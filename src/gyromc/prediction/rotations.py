@@ -57,10 +57,10 @@ class RotationTable(Shown):
         gains = lambda name: [f"{self.gain(name, of):.3g} ×" for of in ("linear", "worst", "squares")]
         numbers = lambda row: [f"{x:.3g}" for x in (*row[1:], row.draws_per_gradient())]
         cells = [[name, *numbers(row), *gains(name)] for name, row in self.rows.items()]
-        note = (
-            f"precision from {self.source}; Euler steps at which a variance is off by {100 * self.excess:g} % at worst"
+        note = f"precision from {self.source}; Euler steps at which a variance is off by {100 * self.excess:g} % "
+        note += (
+            "at worst; V in units of the observable's variance; gains over the first row at equal bias and gradients"
         )
-        note += "; V in units of the observable's variance; gains over the first row at equal bias and gradients"
         return [Table(columns, cells, "Rotations at equal bias", [note])]
 
 

@@ -30,7 +30,6 @@ from gyromc.prediction.stability import Stability
 ALONE = 0.1  # share of one draw in the error of a mean
 COMPARABLE = 0.5  # an error of this share of a number: the number is not known
 EXPLAINED = 0.5  # share of the variance of h that its linearisation at the mode must explain
-NOT_RESOLVED = Method(Kind.UNKNOWN, "unknown: the error of V is comparable with V")
 LOST = "unknown: chains from the plan's start do not come to the bulk of the target in its steps"
 SECOND_ORDER = 2.0  # the second order in η against that of a Gaussian, at most
 # Share of the error: what the estimated mean of the nearest Gaussian makes of an odd function on a symmetric target.
@@ -151,9 +150,9 @@ def _on_gaussian(shared: Shared, name: str, h: Observable) -> Answer | None:
         return dataclasses.replace(known, std_uncertainty=error)
     if why_not_linear(plan) is None:
         chain = linear_chain(plan)
-        if chain.additive or chain.size <= MOST_FOLLOWED:
+        if chain.noise.additive or chain.size <= MOST_FOLLOWED:
             mean, error = ridge_mean(chain, h, plan.num_steps, plan.burn_in, drawn=plan.starts.draw is not None)
-            law = Method(Kind.LAW if chain.additive or h.is_square else Kind.GAUSSIAN_LAW)
+            law = Method(Kind.LAW if chain.noise.additive or h.is_square else Kind.GAUSSIAN_LAW)
             base = base.biased(mean - mu, error + mu_error, law)
     found = _average(shared, h, base, math.sqrt(closed_forms.ridge_moments(h, *gaussian)[1]))
     if kind is Kind.MEHLER:
@@ -166,7 +165,7 @@ def _base(plan: Plan, V: Number, V0: Number, how: Method, mu: Number, mu_how: Me
     known, of_still = (n.value if 0 <= n.error <= COMPARABLE * n.value else math.nan for n in (V, V0))
     rounding = ROUNDING * np.linalg.norm(plan.dynamics.Q, 2) ** 2 * of_still
     integral = 0.0 if strict.value <= max(rounding, 3 * strict.error) else strict.value
-    how = NOT_RESOLVED if math.isnan(known) else how
+    how = Method(Kind.UNKNOWN, "unknown: the error of V is comparable with V") if math.isnan(known) else how
     return Answer(known, of_still, how, abs(V.error), abs(V0.error), integral, mu.value, mu_how, mu.error)
 
 
@@ -289,7 +288,14 @@ def _average(shared: Shared, h: Observable, base: Answer, spread: float, slope=N
         return dataclasses.replace(base, rmse_method=Method(Kind.UNKNOWN, why))
     s = 0.0 if near is None else near.floor(V, eta)
     variance = max(V / eta + s, 0.0) / N  # E6, and s of T1
-    error = _variance_error(shared, base, near, s) + min(1.0, ENDS / (rate * time) if rate > 0 else 1.0) * variance
+    # Its error: of V, of the orders in η left out, of s on another Gaussian, and of both ends of a chain.
+    of_V = base.variance_error if math.isfinite(base.variance_error) else math.inf
+    error = of_V / eta + (shared.share if plan.scheme.is_euler else shared.share**2) * (V / eta + abs(s))
+    if near is None:
+        error += shared.share * V / eta
+    else:
+        error += abs(s) * min(1.0, abs(V / near.V - 1) if near.V > 0 else 1.0)
+    error = error / N + min(1.0, ENDS / (rate * time) if rate > 0 else 1.0) * variance
     if start is not None:
         variance += start.variance * (remains / time) ** 2
         error += start.variance_error * (remains / time) ** 2
@@ -299,17 +305,6 @@ def _average(shared: Shared, h: Observable, base: Answer, spread: float, slope=N
     if not plan.scheme.is_euler:
         text += ", without what the scheme adds" if near is None else ", s of the nearest Gaussian"
     return base.varying(variance, error, Method(Kind.ASYMPTOTIC, text))
-
-
-def _variance_error(shared: Shared, base: Answer, near: step_effects.OnGaussian | None, s: float) -> float:
-    """The error of (V/η + s)/N: of V, of the orders in η left out, and of s on another Gaussian."""
-    plan, V, share = shared.plan, max(base.variance, 0.0), shared.share
-    of_V = base.variance_error if math.isfinite(base.variance_error) else math.inf
-    step = (share if plan.scheme.is_euler else share**2) * (V / plan.eta + abs(s))
-    other = share * V / plan.eta
-    if near is not None:
-        other = abs(s) * min(1.0, abs(V / near.V - 1) if near.V > 0 else 1.0)
-    return (of_V / plan.eta + step + other) / plan.num_steps
 
 
 def _with_bias(shared: Shared, base: Answer, sd: float, slope: Number, start: Number | None, higher: float) -> Answer:

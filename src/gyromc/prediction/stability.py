@@ -287,10 +287,9 @@ def _growth(target: Target, center: GaussianApproximation) -> tuple[list[np.ndar
 
 def advice(plan: Plan) -> str:
     """A sentence that compares the step size with the stability limit."""
-    try:
+    found = None
+    with contextlib.suppress(Exception):  # a user's target that has no Hessian: the advice stays general
         found = None if plan.scheduled else stability(plan)
-    except Exception:  # a user's target that has no Hessian: the advice stays general
-        found = None
     if found is None:
         return "Likely cause: the step size is too large for the target's curvature; take a smaller `step_size`."
     limit, where, eta = found.largest_step_size, found.where, plan.eta

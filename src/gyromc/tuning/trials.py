@@ -111,12 +111,10 @@ def refer(base: Plan, oracle: Oracle | None, gradients: float) -> Reference:
     base.replace(oracle=oracle)  # raises before the solver runs where it does not suit the target
     dense = base.dim <= ChainSettings.most_dense
     settings = ChainSettings() if dense else ChainSettings(chains=SETTINGS.few_chains, most=SETTINGS.few_rounds)
-    require_memory(
-        8 * base.dim * (2 * settings.most * settings.steps * settings.chains + SETTINGS.points),
-        f"The warm-up of {settings.chains} chains with {base.dim:,} parameters",
-        "`tune` measures errors against such chains. Write the plan by hand: `gyromc.dynamics.hfhr` with a diagonal "
-        "`preconditioner` and the scheme `hfhr_splitting`.",
-    )
+    size = 8 * base.dim * (2 * settings.most * settings.steps * settings.chains + SETTINGS.points)
+    by_hand = "`gyromc.dynamics.hfhr` with a diagonal `preconditioner` and the scheme `hfhr_splitting`"
+    remedy = f"`tune` measures errors against such chains. Write the plan by hand: {by_hand}."
+    require_memory(size, f"The warm-up of {settings.chains} chains with {base.dim:,} parameters", remedy)
     limits: Any = {"most_seconds": SETTINGS.reference_seconds, "most_gradients": gradients}
     with show_progress(None, False) as shown:
         question, error = Question.read(base), SETTINGS.reference_error

@@ -8,7 +8,7 @@ other random numbers, and that trial says what to expect: being chosen does not 
 import dataclasses
 import math
 import warnings as messages
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,8 +30,6 @@ from gyromc.targets import Target
 from gyromc.tuning.trials import FAMILIES, MANY, SETTINGS, Family, Trial, cost_of_a_gradient, refer
 
 __all__ = ["Expected", "Tried", "Tuned", "tune"]
-
-UNSURE = "The errors to expect are measured against these chains, and may be too small by a factor of 2 or more."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -360,7 +358,19 @@ class Tuning:
             tried.append(Tried(one.name, sizes, best.plan.eta, self.score(best), biased, note))
         gains = self._gains(final, given)
         total, seconds = plan.gradients * cost_of_a_gradient(plan), chains * (steps + burn_in) / final.rate
-        doubts = [*known.warnings, *([UNSURE] if known.warnings else []), *self._doubts(family, plan, rows)]
+        doubts, unsure = list(known.warnings), "and may be too small by a factor of 2 or more"
+        if doubts:
+            doubts.append(f"The errors to expect are measured against these chains, {unsure}.")
+        if plan.burn_in < family.burn_in(plan.eta):
+            takes = f"burn-in takes {plan.burn_in} of the {family.burn_in(plan.eta)} steps it should"
+            doubts.append(f"The budget is too small: {takes}. Pass more `gradients`, or fewer `num_chains`.")
+        if heavy := heavy_tailed(plan, known.draws):
+            doubts.append(f"{', '.join(heavy)}: {HEAVY}")
+        worst = max(row.relative for row in rows.values())
+        if self.error is not None and worst > 1.1 * self.error:
+            reached = f"{worst:.2g} in place of {self.error:g} posterior standard deviations"
+            why = "because of the bias of the step size, or of what trials know of it. `gyromc.expect` has no such bias"
+            doubts.append(f"The error asked for may not be reached: {reached}, {why}.")
         reason = f"{family.name}, whitened by the {'covariance' if known.dense else 'scales'} of the solver's chains; "
         reason += f"gradients from {_reads(plan)}; step size {plan.eta:.3g}, {chains} chains × {steps} steps after "
         reason += f"{burn_in} of burn-in{', with the martingale control variate' if plan.martingale else ''}."
@@ -379,19 +389,6 @@ class Tuning:
             trial = self.attempt(given, SETTINGS.trial_chains, max(int(steps), SETTINGS.fewest), 0, ours=False)
             gains["untuned plan"] = math.inf if trial is None else ratio(self.score(trial, share))
         return gains
-
-    def _doubts(self, family: Family, plan: Plan, rows: Mapping[str, Expected]) -> Iterator[str]:
-        """What may go wrong with the plan, and what would help."""
-        if plan.burn_in < family.burn_in(plan.eta):
-            takes = f"burn-in takes {plan.burn_in} of the {family.burn_in(plan.eta)} steps it should"
-            yield f"The budget is too small: {takes}. Pass more `gradients`, or fewer `num_chains`."
-        if heavy := heavy_tailed(plan, self.known.draws):
-            yield f"{', '.join(heavy)}: {HEAVY}"
-        worst = max(row.relative for row in rows.values())
-        if self.error is not None and worst > 1.1 * self.error:
-            reached = f"{worst:.2g} in place of {self.error:g} posterior standard deviations"
-            why = "because of the bias of the step size, or of what trials know of it. `gyromc.expect` has no such bias"
-            yield f"The error asked for may not be reached: {reached}, {why}."
 
 
 def _reads(plan: Plan) -> str:

@@ -9,7 +9,7 @@ draws of Δ_iz + e_i with Δ_i = N w_i x_ix_iᵀ - Σ_j w_j x_jx_jᵀ. It is exa
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -108,7 +108,6 @@ def batch_noise(plan: Plan, mode: np.ndarray) -> Noise | None:
 
 
 START_DRAWS = 4096
-T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -127,11 +126,6 @@ class LinearChain:
     def size(self) -> int:
         """The size of the state y."""
         return self.M.shape[0]
-
-    @property
-    def additive(self) -> bool:
-        """Whether the oracle's noise does not depend on the state."""
-        return self.noise.additive
 
     @functools.cached_property
     def W(self) -> np.ndarray:
@@ -200,11 +194,10 @@ def start_rows(plan: Plan) -> np.ndarray:
     if not plan.augmented:
         return theta
     r = np.zeros((1, plan.dim)) if plan.starts.r is None else np.asarray(plan.starts.r, float)
-    rows = max(theta.shape[0], r.shape[0])
-    return np.concatenate([np.broadcast_to(theta, (rows, plan.dim)), np.broadcast_to(r, (rows, plan.dim))], axis=1)
+    return np.concatenate(np.broadcast_arrays(theta, r), axis=1)
 
 
-def power(compose: Callable[[T, T], T], base: T, count: int) -> T:
+def power(compose: Callable, base: Any, count: int) -> Any:
     """`base` composed with itself, `count` ≥ 1 copies in all, by repeated squaring."""
     result = base
     for bit in f"{count:b}"[1:]:

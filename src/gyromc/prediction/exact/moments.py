@@ -55,11 +55,11 @@ def linear_averages(chain: LinearChain, U: np.ndarray, c: np.ndarray, num_steps:
     ahead = np.linalg.matrix_power(longer.M, num_steps)[m:, :m] @ np.linalg.matrix_power(chain.M, burn_in)
     means = chain.starts @ ahead.T / num_steps  # T1: S_N
     # Additive noise does not depend on where the chain is: around the mean start no digits cancel.
-    center = np.mean(chain.starts, axis=0) if chain.additive else np.zeros(m)
+    center = np.mean(chain.starts, axis=0) if chain.noise.additive else np.zeros(m)
     start, places = np.zeros((m + len(U) + 1,) * 2), np.append(np.arange(m), m + len(U))
     start[np.ix_(places, places)] = second_moments(chain, burn_in, _squares(chain.starts - center))
     squares = np.diag(second_moments(longer, num_steps, start))[m:-1]
-    return means, squares / num_steps**2 - (0.0 if chain.additive else means.mean(axis=0) ** 2)
+    return means, squares / num_steps**2 - (0.0 if chain.noise.additive else means.mean(axis=0) ** 2)
 
 
 def _squares(rows: np.ndarray) -> np.ndarray:
@@ -71,7 +71,7 @@ def _squares(rows: np.ndarray) -> np.ndarray:
 def second_moments(chain: LinearChain, num_steps: int, start: np.ndarray | None = None) -> np.ndarray:
     """E[ŷŷᵀ] after `num_steps` steps, ŷ = (y, 1), from `start` or from the chain's own starts."""
     start = _squares(chain.starts) if start is None else start
-    if chain.additive:
+    if chain.noise.additive:
         F, W = np.eye(chain.size + 1), np.zeros_like(start)
         if num_steps:
             ahead = lambda p, q: (q[0] @ p[0], q[0] @ p[1] @ q[0].T + q[1])
@@ -187,7 +187,7 @@ def ridge_mean(chain: LinearChain, h: Ridge, num_steps: int, burn_in: int = 0, d
 
     def mean_at(k: int) -> tuple[float, float]:
         """E ρ(aᵀθ_k), averaged over the starts, and its standard deviation over them."""
-        if not chain.additive:
+        if not chain.noise.additive:
             Y = second_moments(chain, k)
             first, second = float(u @ Y[:-1, -1]), float(u @ Y[:-1, :-1] @ u)
             return ridge_expectation(h.rho, shift + first, math.sqrt(max(second - first**2, 0.0))).value, 0.0
@@ -239,7 +239,7 @@ def exact_moments(plan: Plan) -> dict[str, Moments]:
         """By observable the mean of an average from each start, and its variance; `less`: martingales to subtract."""
         found = {}
         # Noise that depends on the state: one sum at a time, or the second moments would be many.
-        for names in [linear] if chain.additive and linear else [[name] for name in linear]:
+        for names in [linear] if chain.noise.additive and linear else [[name] for name in linear]:
             U = np.stack([lift(known[name].direction, chain.size) for name in names])
             c = np.zeros((len(U), chain.C.shape[1])) if less is None else less.linear[[number[name] for name in names]]
             means, variances = linear_averages(chain, U, c, *steps)
@@ -273,7 +273,7 @@ def why_not_exact(plan: Plan, name: str) -> str | None:
 def _why_not(chain: LinearChain, h: Observable) -> str | None:
     if not isinstance(h, Ridge) or not (h.is_linear or h.is_square):
         return "the observable is neither linear nor a square"
-    if chain.additive:
+    if chain.noise.additive:
         too_large = h.is_square and chain.size > MOST_SQUARED
         return f"squares need a state of at most {MOST_SQUARED} numbers" if too_large else None
     if h.is_square:

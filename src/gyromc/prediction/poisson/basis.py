@@ -70,7 +70,12 @@ def line(i: int, potential: Curve, slope: Curve, degree: int, around: tuple[floa
             break
         step /= 2
     weights = density / density.sum()
-    values = _orthonormal((t - mean) / sd, weights, degree)
+    values = np.ones((len(t), degree + 1))
+    for n in range(1, degree + 1):  # by the Lanczos recursion, orthogonalised twice
+        fresh, before = (t - mean) / sd * values[:, n - 1], values[:, :n]
+        for _ in range(2):
+            fresh = fresh - before @ (before.T @ (weights * fresh))
+        values[:, n] = fresh / np.sqrt(weights @ fresh**2)
     stiffness = values.T @ (values * (weights * slope(t))[:, None])
     derivative = np.triu(stiffness, 1)  # T2: ⟨p_m, p_n′⟩ = ⟨p_m, v′p_n⟩ for m < n, else 0
     table = values.T @ (values * (weights * (t - mean) / sd)[:, None])  # of multiplication
@@ -114,17 +119,6 @@ def location_and_scale(potential: Curve, center: float, scale: float) -> tuple[f
     raise InvalidInput(
         "A one-dimensional factor of the target has tails too heavy for polynomials, or no finite integral."
     )
-
-
-def _orthonormal(x: np.ndarray, weights: np.ndarray, degree: int) -> np.ndarray:
-    """Orthonormal polynomials at the nodes by the Lanczos recursion, orthogonalised twice."""
-    basis = np.ones((len(x), degree + 1))
-    for n in range(1, degree + 1):
-        fresh = x * basis[:, n - 1]
-        for _ in range(2):
-            fresh = fresh - basis[:, :n] @ (basis[:, :n].T @ (weights * fresh))
-        basis[:, n] = fresh / np.sqrt(weights @ fresh**2)
-    return basis
 
 
 MOST_NODES = 12_000_000

@@ -22,7 +22,7 @@ from gyromc.prediction.answers import RESOLVED, Number
 from gyromc.prediction.exact.chain import start_rows
 from gyromc.prediction.poisson import basis
 from gyromc.prediction.poisson.basis import Axis, Generator, Solution, TooLarge, along, coefficients
-from gyromc.prediction.poisson.quadrature import solve_line
+from gyromc.prediction.poisson.quadrature import SLOPES, solve_line
 from gyromc.prediction.step_effects import FOLLOW, Transient, additive_noise, brought, drifts, followed, has_slope
 
 
@@ -109,15 +109,17 @@ def _integrated(plan: Plan, h: Observable, k: int) -> Galerkin:
     D, starts, slope = float(plan.dynamics.D[k, k]), start_rows(plan)[:, k], None
     values = lambda t: basis.along_axis(plan, k, t, functools.partial(plan.model.values, h))
     found = solve_line(values, potential, D, around, starts)
+    mu, away = found.expectation, found.panels.values[0] - found.expectation.value
     if has_slope(plan):
         force = basis.slope_along(plan, k, found.panels.nodes.ravel()).reshape(found.density.shape)
-        with_curvature, bend = found.curvature_integral(force)
-        value = -(drifts(plan) * D**2 * with_curvature + (additive_noise(plan) - brought(plan))[k, k] * bend) / 2
+        bend = away / D + force * found.slope  # φ″
+        curved = found.mean(bend * (force @ SLOPES.T / found.panels.half))  # by v″
+        noise = (additive_noise(plan) - brought(plan))[k, k]
+        value = -(drifts(plan) * D**2 * curved + noise * found.mean(bend)) / 2
         slope = Number(float(value), SETTINGS.slope_error * abs(value))
-    V, mu, transient = found.variance, found.expectation, Transient.of(-found.at(starts), drawn=False)
-    deviation = math.sqrt(found.mean((found.panels.values[0] - mu.value) ** 2))
+    V, deviation = found.variance, math.sqrt(found.mean(away**2))
     method = f"integration ({len(found.density)} panels, {V.shown})"
-    return Galerkin(V, V, mu, 0.0, slope, transient, deviation, method)
+    return Galerkin(V, V, mu, 0.0, slope, Transient.of(-found.at(starts), drawn=False), deviation, method)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -5,7 +5,6 @@ V = 2∫ Dφ′²p. Output: a `Line` with μ(h), V, φ and errors. Panels of a G
 """
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -105,29 +104,14 @@ class Line:
     """h and the law on panels of the line, with the solution φ."""
 
     panels: Panels  # values: h, v up to a constant
-    D: float
     expectation: Number
     variance: Number
-
-    @functools.cached_property
-    def density(self) -> np.ndarray:
-        """p at the nodes."""
-        return _density(self.panels)
-
-    @functools.cached_property
-    def slope(self) -> np.ndarray:
-        """φ′ at the nodes."""
-        return _flux(self.panels, self.density, self.expectation.value) / (self.D * self.density)
+    density: np.ndarray  # p at the nodes
+    slope: np.ndarray  # φ′ at the nodes
 
     def mean(self, values: np.ndarray) -> float:
         """The expectation of something given at the nodes."""
         return float(np.sum(self.panels.weights * self.density * values))
-
-    def curvature_integral(self, slope: np.ndarray) -> tuple[float, float]:
-        """μ(φ″v″) and μ(φ″), with v′ given at the nodes."""
-        curvature = slope @ SLOPES.T / self.panels.half  # v″
-        bend = (self.panels.values[0] - self.expectation.value) / self.D + slope * self.slope  # φ″
-        return self.mean(bend * curvature), self.mean(bend)
 
     def at(self, points: np.ndarray) -> np.ndarray:
         """φ at some points, with μ(φ) = 0; NaN where the panels do not reach."""
@@ -162,19 +146,21 @@ def solve_line(h: Curve, potential: Curve, D: float, around: tuple[float, float]
     inner = np.arange(1, FIRST_PANELS) + np.random.default_rng(0).uniform(-0.25, 0.25, FIRST_PANELS - 1)
     edges = low + (high - low) * np.concatenate([[0.0], inner, [FIRST_PANELS]]) / FIRST_PANELS
     functions = lambda t: (h(t), potential(t) - lowest)
-    panels, found, gap = refined(functions, functools.partial(_integrals, D), edges, local=3)
+
+    def integrals(panels: Panels) -> np.ndarray:
+        """Over every panel: e^{-v}, he^{-v}, h²e^{-v} and 2Dφ′²p."""
+        (h, energy), p, w = panels.values, _density(panels), panels.weights
+        raw, mu = np.exp(-energy), float(np.sum(w * p * h))
+        parts = raw, h * raw, h**2 * raw, 2 * _flux(panels, p, mu) ** 2 / (D * p)  # E6
+        return np.stack([np.sum(w * part, axis=1) for part in parts], axis=1)
+
+    panels, found, gap = refined(functions, integrals, edges, local=3)
     if not np.all(np.isfinite(found)):
         raise InvalidInput("The observable is NaN or infinite where the target has mass.")
     mass, first, second, V = found
     if not np.ptp(panels.values[0]) > 0:
         raise InvalidInput("The observable is constant wherever it was evaluated.")
     error = (gap[1] + abs(first / mass) * gap[0] + RESOLVED * math.sqrt(mass * second)) / mass
-    return Line(panels, D, Number(float(first / mass), float(error)), Number(float(V), float(gap[3] + RESOLVED * V)))
-
-
-def _integrals(D: float, panels: Panels) -> np.ndarray:
-    """Over every panel: e^{-v}, he^{-v}, h²e^{-v} and 2Dφ′²p."""
-    (h, energy), p, w = panels.values, _density(panels), panels.weights
-    raw, mu = np.exp(-energy), float(np.sum(w * p * h))
-    parts = raw, h * raw, h**2 * raw, 2 * _flux(panels, p, mu) ** 2 / (D * p)  # E6
-    return np.stack([np.sum(w * part, axis=1) for part in parts], axis=1)
+    mu, density = Number(float(first / mass), float(error)), _density(panels)
+    slope = _flux(panels, density, mu.value) / (D * density)
+    return Line(panels, mu, Number(float(V), float(gap[3] + RESOLVED * V)), density, slope)
