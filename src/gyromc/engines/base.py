@@ -97,20 +97,15 @@ def check_state(state: EngineState, engine: Engine, plan: Plan) -> None:
     for name in BY_CHAIN:
         found, like = getattr(state, name), getattr(begun, name)
         wanted = None if like is None else (like.dtype, (plan.num_chains, *like.shape[1:]))
-        require(
-            wanted == (None if found is None else (found.dtype, found.shape)),
-            f"The state of the run does not fit its plan: `{name}` has another type or shape. Start anew.",
-        )
+        fits = wanted == (None if found is None else (found.dtype, found.shape))
+        require(fits, f"The state of the run does not fit its plan: `{name}` has another type or shape. Start anew.")
 
 
 def two_sum(high, low, value):
-    """Add `value` to the unevaluated sum high + low, which carries twice the digits of its parts.
-
-    Knuth's error-free transformation gives high + value = total + error exactly. The parts are then renormalised.
-    """
+    """Add `value` to the unevaluated sum high + low, which carries twice the digits of its parts, and renormalise these."""
+    # Knuth's error-free transformation: high + value = total + error exactly.
     total = high + value
     shadow = total - high
-    error = (high - (total - shadow)) + (value - shadow)
-    low = low + error
+    low = low + ((high - (total - shadow)) + (value - shadow))
     renormalised = total + low
     return renormalised, low - (renormalised - total)

@@ -46,10 +46,7 @@ def llvm_type(vector: Vector) -> ir.VectorType:
     return ir.VectorType(_IN_LLVM[vector.kind], vector.lanes)
 
 
-@register_model(Vector)
-class _VectorModel(models.PrimitiveModel):
-    def __init__(self, dmm, fe_type):
-        super().__init__(dmm, fe_type, llvm_type(fe_type))
+register_model(Vector)(lambda dmm, fe_type: models.PrimitiveModel(dmm, fe_type, llvm_type(fe_type)))
 
 
 def shuffle(builder, a, b, lanes: list[int]):
@@ -145,9 +142,8 @@ def _conversion(instruction: str, kind: str):
     @intrinsic
     def convert(typingctx, a):
         to = Vector(f"{kind}{a.bits}", a.lanes)
-        return signature(to, a), lambda context, builder, sig, args: getattr(builder, instruction)(
-            args[0], llvm_type(to)
-        )
+        codegen = lambda context, builder, sig, args: getattr(builder, instruction)(args[0], llvm_type(to))
+        return signature(to, a), codegen
 
     return convert
 
@@ -278,9 +274,8 @@ def store(typingctx, array, index, vector):
 @intrinsic
 def number(typingctx, array, index):
     """array[index] without the wrap-around of negative indices; the index must be inside."""
-    return signature(array.dtype, array, types.intp), lambda context, builder, sig, args: builder.load(
-        pointer_to(context, builder, array, *args)
-    )
+    codegen = lambda context, builder, sig, args: builder.load(pointer_to(context, builder, array, *args))
+    return signature(array.dtype, array, types.intp), codegen
 
 
 @intrinsic
@@ -375,7 +370,7 @@ def column_of_rows(typingctx, table, offsets, first, column):
         for j in range(LANES):
             origin = _row_offset(context, builder, offsets, where, begin, j)
             entry = builder.load(pointer_to(context, builder, table, data, builder.add(origin, column)))
-            value = builder.insert_element(value, entry, ir.Constant(ir.IntType(32), j))
+            value = builder.insert_element(value, entry, ir.IntType(32)(j))
         return value
 
     return signature(vector, table, offsets, types.intp, types.intp), codegen
