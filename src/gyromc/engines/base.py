@@ -23,15 +23,19 @@ class Session(Protocol):
 
     def advance(self, num_steps: int, first_slot: int = 0) -> None:
         """Move every chain by `num_steps` steps; states kept on the way go to slots, draw number `first_slot` to slot 0."""
+        ...
 
     def failed(self) -> bool:
         """Whether any chain has failed so far."""
+        ...
 
     def kept(self, count: int) -> np.ndarray:
         """The draws in the first `count` slots: draws × chains × d."""
+        ...
 
     def state(self) -> EngineState:
         """The state of all chains, as arrays on the host."""
+        ...
 
 
 class Engine(Protocol):
@@ -39,9 +43,11 @@ class Engine(Protocol):
 
     def why_not(self, plan: Plan, mesh: Any = None) -> str | None:
         """Why this engine cannot run the plan on this mesh, or None when it can."""
+        ...
 
     def initial_state(self, plan: Plan) -> EngineState:
         """The state of all chains before the first step."""
+        ...
 
     def open_session(
         self, plan: Plan, state: EngineState, sane_range: float, thin: int | None, slots: int, mesh: Any = None
@@ -51,6 +57,7 @@ class Engine(Protocol):
         A chain with a coordinate beyond `sane_range` has failed. Every `thin`-th state after burn-in is kept (None: no state);
         one call of `advance` stores at most `slots` of them.
         """
+        ...
 
 
 class Keys(NamedTuple):

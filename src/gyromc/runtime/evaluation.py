@@ -152,7 +152,8 @@ def _follow(jaxpr, consts, marks: list[np.ndarray], size: int) -> list[np.ndarra
     def mark_of(atom) -> np.ndarray:
         if not isinstance(atom, Literal) and atom in known:
             return known[atom]
-        return np.zeros((*atom.aval.shape, size), bool)
+        aval: Any = atom.aval
+        return np.zeros((*aval.shape, size), bool)
 
     for equation in jaxpr.eqns:
         inputs, calls = [mark_of(atom) for atom in equation.invars], equation.primitive.name in CALLING

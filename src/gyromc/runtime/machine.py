@@ -73,7 +73,7 @@ def one_blas_thread() -> Iterator[None]:
     """Let NumPy's OpenBLAS, if it has that, use one thread inside: with some hundred rows its threads mostly wait, busily."""
     places = list(Path(np.__file__).parents)[:2]
     found = [path for place in places for path in place.glob("*libs/*scipy_openblas64_*")]
-    library = ctypes.CDLL(str(found[0])) if found else None
+    library: Any = ctypes.CDLL(str(found[0])) if found else None
     if not hasattr(library, "scipy_openblas_set_num_threads64_"):
         yield
         return

@@ -170,7 +170,7 @@ class LanesSession:
         spare = np.ascontiguousarray(state.generator[:, 4:]).view(dtype)[:, :1]
         parts = state.z.astype(dtype), state.generator[:, :4], spare, state.high, state.failed_at[:, None]
         kept = np.zeros(slots * self.blocks * plan.dim * WIDTH, dtype)
-        self.chains = Chains(*map(self._to_lanes, parts), kept)
+        self.chains = Chains._make([*map(self._to_lanes, parts), kept])
         self.workspaces = [self._workspace() for _ in range(self.threads)]
         self._work(0, 0, 0, 0, self.workspaces[0])  # no blocks, no steps: compiles, or loads from the cache
 
