@@ -316,8 +316,9 @@ def _rows_panel(name: str, found: dict[str, Any]) -> Panel:
         middle = 0.28 * (j - (len(rivals) - 1) / 2)
         scatter = np.random.default_rng(0).uniform(-0.09, 0.09, ratios.shape)
         places = np.array(etas)[:, None] * 2 ** (middle + scatter)
-        style = {"color": COLOURS[rival], "label": f"against {ROLE_NAMES[rival].removesuffix(' baseline')}"}
-        ax.plot(places.ravel(), ratios.ravel(), MARKERS[rival], markersize=3, alpha=0.6, **style)
+        style = {"color": COLOURS[rival], "markersize": 3, "alpha": 0.6}
+        label = f"against {ROLE_NAMES[rival].removesuffix(' baseline')}"
+        ax.plot(places.ravel(), ratios.ravel(), MARKERS[rival], label=label, **style)
         label = None if j else "chosen row"
         ax.plot(places[:, chosen], ratios[:, chosen], "*", color="black", markersize=8, label=label)
         rows += [(rival, eta, i, float(r)) for eta, at in zip(etas, ratios, strict=True) for i, r in enumerate(at)]

@@ -111,7 +111,7 @@ class Measured:
 def analyse(data: Measured) -> dict[str, Any]:
     """Return the findings of one experiment as plain values."""
     experiment, problem, sampler = data.experiment, data.experiment.problem, data.experiment.sampler
-    found = {"title": experiment.title, "family": problem.family}
+    found: dict[str, Any] = {"title": experiment.title, "family": problem.family}
     found |= {"sampler": sampler.label, "sampler_formula": sampler.formula, "formulas": dict(problem.formulas)}
     found |= {"choices": dict(experiment.choices), "roles": list(experiment.roles), "step_sizes": list(data.etas)}
     found |= {
