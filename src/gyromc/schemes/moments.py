@@ -121,10 +121,7 @@ def gradient_moments(plan: Any) -> GradientMoments:
 
     Where S = P + Σ is known to no better than 5 %, a `GyromcWarning` says so, once for each step size.
     """
-    found = plan.model.computed.find("gradient moments", (plan.oracle,))
-    if found is None:
-        found = _gradient_moments(plan)
-        plan.model.computed.keep("gradient moments", (plan.oracle,), found)
+    found = plan.model.computed.once("gradient moments", (plan.oracle,), lambda: _gradient_moments(plan))
     told = "error of gradient moments", (plan.oracle, plan.eta)
     if found.relative_error > ENOUGH and not plan.model.computed.find(*told):
         plan.model.computed.keep(*told, True)
