@@ -18,10 +18,12 @@ LONG = (
     "networks.md",
     "numpyro.md",
     "pymc.md",
+    "reproduction.md",
     "sklearn.md",
     "tuning.md",
     "tutorials/csv-file.md",
     "tutorials/own-jax-model.md",
+    "tutorials/start-here.md",
 )  # they compile much: `make docs` and `make test-slow` run them, and by default their names and keywords are looked up
 CHANGES_OF_FILES = ("howto/extend.md",)  # tests/docs/test_contributing.py makes these changes
 WITH_CODE = [
