@@ -51,17 +51,14 @@ def require_extra(extra: str, what: str) -> None:
                 raise ModuleNotFoundError(name=package)
 
 
-FUNCTIONS_ABOVE = {
-    "to_datatree": "gyromc.interop.arviz",
-    "save_run": "gyromc.io.runs",
-    "resume": "gyromc.engines.loop",
-    "restored_model": "gyromc.tables.saved",
-    "restored_estimator": "gyromc.sklearn",
-    "posterior_datatree": "gyromc.interop.arviz",
-}
-"""The module of each function of a higher part."""
-
-
 def function_above(name: str) -> Callable[..., Any]:
     """Import the function of a higher part that has this name."""
-    return getattr(import_module(FUNCTIONS_ABOVE[name]), name)
+    modules = {
+        "to_datatree": "gyromc.interop.arviz",
+        "save_run": "gyromc.io.runs",
+        "resume": "gyromc.engines.loop",
+        "restored_model": "gyromc.tables.saved",
+        "restored_estimator": "gyromc.sklearn",
+        "posterior_datatree": "gyromc.interop.arviz",
+    }
+    return getattr(import_module(modules[name]), name)

@@ -72,7 +72,21 @@ def _arrays(v) -> Any:
     return np if isinstance(v, np.ndarray) else jnp
 
 
-class Scaled(Operator):
+class Coordinatewise(Operator):
+    """A diagonal map."""
+
+    def dense(self):
+        return np.diag(self.entries())
+
+    def transposed(self):
+        return self
+
+    def cholesky(self):
+        positive_definite(float(min(np.min(x) for x in jax.tree.leaves(self))))
+        return jax.tree.map(lambda x: np.asarray(np.sqrt(x)), self)
+
+
+class Scaled(Coordinatewise):
     """`scale` times the identity."""
 
     scale: Float[np.ndarray, ""] = eqx.field(converter=lambda x: np.asarray(x, float) if np.isscalar(x) else x)
@@ -83,24 +97,14 @@ class Scaled(Operator):
     def __call__(self, v):
         return self.scale * v
 
-    def dense(self):
-        return float(self.scale) * np.eye(self.n)
-
     def entries(self):
         return np.full(self.n, float(self.scale))
-
-    def cholesky(self):
-        positive_definite(float(self.scale))
-        return Scaled(float(np.sqrt(self.scale)), self.n)
-
-    def transposed(self):
-        return self
 
     def asymmetry(self, sign):
         return (1 - sign) * abs(float(self.scale)), (0, 0)
 
 
-class Diagonal(Operator):
+class Diagonal(Coordinatewise):
     """Coordinatewise multiplication by `values`."""
 
     values: Float[np.ndarray, " n"]
@@ -110,18 +114,8 @@ class Diagonal(Operator):
     def __call__(self, v):
         return self.values * v
 
-    def dense(self):
-        return np.diag(np.asarray(self.values, float))
-
     def entries(self):
         return np.asarray(self.values, float)
-
-    def cholesky(self):
-        positive_definite(float(np.min(self.values)))
-        return Diagonal(np.sqrt(self.values))
-
-    def transposed(self):
-        return self
 
 
 class Rotations(Operator):
@@ -131,6 +125,9 @@ class Rotations(Operator):
     n: int = eqx.field(static=True)
 
     size = property(lambda self: self.n)
+
+    def transposed(self):
+        return Rotations(-self.rates, self.n)
 
     def __call__(self, v):
         xp = _arrays(v)
@@ -144,9 +141,6 @@ class Rotations(Operator):
         matrix[first, first + 1] = -self.rates
         matrix[first + 1, first] = self.rates
         return matrix
-
-    def transposed(self):
-        return Rotations(-self.rates, self.n)
 
 
 class Dense(Operator):
@@ -224,11 +218,10 @@ class Blocks(Operator):
         return None if first is None or second is None else np.concatenate([first, second])
 
     def cholesky(self):
-        m, blocks = self.upper_left.size, (self.upper_left, self.upper_right, self.lower_right)
-        zero = Scaled(0.0, m)
+        zero = Scaled(0.0, self.upper_left.size)
         if self.upper_right.is_zero() and self.lower_left.is_zero():
             return Blocks(self.upper_left.cholesky(), zero, zero, self.lower_right.cholesky())
-        a, b, d = (block.entries() for block in blocks)
+        a, b, d = (block.entries() for block in (self.upper_left, self.upper_right, self.lower_right))
         if a is None or b is None or d is None:
             return super().cholesky()
         positive_definite(float(np.min((a + d) / 2 - np.hypot((a - d) / 2, b))))
@@ -241,10 +234,8 @@ class Blocks(Operator):
 
 def positive_definite(smallest_eigenvalue: float) -> None:
     """Raise `InvalidInput` unless the number, a smallest eigenvalue, is positive."""
-    require(
-        smallest_eigenvalue > 0,
-        f"The matrix must be positive definite, but its smallest eigenvalue is {smallest_eigenvalue:.6g}.",
-    )
+    found = f"its smallest eigenvalue is {smallest_eigenvalue:.6g}"
+    require(smallest_eigenvalue > 0, f"The matrix must be positive definite, but {found}.")
 
 
 def symmetrised(operator: Operator, sign: int, name: str) -> Operator:
@@ -254,13 +245,10 @@ def symmetrised(operator: Operator, sign: int, name: str) -> Operator:
     # float32 matrices computed by products are symmetric to about 1e-7.
     if gap > 1e-6 * max(entries, default=0.0):
         kind, op, mean = ("symmetric", "-", "+") if sign > 0 else ("skew-symmetric", "+", "-")
-        raise InvalidInput(
-            f"`{name}` must be {kind}: max |{name} {op} {name}ᵀ| = {gap:.3g} at ({i}, {j}). "
-            f"Pass `({name} {mean} {name}.T) / 2`."
-        )
-    if gap > 0 and isinstance(operator, Dense):
-        return Dense((operator.matrix + sign * operator.matrix.T) / 2)
-    return operator
+        found = f"max |{name} {op} {name}ᵀ| = {gap:.3g} at ({i}, {j})"
+        raise InvalidInput(f"`{name}` must be {kind}: {found}. Pass `({name} {mean} {name}.T) / 2`.")
+    dense = gap > 0 and isinstance(operator, Dense)
+    return Dense((operator.matrix + sign * operator.matrix.T) / 2) if dense else operator
 
 
 def as_operator(value, name: str, size: int | None = None) -> Operator:
@@ -275,10 +263,6 @@ def as_operator(value, name: str, size: int | None = None) -> Operator:
     if array.ndim == 1:
         require(array.size > 0, f"`{name}` must have at least one entry: got an empty vector.")
         return Diagonal(array)
-    require(
-        array.ndim == 2 and array.shape[0] == array.shape[1] and array.size > 0,
-        f"`{name}` must be a square matrix: got shape {array.shape}.",
-    )
-    if not np.any(array - np.diag(np.diag(array))):
-        return Diagonal(np.diag(array).copy())
-    return Dense(array)
+    square = array.ndim == 2 and array.shape[0] == array.shape[1] and array.size > 0
+    require(square, f"`{name}` must be a square matrix: got shape {array.shape}.")
+    return Dense(array) if np.any(array - np.diag(np.diag(array))) else Diagonal(np.diag(array).copy())

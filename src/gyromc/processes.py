@@ -82,8 +82,7 @@ def start(
     )
     _meet(coordinator, num_processes, process_id, timeout)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    # It would take SIGTERM from us.
-    jax.config.update("jax_enable_preemption_service", False)
+    jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM from us
     try:
         jax.distributed.initialize(
             coordinator,
@@ -91,8 +90,7 @@ def start(
             process_id,
             initialization_timeout=int(timeout) + 1,
             heartbeat_timeout_seconds=math.ceil(silence),
-            # All are done when they come to it.
-            shutdown_timeout_seconds=30,
+            shutdown_timeout_seconds=30,  # all are done when they come to it
             cluster_detection_method="deactivate" if "KUBERNETES_SERVICE_HOST" in os.environ else None,
         )
     except RuntimeError as error:
@@ -116,13 +114,10 @@ def _who(
 
         known = None, num_processes, process_id, None, None, int(timeout) + 1
         try:
-            found = ClusterEnv.auto_detect_unset_distributed_params(*known)
+            coordinator, num_processes, process_id, *_ = ClusterEnv.auto_detect_unset_distributed_params(*known)
         except (RuntimeError, KeyError, ValueError) as error:
-            which = f"`coordinator`, --coordinator or {ADDRESS}"
-            raise InvalidInput(
-                f"What the launcher says cannot be used: {error}. Pass the address of process 0: {which}."
-            ) from None
-        coordinator, num_processes, process_id = found[:3]
+            remedy = f"Pass the address of process 0: `coordinator`, --coordinator or {ADDRESS}."
+            raise InvalidInput(f"What the launcher says cannot be used: {error}. {remedy}") from None
     num_processes = _number(COUNT) if num_processes is None else num_processes
     process_id = _number(INDEX) if process_id is None else process_id
     given = {
@@ -131,11 +126,8 @@ def _who(
         f"the number of this one (`process_id`, --process-id or {INDEX[0]})": process_id,
     }
     missing = "; ".join(what for what, value in given.items() if value is None)
-    require(
-        not missing,
-        "What is not known, and no launcher says (SLURM, Open MPI and Kubernetes are known): "
-        f"{missing}. Give it to every process.",
-    )
+    unknown = "What is not known, and no launcher says (SLURM, Open MPI and Kubernetes are known)"
+    require(not missing, f"{unknown}: {missing}. Give it to every process.")
     num_processes, process_id = whole(num_processes, "num_processes", least=1), whole(process_id, "process_id", least=0)
     require(
         process_id < num_processes,
@@ -146,12 +138,11 @@ def _who(
 
 def _number(names: tuple[str, ...]) -> int | None:
     """The first of some environment variables that is set, as a number."""
-    name = next((name for name in names if name in os.environ), None)
-    if name is None:
-        return None
-    text = os.environ[name]
-    require(text.strip().isdigit(), f"The environment variable {name} must be a whole number: it is {text!r}.")
-    return int(text)
+    for name in names:
+        if (text := os.environ.get(name)) is not None:
+            require(text.strip().isdigit(), f"The environment variable {name} must be a whole number: it is {text!r}.")
+            return int(text)
+    return None
 
 
 # --- meeting before JAX starts, which would abort the process where something is wrong
@@ -174,9 +165,9 @@ def _meet(coordinator: str, num_processes: int, index: int, timeout: float) -> N
 
 def _welcome(port: int, own: dict[str, Any], timeout: float) -> None:
     both = socket.has_dualstack_ipv6()
-    family = socket.AF_INET6 if both else socket.AF_INET
+    options: Any = {"family": socket.AF_INET6, "dualstack_ipv6": True} if both else {}
     try:
-        server = socket.create_server(("", port), family=family, dualstack_ipv6=both, backlog=1024)
+        server = socket.create_server(("", port), backlog=1024, **options)
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise
@@ -196,7 +187,7 @@ def _welcome(port: int, own: dict[str, Any], timeout: float) -> None:
                     f"After {timeout:g} s, {len(places)} of {own['of']} processes were there; missing: {missing}. Look at their "
                     "messages, and whether they reach this machine; where they need longer, wait longer."
                 )
-                continue
+                break
             hello = _received(link, HELLO)
             # Otherwise it is some other program.
             if set(own) <= set(hello) and type(hello["index"]) is int:
@@ -279,8 +270,7 @@ def agree(value: Any) -> Any:
 
 def everyone(value: Any) -> list[Any]:
     """The values of all processes, by their index; each as `agree` takes it."""
-    runtime = _runtime()
-    if runtime is None:
+    if (runtime := _runtime()) is None:
         return [value]
     client, number = runtime.client, next(_calls)
     place = f"gyromc/{number}/"

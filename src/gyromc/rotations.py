@@ -13,8 +13,7 @@ import numpy as np
 import scipy
 from jaxtyping import Float
 
-from gyromc.checks import cause, whole
-from gyromc.errors import InvalidInput
+from gyromc.checks import explained, whole
 from gyromc.operators import LowRank
 
 Matrix = Float[np.ndarray, "n n"]
@@ -74,13 +73,11 @@ def spectrum(K: Matrix | Products, count: int) -> tuple[np.ndarray, np.ndarray, 
         return eigenvalues, basis, float(eigenvalues[-1])
     dim = K.shape[0]
     count, start = min(whole(count, "count", least=2), dim - 2) // 2 * 2, np.random.default_rng(0).standard_normal(dim)
-    try:
+    with _finding(dim):
         largest = scipy.sparse.linalg.eigsh(K, 1, which="LA", v0=start, return_eigenvectors=False)[0]
         # the smallest eigenvalues of K are the largest of λ_max - K
         shifted = products(lambda x: largest * x - K.matvec(x), dim)
         found, basis = scipy.sparse.linalg.eigsh(shifted, count, which="LA", v0=start, ncv=min(dim, 4 * count + 40))
-    except Exception as error:  # of the user's function, or of an iteration with it
-        raise _not_found(error, dim) from error
     order = np.argsort(-found)
     return largest - found[order], basis[:, order], float(largest)
 
@@ -89,20 +86,17 @@ def solved(K: Matrix | Products, U: np.ndarray) -> np.ndarray:
     """K⁻¹U, from products by conjugate gradients."""
     if isinstance(K, np.ndarray):
         return np.linalg.solve(K, U)
-    try:
+    with _finding(len(U)):
         found = [scipy.sparse.linalg.cg(K, u, rtol=1e-13, maxiter=MOST_PRODUCTS) for u in U.T]
-    except Exception as error:  # of the user's function
-        raise _not_found(error, len(U)) from error
-    if any(left or not np.all(np.isfinite(w)) for w, left in found):
-        raise _not_found(ArithmeticError(f"K⁻¹u was not reached in {MOST_PRODUCTS} products"), len(U))
+        if any(left or not np.all(np.isfinite(w)) for w, left in found):
+            raise ArithmeticError(f"K⁻¹u was not reached in {MOST_PRODUCTS} products")
     return np.stack([w for w, _ in found], axis=1)
 
 
-def _not_found(error: Exception, dim: int) -> InvalidInput:
-    return InvalidInput(
-        f"The eigenvectors of `K` were not found: {cause(error)}. It maps {dim} numbers to {dim}, symmetric, positive "
-        "definite, with eigenvalues that differ."
-    )
+def _finding(dim: int):
+    """Around a user's function, or an iteration with it."""
+    wanted = f"It maps {dim} numbers to {dim}, symmetric, positive definite, with eigenvalues that differ."
+    return explained("The eigenvectors of `K` were not found", wanted)
 
 
 def pairing(K: Matrix | Products, count: int) -> LowRank:
@@ -132,8 +126,7 @@ def coupling_rates(eigenvalues: np.ndarray, blocks: Sequence[np.ndarray], larges
     """How fast each eigenvector of K turns with its momentum, λ_max(E_θθ) being `bias` times that of Q = 0.
 
     `blocks`: D_θθ, D_θr and D_rr at each eigenvector; `largest`: the largest eigenvalue of D_θθK. In whitened coordinates a block
-    of the drift is [[p, q-n], [q+n, r]] with E_θθ = (n² - nq)/(p+r) + p/2 and V/Var = 2r/(pr-q²+n²) for θ; n is the larger root
-    of E_θθ = e.
+    of the drift is [[p, q-n], [q+n, r]], E_θθ = (n² - nq)/(p+r) + p/2, V/Var = 2r/(pr-q²+n²) for θ; n: larger root of E_θθ = e.
     """
     root = np.sqrt(eigenvalues)
     p, q, r = blocks[0] * eigenvalues, blocks[1] * root, blocks[2]
@@ -169,9 +162,8 @@ def _constant_diagonal(eigenvalues: np.ndarray) -> Matrix:
             break
         # the tangent that moves entry i to the mean: (S_ii - m) + 2t S_ij + t²(S_jj - m) = 0
         over, cross, under = S[i, i] - mean, S[i, j], mean - S[j, j]
-        t = (cross + np.sqrt(cross**2 + over * under)) / under if cross >= 0 else over / (
-            np.sqrt(cross**2 + over * under) - cross
-        )  # fmt: skip
+        root = np.sqrt(cross**2 + over * under)
+        t = (cross + root) / under if cross >= 0 else over / (root - cross)
         plane = np.array([[1.0, -t], [t, 1.0]]) / np.hypot(1.0, t)
         turn[:, [i, j]] = turn[:, [i, j]] @ plane
         S = turn.T @ (eigenvalues[:, None] * turn)

@@ -19,36 +19,24 @@ from gyromc.show.records import Forwarded
 
 @dataclasses.dataclass(frozen=True)
 class ErrorSettings:
-    """The numbers behind the errors of means: conventions, and limits measured by benchmarks/interval_coverage.py.
+    """The numbers behind the errors of means: conventions, and limits measured by benchmarks/interval_coverage.py."""
 
-    - `lugsail_ratio`: the long batch against the short one; `fewest_blocks`: fewer are too few for both.
-    - `relaxations`: the shortest batch, in relaxation times; `shortest_batch`, `longest_batch`: as shares of the chain.
-    - `half`: relaxation times in half a chain: shorter chains are called slow.
-    - `many_chains`: from here on the variance between chains is known well enough by itself.
-    - `short`: relaxation times, below which batches are not both long and many; `short_alone`: for one chain.
-    - `heavy`: tail index of blocks, larger for x⁴ of a Gaussian, about 1 for the square of Student's t₃; `uneven`: share of one
-      block in the fluctuations of all; `many_blocks`: fewer do not tell heavy tails from light ones.
-    - `chance`: chains that disagree more than this probability allows have not mixed.
-    - `alike`: correlation between halves, larger for chains of less than about five relaxation times.
-    - `slow`: R-hat of chains of about ten relaxation times; `unmixed`: R-hat that two chains of 20 exceed in 0.2 % of runs.
-    """
-
-    lugsail_ratio: int = 3
-    fewest_blocks: int = 24
-    relaxations: int = 20
-    longest_batch: float = 1 / 8
+    lugsail_ratio: int = 3  # the long batch against the short one
+    fewest_blocks: int = 24  # fewer are too few for both
+    relaxations: int = 20  # the shortest batch, in relaxation times
+    longest_batch: float = 1 / 8  # as a share of the chain
     shortest_batch: float = 1 / 16
-    half: int = 10
-    many_chains: int = 20
-    short: int = 80
-    short_alone: int = 120
-    heavy: float = 1.2
-    uneven: float = 0.04
-    many_blocks: int = 2000
-    chance: float = 1e-3
-    alike: float = 0.3
-    slow: float = 1.2
-    unmixed: float = 1.5
+    half: int = 10  # relaxation times in half a chain: shorter chains are called slow
+    many_chains: int = 20  # from here on the variance between chains is known well enough by itself
+    short: int = 80  # relaxation times, below which batches are not both long and many
+    short_alone: int = 120  # for one chain
+    heavy: float = 1.2  # tail index of blocks, larger for x⁴ of a Gaussian, about 1 for the square of Student's t₃
+    uneven: float = 0.04  # share of one block in the fluctuations of all
+    many_blocks: int = 2000  # fewer do not tell heavy tails from light ones
+    chance: float = 1e-3  # chains that disagree more than this probability allows have not mixed
+    alike: float = 0.3  # correlation between halves, larger for chains of less than about five relaxation times
+    slow: float = 1.2  # R-hat of chains of about ten relaxation times
+    unmixed: float = 1.5  # R-hat that two chains of 20 exceed in 0.2 % of runs
 
 
 SETTINGS = ErrorSettings()

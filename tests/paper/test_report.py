@@ -32,7 +32,7 @@ def sample(tmp_path_factory) -> Path:
 
     def build(directory):
         shutil.copy(SAMPLE, directory)
-        write_report(json.loads(SAMPLE.read_text()), directory, formats=("csv",))
+        write_report(json.loads(SAMPLE.read_text()), directory)
 
     return made_once(tmp_path_factory, "sample", build)
 

@@ -12,7 +12,8 @@ from gyromc.regression.adequacy.checks import Aspect, ModelCheck, ModelVerdict, 
 from gyromc.regression.adequacy.residuals import ModelResiduals, chance, residuals
 from gyromc.regression.draws import Predictive
 from gyromc.targets.families import Normal, Poisson
-from gyromc.targets.likelihoods import ResponseKind, contrasts
+from gyromc.targets.functions import contrasts
+from gyromc.targets.likelihoods import ResponseKind
 from simulated.alarms import EVERY, FAMILIES, GROUPED, alarms, assessed, columns, responses
 from simulated.quickdraws import quick_draws
 

@@ -12,7 +12,7 @@ from gyromc.datasets import heart
 from gyromc.regression import fit as fitting
 from gyromc.regression.fit import fit
 from gyromc.regression.standardised import Units
-from gyromc.targets.likelihoods import contrasts
+from gyromc.targets.functions import contrasts
 
 
 def data(rows=60, columns=3, seed=0):

@@ -11,8 +11,7 @@ from gyromc.regression.fit import GroupTerm, fit
 from gyromc.regression.problem import read
 from gyromc.targets import Group, MixedRegression, Prior
 from gyromc.targets.families import LIKELIHOODS, NegativeBinomial, Ordinal, StudentT
-from gyromc.targets.likelihoods import Domain
-from gyromc.targets.priors import LAWS
+from gyromc.targets.priors import LAWS, Domain
 
 NUMBERS = {
     "normal": (0.4, 1.7),

@@ -23,7 +23,7 @@ from gyromc.targets.families import (
     StudentT,
     Weibull,
 )
-from gyromc.targets.likelihoods import rising
+from gyromc.targets.functions import rising
 
 B3 = Categorical(3).basis
 T = np.array([-1.3, 0.2, 1.1])

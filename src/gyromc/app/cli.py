@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
+from typer.core import TyperOption
 
 from gyromc.app import fit, plans  # noqa: F401  # they add their commands
 from gyromc.app.output import app, prepare_streams
@@ -19,11 +20,9 @@ from gyromc.show.interruption import interruptible
 from gyromc.show.numbers import printable
 from gyromc.show.progress import say
 
-BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
-"""A folder of the checkout that this file belongs to; the package has none."""
+BENCHMARKS = Path(__file__).parents[3] / "benchmarks"  # in a checkout; the package has none
 PORT = 8642
 PATIENCE = 1.5  # seconds that Ctrl-C may wait for the end of a step
-AGAIN = 0.1  # seconds after which a dropped signal is sent again
 
 
 def _version(wanted: bool) -> None:
@@ -42,18 +41,16 @@ def _options(
 
 
 # All arguments, `--help` too, go to the commands in the checkout.
-FORWARDED = {"ignore_unknown_options": True, "allow_interspersed_args": False, "help_option_names": []}
-
-
-@app.command(context_settings=FORWARDED)
+@app.command(
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False, "help_option_names": []}
+)
 def bench(arguments: Annotated[list[str] | None, typer.Argument(metavar="[speed|accuracy] …")] = None) -> None:
     """Measure engines and accuracy, compared with other packages; in a checkout of the source only."""
     from gyromc.checks import require
 
     missing = "`gyromc bench` measures a checkout of the source and is not in the installed package."
     require((BENCHMARKS / "bench_commands.py").is_file(), f"{missing} Clone gyromc and run `make bench`.")
-    if str(BENCHMARKS) not in sys.path:
-        sys.path.insert(0, str(BENCHMARKS))
+    sys.path.insert(0, str(BENCHMARKS))
     commands = typer.main.get_command(importlib.import_module("bench_commands").app)
     raise typer.Exit(commands.main(arguments or [], prog_name="gyromc bench", standalone_mode=False) or 0)
 
@@ -86,16 +83,9 @@ def explore(
                 server.handle_request()
 
 
-def _flags_without_a_type() -> None:
-    """Let help show `--version`, not `--version <bool>`: Typer 0.29 names the type of flags, earlier ones do not."""
-    from typer.core import TyperOption
-
-    shown = getattr(TyperOption, "display_type_rich", None)
-    if shown is not None:
-        setattr(TyperOption, "display_type_rich", lambda self, ctx: None if self.is_flag else shown(self, ctx))  # noqa: B010
-
-
-_flags_without_a_type()
+# Help shows `--version`, not `--version <bool>`: Typer 0.29 names the type of flags, earlier ones do not.
+if (shown := getattr(TyperOption, "display_type_rich", None)) is not None:
+    setattr(TyperOption, "display_type_rich", lambda self, ctx: None if self.is_flag else shown(self, ctx))  # noqa: B010
 
 
 def main() -> None:
@@ -176,7 +166,7 @@ def _show_warning(message, category, filename, lineno, file=None, line=None) -> 
 def _send_again(dropped) -> None:
     """Send signals again whose exception Python drops, as in a garbage collector's callback; Ctrl-C is raised again anyway."""
     if issubclass(dropped.exc_type, SystemExit):
-        again = threading.Timer(AGAIN, os.kill, (os.getpid(), dropped.exc_value.code - 128))
+        again = threading.Timer(0.1, os.kill, (os.getpid(), dropped.exc_value.code - 128))
         again.daemon = True
         again.start()
     elif not issubclass(dropped.exc_type, KeyboardInterrupt):

@@ -15,29 +15,23 @@ from gyromc.flat import Start, ravel
 from gyromc.plan import Plan
 from gyromc.results import EngineState
 
+BY_CHAIN = ("z", "high", "low", "failed_at", "generator")  # the fields of a state with one row per chain
+
 
 class Session(Protocol):
     """The chains of one plan while they run."""
 
     def advance(self, num_steps: int, first_slot: int = 0) -> None:
         """Move every chain by `num_steps` steps; states kept on the way go to slots, draw number `first_slot` to slot 0."""
-        ...
 
     def failed(self) -> bool:
         """Whether any chain has failed so far."""
-        ...
 
     def kept(self, count: int) -> np.ndarray:
         """The draws in the first `count` slots: draws × chains × d."""
-        ...
-
-    def sums(self) -> tuple[Any, float]:
-        """The sums of the observables so far, which `np.asarray` reads now or later, and the sum of their weights."""
-        ...
 
     def state(self) -> EngineState:
         """The state of all chains, as arrays on the host."""
-        ...
 
 
 class Engine(Protocol):
@@ -45,11 +39,9 @@ class Engine(Protocol):
 
     def why_not(self, plan: Plan, mesh: Any = None) -> str | None:
         """Why this engine cannot run the plan on this mesh, or None when it can."""
-        ...
 
     def initial_state(self, plan: Plan) -> EngineState:
         """The state of all chains before the first step."""
-        ...
 
     def open_session(
         self, plan: Plan, state: EngineState, sane_range: float, thin: int | None, slots: int, mesh: Any = None
@@ -59,7 +51,6 @@ class Engine(Protocol):
         A chain with a coordinate beyond `sane_range` has failed. Every `thin`-th state after burn-in is kept (None: no state);
         one call of `advance` stores at most `slots` of them.
         """
-        ...
 
 
 class Keys(NamedTuple):
@@ -103,7 +94,7 @@ def check_state(state: EngineState, engine: Engine, plan: Plan) -> None:
     one = with_chains(plan, 1)
     object.__setattr__(one, "starts", Start(np.zeros((1, plan.dim))))
     begun = engine.initial_state(one)
-    for name in ("z", "high", "low", "failed_at", "generator"):
+    for name in BY_CHAIN:
         found, like = getattr(state, name), getattr(begun, name)
         wanted = None if like is None else (like.dtype, (plan.num_chains, *like.shape[1:]))
         require(

@@ -42,12 +42,10 @@ def linear_step(plan: Plan) -> LinearStep:
         kept[:n, :n] -= np.eye(n)
     tau = float(plan.oracle.tau) if isinstance(plan.oracle, Gaussian) else None
     if plan.martingale or plan.state_size > n:
-        own = None if tau is None else scale * tau * G[:, :d]
-        return LinearStep(kept, scale, G, plan.step_matrices.C, own)
+        return LinearStep(kept, scale, G, plan.step_matrices.C, None if tau is None else scale * tau * G[:, :d])
     if tau is None and not plan.scheme.is_euler:
         return LinearStep(kept, scale, G, plan.step_matrices.C, None)
-    C = None if plan.scheme.is_euler else plan.step_matrices.C
-    W = 2 * plan.eta * plan.dynamics.D if C is None else C @ C.T
+    W = 2 * plan.eta * plan.dynamics.D if plan.scheme.is_euler else plan.step_matrices.C @ plan.step_matrices.C.T
     if tau is not None:
         W = W + (scale * tau) ** 2 * G[:, :d] @ G[:, :d].T  # T1: independent Gaussian noises
     try:

@@ -54,8 +54,7 @@ LIMITS = EngineLimits()
 
 def scan(plan: Plan, mesh: Any = None) -> str | None:
     """Why engine `scan` cannot run the plan."""
-    steps = plan.num_steps + plan.burn_in
-    functions = sum(ridge_of(h) is None for h in plan.observables.values())
+    steps, functions = plan.num_steps + plan.burn_in, sum(ridge_of(h) is None for h in plan.observables.values())
     if reason := why_no_jax():
         return reason
     if "data" in shares(mesh) and not _has_rows(plan):
@@ -74,13 +73,12 @@ def scan(plan: Plan, mesh: Any = None) -> str | None:
 
 
 def _has_rows(plan: Plan) -> bool:
-    count = getattr(plan.flat_target, "num_data", None)
-    held = any(np.shape(leaf)[:1] == (count,) for leaf in jax.tree.leaves(plan.flat_target))
-    oracle = plan.oracle
-    batches = (
-        isinstance(oracle, Batch) and oracle.evaluations(plan.flat_target) <= 2 * oracle.size
-    )  # no sums of all rows
-    return held or (isinstance(plan.flat_target, targets.StreamedRegression) and batches)
+    target, oracle = plan.flat_target, plan.oracle
+    if any(np.shape(leaf)[:1] == (getattr(target, "num_data", None),) for leaf in jax.tree.leaves(target)):
+        return True
+    # Of a source, those of batches, where no sum of all rows is computed.
+    batches = isinstance(oracle, Batch) and oracle.evaluations(target) <= 2 * oracle.size
+    return isinstance(target, targets.StreamedRegression) and batches
 
 
 def lanes(plan: Plan, mesh: Any = None) -> str | None:
@@ -136,7 +134,7 @@ def interpreting() -> bool:
 
 def pallas(plan: Plan, mesh: Any = None) -> str | None:
     """Why engine `pallas` cannot run the plan, by what can be found without tracing a function."""
-    steps, n = plan.num_steps + plan.burn_in, plan.dynamics.size
+    steps, most, n = plan.num_steps + plan.burn_in, LIMITS.steps - 1, plan.dynamics.size
     if reason := why_no_jax() or _only_scan(plan, mesh):
         return reason
     device = jax.devices()[0]
@@ -149,8 +147,7 @@ def pallas(plan: Plan, mesh: Any = None) -> str | None:
         f"it takes schemes that are linear in their noise and the plan asks for {plan.scheme}": not plan.scheme.linear,
         f"it has no {type(plan.oracle).__name__} oracle": not isinstance(plan.oracle, KNOWN_ORACLES),
         f"it holds states of at most {LIMITS.pallas_state} numbers and the plan's has {n}": n > LIMITS.pallas_state,
-        f"it counts at most {LIMITS.steps - 1} steps and the plan has {steps}: continue a shorter run": steps
-        > LIMITS.steps - 1,
+        f"it counts at most {most} steps and the plan has {steps}: continue a shorter run": steps > most,
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
 

@@ -34,26 +34,18 @@ from gyromc.targets.regressions import KnownLikelihood
 
 @dataclasses.dataclass(frozen=True)
 class BiasSettings:
-    """What a prediction may cost, and how pairs of chains run.
+    """What a prediction may cost, and how pairs of chains run."""
 
-    - `healthy`: effective size of draws around the mode, as a share, below which tails decide the bias.
-    - `affordable`: numbers of data touched by a prediction from an importance sample.
-    - `first`, `each`: seconds that a prediction of a regression takes, about: in all, and per observable; `other`: of another
-      target, per observable; `seconds`: what it may take, or as long as the run.
-    - `at_once`: coarse steps between two looks at Ctrl-C; `fewest`, `most`: pairs.
-    - `next_term`: the next term of the expansion against this one, per η over the largest stable step size.
-    """
-
-    healthy: float = 0.5
-    affordable: float = 2e9
-    first: float = 6.0
-    each: float = 0.3
-    other: float = 10.0
-    seconds: float = 10.0
-    at_once: int = 4096
-    fewest: int = 8
+    healthy: float = 0.5  # effective size of draws around the mode, as a share, below which tails decide the bias
+    affordable: float = 2e9  # numbers of data touched by a prediction from an importance sample
+    first: float = 6.0  # seconds that a prediction of a regression takes, about …
+    each: float = 0.3  # … and those of each observable
+    other: float = 10.0  # seconds per observable of another target
+    seconds: float = 10.0  # what a prediction may take, or as long as the run
+    at_once: int = 4096  # coarse steps between two looks at Ctrl-C
+    fewest: int = 8  # pairs
     most: int = 512
-    next_term: float = 2.0
+    next_term: float = 2.0  # of the expansion against this one, per η over the largest stable step size
 
 
 SETTINGS = BiasSettings()

@@ -37,23 +37,17 @@ FAR = np.array([1e3, 1e4, 1e5])  # where tails are looked at, in units of the st
 
 @dataclasses.dataclass(frozen=True)
 class EstimateSettings:
-    """When a run's means are doubted, and what may be spent on looking.
+    """When a run's means are doubted, and what may be spent on looking."""
 
-    - `start_shows`: standard errors between the first and the second half of the chains.
-    - `vague`: standard errors of the mean, from which the error of a bias rules the interval.
-    - `most_checked`: draws of all chains whose gradients are computed, `least_checked` of each; `most_touched`: numbers of the
-      data that these may read.
-    - `checked_chains`: with fewer, pieces of one chain, which depend on each other, would be taken for independent.
-    - `seen`: share of the fluctuations of h from which a direction counts.
-    """
-
-    start_shows: float = 3.5
-    vague: float = 3.0
-    most_checked: int = 4096
-    least_checked: int = 8
-    checked_chains: int = 20
-    most_touched: float = 2e9
-    seen: float = 0.01
+    start_shows: float = 3.5  # standard errors between the first and the second half of the chains
+    vague: float = 3.0  # standard errors of the mean, from which the error of a bias rules the interval
+    most_checked: int = 4096  # draws of all chains whose gradients are computed
+    least_checked: int = 8  # of each chain
+    checked_chains: int = (
+        20  # with fewer, pieces of one chain, which depend on each other, would be taken for independent
+    )
+    most_touched: float = 2e9  # numbers of the data that gradients at draws may read
+    seen: float = 0.01  # share of the fluctuations of h from which a direction counts
 
 
 SETTINGS = EstimateSettings()

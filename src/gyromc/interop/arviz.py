@@ -124,11 +124,12 @@ def _posterior(draws, names: Sequence[str] | None) -> dict[str, np.ndarray]:
     if names is None:
         return {"theta": leaves[0][1]} if vector else {_path(path): leaf for path, leaf in leaves}
     names = [str(name) for name in names]
-    require(
-        len(names) == len(parts) and len(set(names)) == len(names),
-        f"`names` must hold {len(parts)} different names, one for each "
-        f"{'parameter' if vector else 'array of parameters'}: got {len(names)}, {len(set(names))} of them different.",
+    what, got = (
+        "parameter" if vector else "array of parameters",
+        f"got {len(names)}, {len(set(names))} of them different",
     )
+    fitting = len(names) == len(parts) == len(set(names))
+    require(fitting, f"`names` must hold {len(parts)} different names, one for each {what}: {got}.")
     return dict(zip(names, parts, strict=True))
 
 
@@ -142,11 +143,9 @@ def _pointwise(target: Target, wanted: bool | Callable, draws) -> dict[str, np.n
     one = private(wanted) if callable(wanted) else target.log_likelihoods
     with jax.enable_x64(jax.tree.leaves(draws)[0].dtype == np.float64):
         shapes = jax.eval_shape(one, jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), draws))
-        require(
-            shapes is not None,
-            f"The target ({type(target).__name__}) does not know the likelihood of one observation: pass "
-            "`log_likelihood=f`, a function of the parameters that returns an array with one number per observation.",
-        )
+        remedy = "pass `log_likelihood=f`, a function of the parameters that returns an array with one number per observation."
+        unknown = f"The target ({type(target).__name__}) does not know the likelihood of one observation"
+        require(shapes is not None, f"{unknown}: {remedy}")
         count = sum(x.size for x in jax.tree.leaves(shapes)) * math.prod(jax.tree.leaves(draws)[0].shape[:2])
         what = f"The log likelihood of {float(count):.3g} pairs of draw and observation"
         require_memory(8 * count, what, "Keep fewer draws.")

@@ -114,10 +114,8 @@ class ModelPosterior(Target):
         known = (*usual, *self.structure.on_rows)
         wanted: Any = usual if sites is None else tuple(sites) if isinstance(sites, list | tuple) else (sites,)
         unknown = [name for name in wanted if name not in known]
-        require(
-            wanted and not unknown,
-            f"No site {', '.join(map(shown, unknown)) or 'given'} in the model: it has {', '.join(known)}.",
-        )
+        missing = ", ".join(map(shown, unknown)) or "given"
+        require(wanted and not unknown, f"No site {missing} in the model: it has {', '.join(known)}.")
         return wanted
 
     def default_observables(self) -> "Sites":
@@ -134,10 +132,8 @@ class ModelPosterior(Target):
         """The parameters by name; raises `InvalidInput` for names or shapes that are not the model's."""
         shapes, by_name = dict(self.parameters), isinstance(params, dict)
         given = {name: np.shape(value) for name, value in params.items()} if by_name else np.shape(params)
-        require(
-            given in (shapes, (self.dim,)),
-            f"The parameters are {shapes}, or one vector of {self.dim} numbers: got {given}. Begin with `target.start`.",
-        )
+        wanted = f"The parameters are {shapes}, or one vector of {self.dim} numbers"
+        require(given in (shapes, (self.dim,)), f"{wanted}: got {given}. Begin with `target.start`.")
         return params if by_name else self.unravel(params)
 
 

@@ -27,21 +27,15 @@ HELPS = 0.8  # a martingale is subtracted where that makes the variance smaller 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """The numbers of this module; all are conventions.
+    """The numbers of this module; all are conventions."""
 
-    - `parameters`: the most, since full matrices are factored; `curved`: the most for the mean Hessian of a general observable.
-    - `points`: at which gradients of a general observable are averaged; `nodes`: of Gauss-Hermite quadrature.
-    - `terms`: the most of one observable, each two products per step; `left_out`: share of a quadratic φ they may leave out.
-    - `settled`: the relative size of the last term of a sum.
-    """
-
-    parameters: int = 1000
-    points: int = 256
-    nodes: int = 64
-    left_out: float = 1e-5
-    terms: int = 12
-    curved: int = 60
-    settled: float = 1e-14
+    parameters: int = 1000  # the most, since full matrices are factored
+    points: int = 256  # at which gradients of a general observable are averaged
+    nodes: int = 64  # of Gauss-Hermite quadrature
+    left_out: float = 1e-5  # share of a quadratic φ that its terms may leave out
+    terms: int = 12  # the most of one observable, each two products per step
+    curved: int = 60  # the most parameters for the mean Hessian of a general observable
+    settled: float = 1e-14  # the relative size of the last term of a sum
 
 
 SETTINGS = Settings()

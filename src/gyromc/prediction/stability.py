@@ -31,27 +31,18 @@ from gyromc.targets import Target
 
 @dataclasses.dataclass(frozen=True)
 class StabilitySettings:
-    """How far from the mode a target is linearised, and what is affordable.
+    """How far from the mode a target is linearised, and what is affordable."""
 
-    - `rays`: from the mode: ± the stiffest directions, and random ones.
-    - `edge`: U above its minimum: a chain goes beyond with a probability of about e⁻²⁰; `far`: radii against that edge.
-    - `linear`: by which curvature along a ray may rise between them.
-    - `smaller`: a limit away from the mode counts below this share of the limit at the mode.
-    - `max_dense`: numbers of a state whose matrices are formed; `small`: parameters for which the map of second moments is.
-    - `defective`: condition number of eigenvectors, above which they are not used.
-    - `longer`, `most_tried`: factor between step sizes on the way to the limit, and how many are tried.
-    """
-
-    rays: int = 16
-    edge: float = 20.0
-    far: tuple[float, ...] = (30.0, 100.0)
-    linear: float = 1.5
-    smaller: float = 1 - 1e-3
-    max_dense: int = 1000
-    small: int = 6
-    defective: float = 1e6
-    longer: float = 1.25
-    most_tried: int = 120
+    rays: int = 16  # from the mode: ± the stiffest directions, and random ones
+    edge: float = 20.0  # U above its minimum: a chain goes beyond with a probability of about e⁻²⁰
+    far: tuple[float, ...] = (30.0, 100.0)  # radii against that edge
+    linear: float = 1.5  # by which curvature along a ray may rise between them
+    smaller: float = 1 - 1e-3  # share of the limit at the mode, below which one away from it counts
+    max_dense: int = 1000  # numbers of a state whose matrices are formed
+    small: int = 6  # parameters for which the map of second moments is
+    defective: float = 1e6  # condition number of eigenvectors, above which they are not used
+    longer: float = 1.25  # factor between step sizes on the way to the limit
+    most_tried: int = 120  # of them
 
 
 SETTINGS = StabilitySettings()

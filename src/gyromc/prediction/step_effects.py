@@ -177,18 +177,13 @@ def on_nearest_gaussian(plan: Plan, h: Observable) -> OnGaussian | None:
 
 @dataclasses.dataclass(frozen=True)
 class FollowSettings:
-    """How many chains are followed, and how far.
+    """How many chains are followed, and how far."""
 
-    - `chains`: what happens to one in a hundred is seen in 92 of 100 predictions; `starts`: so many different ones of the plan's.
-    - `at_once`: steps of one compiled call, more than a chain that goes to infinity takes; `most_steps`: in all.
-    - `near`: standard deviations within which a solution of the Poisson equation is used.
-    """
-
-    chains: int = 256
-    starts: int = 100
-    at_once: int = 64
-    most_steps: int = 2048
-    near: float = 3.0
+    chains: int = 256  # what happens to one in a hundred is seen in 92 of 100 predictions
+    starts: int = 100  # different ones of the plan's
+    at_once: int = 64  # steps of one compiled call, more than a chain that goes to infinity takes
+    most_steps: int = 2048  # in all
+    near: float = 3.0  # standard deviations within which a solution of the Poisson equation is used
 
 
 FOLLOW = FollowSettings()

@@ -25,7 +25,8 @@ from gyromc.regression.problem import GroupTerm, Problem, of_rows
 from gyromc.regression.standardised import Units, standardise
 from gyromc.runtime.machine import num_threads
 from gyromc.targets.families import LIKELIHOODS, NormalNoise
-from gyromc.targets.likelihoods import Likelihood, ResponseKind, library
+from gyromc.targets.functions import library
+from gyromc.targets.likelihoods import Likelihood, ResponseKind
 
 AT_ONCE = 2**18  # numbers of a part of the rows: 1 MiB in single precision
 MOST_THREADS, LEAST_PARTS = 4, 16  # a thread has so many parts at least

@@ -10,8 +10,8 @@ import numpy as np
 from gyromc.checks import numbers, one_of, positive, require, shown
 from gyromc.errors import InvalidInput
 from gyromc.targets.families import FAMILIES, Normal, NormalNoise
-from gyromc.targets.likelihoods import Domain, Likelihood, ResponseKind
-from gyromc.targets.priors import Prior
+from gyromc.targets.likelihoods import Likelihood, ResponseKind
+from gyromc.targets.priors import Domain, Prior
 
 MOST_COLUMNS = 6  # of a group: beyond, correlations are too many to be told apart
 

@@ -141,10 +141,8 @@ def indices_read(function: Callable, size: int) -> tuple[int, ...]:
     with jax.enable_x64(True):
         closed = jax.make_jaxpr(function)(jax.ShapeDtypeStruct((size,), jnp.float64))
         marks = _follow(closed.jaxpr, closed.consts, [np.eye(size, dtype=bool)], size)
-    found = np.zeros(size, bool)
-    for mark in marks:
-        found |= mark.reshape(-1, size).any(axis=0)
-    return tuple(int(i) for i in np.flatnonzero(found))
+    found = np.concatenate([mark.reshape(-1, size) for mark in marks]).any(axis=0)
+    return tuple(np.flatnonzero(found).tolist())
 
 
 def _follow(jaxpr, consts, marks: list[np.ndarray], size: int) -> list[np.ndarray]:
@@ -155,12 +153,12 @@ def _follow(jaxpr, consts, marks: list[np.ndarray], size: int) -> list[np.ndarra
     def mark_of(atom) -> np.ndarray:
         if not isinstance(atom, Literal) and atom in known:
             return known[atom]
-        aval: Any = atom.aval
-        return np.zeros((*aval.shape, size), bool)
+        return np.zeros((*atom.aval.shape, size), bool)
 
     for equation in jaxpr.eqns:
-        inputs = [mark_of(atom) for atom in equation.invars]
-        inner = _inner(equation)
+        inputs, calls = [mark_of(atom) for atom in equation.invars], equation.primitive.name in CALLING
+        closed = (p for p in equation.params.values() if calls and hasattr(p, "jaxpr") and hasattr(p, "consts"))
+        inner = next(closed, None)
         if inner is not None and len(inner.jaxpr.invars) == len(inputs):
             outputs = _follow(inner.jaxpr, inner.consts, inputs, size)
         elif not any(mark.any() for mark in inputs):
@@ -169,12 +167,6 @@ def _follow(jaxpr, consts, marks: list[np.ndarray], size: int) -> list[np.ndarra
             outputs = _one(equation, inputs, values, size)
         known.update(zip(equation.outvars, outputs, strict=True))
     return [mark_of(atom) for atom in jaxpr.outvars]
-
-
-def _inner(equation):
-    if equation.primitive.name not in CALLING:
-        return None
-    return next((p for p in equation.params.values() if hasattr(p, "jaxpr") and hasattr(p, "consts")), None)
 
 
 def _one(equation, inputs: list[np.ndarray], values: dict, size: int) -> list[np.ndarray]:
@@ -200,8 +192,6 @@ def _moved(equation, inputs: list[np.ndarray], values: dict) -> np.ndarray | Non
     if any(value is None for value in constants):
         return None
 
-    def move(*parts):
-        return equation.primitive.bind(*parts, *map(jnp.asarray, constants), **equation.params)
-
+    move = lambda *parts: equation.primitive.bind(*parts, *map(jnp.asarray, constants), **equation.params)
     layers = [jnp.asarray(np.moveaxis(mark, -1, 0), jnp.float64) for mark in data]
     return np.moveaxis(np.asarray(jax.vmap(move)(*layers)) != 0, 0, -1)

@@ -52,16 +52,14 @@ def _free_in_group(proc: Path = Path("/proc/self/cgroup"), mounted: Path = Path(
     except (OSError, ValueError):  # not Linux
         return free
     for controllers, path in groups:
-        if controllers not in ("", "memory"):
-            continue
-        names = GROUP_FILES[controllers]
-        root, inside = (mounted / controllers, PurePosixPath(path.lstrip("/")))
-        for folder in (root / inside, *(root / above for above in inside.parents)):
-            # No such group here, or no limit ("max").
+        limits, uses, cached = GROUP_FILES.get(controllers, ("", "", ""))
+        inside = PurePosixPath(path.lstrip("/"))
+        for folder in (mounted / controllers / above for above in (inside, *inside.parents)):
+            # Not of memory, no such group here, or no limit ("max").
             with contextlib.suppress(OSError, ValueError):
-                limit, used = (int((folder / name).read_text()) for name in names[:2])
+                limit, used = (int((folder / name).read_text()) for name in (limits, uses))
                 stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-                free = min(free, max(0, limit - used + int(stat.get(names[2], 0))))
+                free = min(free, max(0, limit - used + int(stat.get(cached, 0))))
     return free
 
 
@@ -78,10 +76,10 @@ def one_blas_thread() -> Iterator[None]:
 
     Nothing changes where NumPy has another library than OpenBLAS.
     """
-    places = Path(np.__file__).parent, Path(np.__file__).parent.parent
+    places = list(Path(np.__file__).parents)[:2]
     found = [path for place in places for path in place.glob("*libs/*scipy_openblas64_*")]
     library = ctypes.CDLL(str(found[0])) if found else None
-    if library is None or not hasattr(library, "scipy_openblas_set_num_threads64_"):
+    if not hasattr(library, "scipy_openblas_set_num_threads64_"):
         yield
         return
     before = library.scipy_openblas_get_num_threads64_()
@@ -127,8 +125,7 @@ def why_no_jax() -> str | None:
 
 def num_threads() -> int:
     """How many threads share the work: `GYROMC_THREADS`, or the processors this process may use."""
-    asked = os.environ.get("GYROMC_THREADS")
-    if asked:
+    if asked := os.environ.get("GYROMC_THREADS"):
         try:
             return max(1, int(asked))
         except ValueError:
@@ -158,8 +155,7 @@ def keep_compiled() -> Path | None:
     """Let JAX keep compiled programs in a folder of the user's; returns it, or None where nothing was changed."""
     import jax
 
-    # JAX adds its settings at run time.
-    settings: Any = jax.config
+    settings: Any = jax.config  # JAX adds its settings at run time
     off = os.environ.get("GYROMC_NO_CACHE") or not settings.jax_enable_compilation_cache
     if off or settings.jax_compilation_cache_dir is not None:
         return None

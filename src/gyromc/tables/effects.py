@@ -31,20 +31,20 @@ TAILS = [0.025, 0.975]
 def effect_findings(fit: Fit, prepared: Prepared) -> dict[str, Any] | None:
     """Return the part of fit.json on effects; None where there is none to tell beside the coefficients."""
     encoding, likelihood, response = prepared.encoding, fit.posterior.likelihood, prepared.encoding.response
-    several, measured = len(response.classes) > 2, likelihood.measured
+    several, measured, count = len(response.classes) > 2, likelihood.measured, prepared.table.num_rows
     single = not several and (measured or likelihood.words.effect.ratio is not None)
     alone = changeable(encoding) if single else {}
-    count = prepared.table.num_rows
     picked = np.unique(np.linspace(0, count - 1, min(count, MOST_ROWS)).astype(int))
     study = _Study(fit, dataclasses.replace(encoding, dates=()), encoding.dated(prepared.table).take(picked))
-    rows = [row for one in encoding.features for row in study.effects(one, alone.pop(one.name, []))]
+    rows = [row for one in encoding.features for row in study.effects(one, alone.get(one.name, []))]
     # terms of a changed column, such as log(x): a ratio, and no change of their own
-    rows += [] if measured else [row for name, at in alone.items() for row in study.row(f"{name} + 1", None, at)]
+    names = [one.name for one in encoding.features]
+    terms = {name: at for name, at in alone.items() if not measured and name not in names}
+    rows += [row for name, at in terms.items() for row in study.row(f"{name} + 1", None, at)]
     if not rows:
         return None
     what = f"P({response.name} = {response.positive})" if response.positive else f"the expected {response.name}"
-    known = changeable(encoding) if single else {}
-    curved = [one for one in encoding.features if isinstance(one, NumericColumn) and one.name not in known]
+    curved = [one for one in encoding.features if isinstance(one, NumericColumn) and one.name not in alone]
     return {
         "ratio": likelihood.words.effect.ratio,
         "target": response.name,
@@ -129,9 +129,8 @@ class _Study:
         grid = np.linspace(first, last, GRID)
         means = np.stack([self.mean(feature.name, np.full(self.table.num_rows, x)) for x in grid])
         low, high = np.quantile(means, TAILS, axis=1)
-        middle = means.mean(axis=1)
         classes = response.classes if means.shape[2] > 1 else (response.positive or "",)
-        parts = {"mean": middle, "low": low, "high": high}
+        parts = {"mean": means.mean(axis=1), "low": low, "high": high}
         at = lambda k: {key: values[:, k].tolist() for key, values in parts.items()}
         lines = [{"class": name, **at(k)} for k, name in enumerate(classes)]
         return {"name": feature.name, "x": grid.tolist(), "lines": lines}
@@ -173,10 +172,9 @@ def group_findings(fit: Fit, rows: DesignRows, y: np.ndarray) -> list[dict[str, 
 
 
 def _noise(fit: Fit, y: np.ndarray) -> Any:
-    """The variance of a response on the scale of the linear predictor: of classes that of the latent variable, of a logarithmic
-    link that of a lognormal law with the same coefficient of variation (Nakagawa, Johnson and Schielzeth 2017)."""
-    posterior, mean = fit.posterior, np.mean(y)
-    link = posterior.likelihood.link
+    """The variance of a response on the scale of the linear predictor (Nakagawa, Johnson and Schielzeth 2017): of classes that
+    of the latent variable, of a logarithmic link that of a lognormal law with the same coefficient of variation."""
+    posterior, mean, link = fit.posterior, np.mean(y), fit.posterior.likelihood.link
     shares = posterior.likelihood.response is ResponseKind.NUMBERS and link is LinkFunction.LOGIT
     if link in LATENT and not shares:
         return LATENT[link]

@@ -106,7 +106,7 @@ class CategoricalColumn:
 
 RULES = {
     "weights": ("a number of 0 or more", lambda x: x >= 0),
-    "offset": ("a finite number", lambda x: np.isfinite(x)),
+    "offset": ("a finite number", np.isfinite),
     "exposure": ("a positive number", lambda x: x > 0),
     "trials": ("a whole number of 1 or more", lambda x: (x >= 1) & (x == np.round(x))),
     "censored": ("0 or 1", lambda x: (x == 0) | (x == 1)),
@@ -139,25 +139,18 @@ class Roles:
     def columns(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(self.given.values()))
 
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """The columns that new rows must have to be predicted for."""
-        return tuple(name for name in (self.offset, self.exposure, self.trials) if name is not None)
-
     def require(self, target: str, model: str) -> None:
-        family, logs = FAMILIES[model], [name for name, known in FAMILIES.items() if known.link is LinkFunction.LOG]
+        known, logs = FAMILIES[model].known, [name for name, one in FAMILIES.items() if one.link is LinkFunction.LOG]
         for role, name in self.given.items():
             require(name != target, f"`--{role} {name}`: that is the target itself.")
         counts = f"`--exposure` multiplies an expected count: it suits {', '.join(logs)}, not {model}. Use `--offset`."
-        require(self.exposure is None or family.link is LinkFunction.LOG, counts)
-        successes = "pass `--family binomial` or `--family beta-binomial`"
-        has_trials = "trials" in family.known
-        require(self.trials is None or has_trials, f"`--trials` is for counts of successes: {successes}, not {model}.")
+        require(self.exposure is None or model in logs, counts)
+        successes = "`--trials` is for counts of successes: pass `--family binomial` or `--family beta-binomial`"
+        require(self.trials is None or "trials" in known, f"{successes}, not {model}.")
         needed = f"The family {model} needs the number of trials of each row: pass `--trials COLUMN`."
-        require(self.trials is not None or not has_trials, needed)
-        times = "pass `--family weibull` or `--family exponential`"
-        censored = f"`--censored` and `--event` are for times: {times}, not {model}."
-        require(not self.survival or "censored" in family.known, censored)
+        require(self.trials is not None or "trials" not in known, needed)
+        times = "`--censored` and `--event` are for times: pass `--family weibull` or `--family exponential`"
+        require(not self.survival or "censored" in known, f"{times}, not {model}.")
         require(not (self.censored and self.event), "`--event` says the opposite of `--censored`. Pass one of them.")
 
     def numbers(self, table: DataTable, role: str) -> np.ndarray | None:
@@ -172,18 +165,6 @@ class Roles:
         text = f"`--{role} {name}` must be {what}, but is"
         table.refuse(wrong, text, "Correct it, or remove the row.", table.columns[name])
         return values
-
-    def censoring(self, table: DataTable) -> np.ndarray | None:
-        """Return 1 where the time is censored and 0 where the event was seen."""
-        event = self.numbers(table, "event")
-        return self.numbers(table, "censored") if event is None else 1 - event
-
-    def total_offset(self, table: DataTable) -> np.ndarray | None:
-        """Return the offset, the logarithm of the exposure added to it."""
-        offset, exposure = self.numbers(table, "offset"), self.numbers(table, "exposure")
-        if exposure is None:
-            return offset
-        return np.log(exposure) if offset is None else offset + np.log(exposure)
 
     def clusters(self, table: DataTable) -> np.ndarray | None:
         if self.cluster is None:
@@ -218,10 +199,8 @@ class DateColumn:
         return f"{made}; days are counted from {self.first}."
 
     def apply(self, table: DataTable) -> DataTable:
-        pandas, format = (
-            pandas_module(),
-            self.format or FORMATS[0],
-        )  # files of earlier versions have none for typed dates
+        # Files of earlier versions have no format for typed dates.
+        pandas, format = pandas_module(), self.format or FORMATS[0]
         table.require_column(self.name, "--dates")
         taken = [name for name in self.outputs if name in table.columns]
         require(not taken, f"`--dates {self.name}` would make a second column {taken[:1]}. Rename that one.")
@@ -229,13 +208,9 @@ class DateColumn:
         days = pandas.to_datetime(texts, format=format, errors="coerce")
         wrong = (days.isna() & texts.notna()).to_numpy()
         table.refuse(wrong, f"the date {self.name!r} is", f"It is no date of the format {format}. Correct it.", texts)
-        parts = (
-            days.dt.year.astype(float),
-            days.dt.month_name().str[:3].astype("str"),
-            days.dt.day_name().str[:3].astype("str"),
-            (days - pandas.Timestamp(self.first)).dt.days.astype(float),
-        )
-        new = dict(zip(self.outputs, parts, strict=True))
+        texts = (names.str[:3].astype("str") for names in (days.dt.month_name(), days.dt.day_name()))
+        since = (days - pandas.Timestamp(self.first)).dt.days.astype(float)
+        new = dict(zip(self.outputs, (days.dt.year.astype(float), *texts, since), strict=True))
         columns = {}
         for name, column in table.columns.items():
             columns |= new if name == self.name else {name: column}
@@ -357,7 +332,8 @@ class Encoding:
         """The columns a file must have to be predicted for."""
         made = {name: date.name for date in self.dates for name in date.outputs}
         groups = [name for factor in self.factors for name in factor.columns]
-        every = [*(feature.name for feature in self.features), *groups, *self.roles.needs]
+        roles = [name for role, name in self.roles.given.items() if role in ("offset", "exposure", "trials")]
+        every = [*(feature.name for feature in self.features), *groups, *roles]
         return tuple(dict.fromkeys(made.get(name, name) for name in every))
 
     def dated(self, table: DataTable) -> DataTable:
@@ -367,7 +343,8 @@ class Encoding:
         return table
 
     def frame(self, table: DataTable) -> dict[str, Any]:
-        return {feature.name: feature.values(table) for feature in self.features}
+        """Return what a formula computes with; it tells the number of rows where that is nothing, too."""
+        return {feature.name: feature.values(table) for feature in self.features} or {"": np.zeros(table.num_rows)}
 
     def rows_of(self, table: DataTable, fitted: bool = True) -> DesignRows:
         """Return all that a fit takes of each row; for new rows, `fitted=False`, no weights and clusters."""
@@ -375,61 +352,48 @@ class Encoding:
         groups = [name for factor in self.factors for name in factor.columns]
         for name in [*(feature.name for feature in self.features), *groups]:
             table.require_column(name, "needed by the fit")
-        offset, terms = self.roles.total_offset(table), ()
+        frame, terms = self.frame(table), ()
+        numbers = {role: self.roles.numbers(table, role) for role in ("offset", "exposure", "trials")}
+        exposure = numbers["exposure"]
+        offsets = [numbers["offset"], None if exposure is None else np.log(exposure)]
         if self.formula is None:
             columns = []
             for one in self.features:
-                values = one.values(table)
+                values = frame[one.name]
                 numeric = isinstance(one, NumericColumn)
                 columns += [values] if numeric else [np.asarray(values == level, float) for level in one.shown]
             X = np.column_stack(columns)
         else:
-            frame = self.frame(table) or {"": np.zeros(table.num_rows)}
             X = self.formula.matrix(frame)
-            self._require_finite(table, self.formula, X)
-            own = self.formula.offset(frame)
-            if own is not None:
+            _require_finite(table, self.formula, X)
+            for own in self.formula.offsets(frame):
                 table.refuse(~np.isfinite(own), "the formula's offset is not finite", "Correct it.")
-                offset = own if offset is None else offset + own
-            terms = self._groups(table, self.formula, frame, fitted)
-        rows = DesignRows(X, terms, offset, trials=self.roles.numbers(table, "trials"))
+                offsets.append(own)
+            terms = self._groups(table, frame, fitted)
+        known = [offset for offset in offsets if offset is not None]
+        rows = DesignRows(X, terms, np.sum(known, axis=0) if known else None, trials=numbers["trials"])
         if not fitted:
             return rows
-        weights, clusters = self.roles.numbers(table, "weights"), self.roles.clusters(table)
-        return dataclasses.replace(rows, weights=weights, clusters=clusters, censored=self.roles.censoring(table))
+        weights, censored, event = (self.roles.numbers(table, role) for role in ("weights", "censored", "event"))
+        censored = censored if event is None else 1 - event
+        return dataclasses.replace(rows, weights=weights, clusters=self.roles.clusters(table), censored=censored)
 
-    def _groups(
-        self, table: DataTable, design: FormulaDesign, frame: dict[str, Any], fitted: bool
-    ) -> tuple[GroupTerm, ...]:
+    def _groups(self, table: DataTable, frame: dict[str, Any], fitted: bool) -> tuple[GroupTerm, ...]:
+        assert self.formula is not None
         found: list[GroupTerm] = []
         seen: collections.Counter[str] = collections.Counter()
-        groups, matrices = design.formula.groups, design.group_matrices(frame)
-        parts = zip(groups, self.factors, matrices, design.group_columns, strict=True)
-        for group, factor, Z, columns in parts:
+        for factor, (group, columns, Z) in zip(self.factors, self.formula.group_matrices(frame), strict=True):
             if fitted:
-                levels, index = factor.levels, factor.index(table)
+                index, levels = factor.index(table), factor.levels
             # Each level of new rows is a group of its own where the fitted rows lack it.
             else:
-                index, own = pandas_module().factorize(factor.labels(table))
-                levels = tuple(map(str, own))
+                index, levels = pandas_module().factorize(factor.labels(table))
             for block in [slice(None)] if group.correlated else [slice(i, i + 1) for i in range(len(columns))]:
                 # The second term of a factor `g` is called `g.1`, as in lme4.
                 name = f"{factor.name}.{seen[factor.name]}" if seen[factor.name] else factor.name
                 seen[factor.name] += 1
-                found.append(GroupTerm(name, columns[block], Z[:, block], index.astype(int), levels))
+                found.append(GroupTerm(name, columns[block], Z[:, block], index, levels))
         return tuple(found)
-
-    def _require_finite(self, table: DataTable, formula: FormulaDesign, X: np.ndarray) -> None:
-        bad = ~np.isfinite(X)
-        if bad.any():
-            row, column = np.argwhere(bad)[0]
-            term = formula.sources[column]
-            used = [name for name in formula.columns if name in term and name in table.columns]
-            shown = listed([f"{name} = {table.columns[name].iloc[row]}" for name in used], 3)
-            where = f"{table.path}, {table.place(np.array([row]))}: `{term}` is {X[row, column]:g} there"
-            every = f"and in {counted(int(bad.any(axis=1).sum()), 'row')} altogether"
-            remedy = "Change the term, as in log1p(x), or remove those rows."
-            raise InvalidInput(f"{where}{f' ({shown})' if used else ''}, {every}. {remedy}")
 
     def notes(self, table: DataTable) -> list[str]:
         """Say what is unusual about new rows: values outside the fitted range, unknown levels of a grouping column."""
@@ -456,6 +420,17 @@ class Encoding:
         used += [(one.name, "grouping", counted(len(one.levels), "level")) for one in dict.fromkeys(self.factors)]
         used += [(name, role, "no predictor") for role, name in self.roles.given.items()]
         return used + [(name, "dropped", reason) for name, reason in self.dropped]
+
+
+def _require_finite(table: DataTable, formula: FormulaDesign, X: np.ndarray) -> None:
+    for row, column in np.argwhere(~np.isfinite(X))[:1]:
+        term = formula.sources[column]
+        used = [name for name in formula.columns if name in term and name in table.columns]
+        shown = listed([f"{name} = {table.columns[name].iloc[row]}" for name in used], 3)
+        where = f"{table.path}, {table.place(np.array([row]))}: `{term}` is {X[row, column]:g} there"
+        every = f"and in {counted(int(np.sum(~np.isfinite(X).all(axis=1))), 'row')} altogether"
+        remedy = "Change the term, as in log1p(x), or remove those rows."
+        raise InvalidInput(f"{where}{f' ({shown})' if used else ''}, {every}. {remedy}")
 
 
 def _fill(feature: NumericColumn | CategoricalColumn, table: DataTable, missing: np.ndarray) -> Any:

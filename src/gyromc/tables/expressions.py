@@ -19,11 +19,9 @@ BASES = {"poly": ("degree",), "bs": ("df", "degree", "knots"), "ns": ("df", "kno
 FUNCTIONS = (*ELEMENTWISE, "center", "scale", *BASES, "I", "C", "offset")
 MOST_COLUMNS = 50  # of a basis
 MOST_POWER = 20
-HINTS = {
-    "s(": "For a curve write bs(…, 4).",
-    "te(": "For a curve write bs(…, 4).",
-    "cbind(": "Name the column of successes alone, and pass `--family binomial --trials COLUMN`.",
-}
+CURVE = "For a curve write bs(…, 4)."
+SUCCESSES = "Name the column of successes alone, and pass `--family binomial --trials COLUMN`."
+HINTS = {"s(": CURVE, "te(": CURVE, "cbind(": SUCCESSES}
 
 
 @functools.cache
@@ -41,8 +39,8 @@ def functions() -> Mapping[str, Any]:
     def ns(x, df=None, knots=None, _state: Any = None):
         return cubic_spline(x, df=df, knots=knots, constraints="center", extrapolation="extend", _state=_state)
 
-    identity = lambda x: x.astype(float)  # so that a comparison becomes 0 and 1
-    known = {"center": center, "scale": scale, "poly": poly, "bs": bs, "ns": ns, "I": identity}
+    # A comparison becomes 0 and 1.
+    known = {"center": center, "scale": scale, "poly": poly, "bs": bs, "ns": ns, "I": lambda x: x.astype(float)}
     return {**ELEMENTWISE, **known, "np": SimpleNamespace(**ELEMENTWISE)}
 
 
@@ -57,7 +55,12 @@ def columns_of(expression: str, known: Collection[str]) -> tuple[str, ...]:
         inside: list[ast.expr] = []
         match node:
             case ast.Name(id=name):
-                found[_column(quoted.get(name, name), known)] = None
+                name = quoted.get(name, name)
+                if name not in known:
+                    require(name not in FUNCTIONS, f"`{name}` in the formula is a function: write {name}(column).")
+                    hint = did_you_mean(name, sorted(known), "Columns:")
+                    raise InvalidInput(f"The formula uses {name!r}, which is no column of the data. {hint}")
+                found[name] = None
             case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
                 require(abs(value) < 1e15, f"{where}: {value:g} is too large a number.")
             case ast.BinOp(left=left, op=ast.Pow(), right=right):
@@ -69,12 +72,8 @@ def columns_of(expression: str, known: Collection[str]) -> tuple[str, ...]:
                 inside = [operand]
             case ast.BinOp(left=left, op=ast.Add() | ast.Sub() | ast.Mult() | ast.Div(), right=right):
                 inside = [left, right]
-            case ast.Compare(
-                left=left,
-                ops=[ast.Lt() | ast.LtE() | ast.Gt() | ast.GtE() | ast.Eq() | ast.NotEq()],
-                comparators=[right],
-            ):
-                inside = [left, right]
+            case ast.Compare(ops=[ast.Lt() | ast.LtE() | ast.Gt() | ast.GtE() | ast.Eq() | ast.NotEq()]):
+                inside = [node.left, *node.comparators]
             case ast.Call():
                 inside = [_argument(node, where, known, outermost=node is tree)]
             case _:
@@ -87,12 +86,9 @@ def columns_of(expression: str, known: Collection[str]) -> tuple[str, ...]:
 def special_call(expression: str) -> tuple[str, str] | None:
     """Return "C" and the column of `C(column)`, "offset" and what is inside `offset(…)`, or None for anything else."""
     tree, quoted = _tree(expression)
-    match tree:
-        case ast.Call(func=ast.Name(id="C" | "offset" as name), args=args, keywords=keywords):
-            pass
-        case _:
-            return None
-    only = args[0] if len(args) == 1 and not keywords else None
+    if not isinstance(tree, ast.Call) or not isinstance(tree.func, ast.Name) or tree.func.id not in ("C", "offset"):
+        return None
+    name, only = tree.func.id, tree.args[0] if len(tree.args) == 1 and not tree.keywords else None
     where = f"`{expression}` in the formula"
     remedy = f"{where}: write `C(column)`, and choose its reference with `--reference COLUMN=LEVEL`."
     require(name != "C" or isinstance(only, ast.Name), remedy)
@@ -120,14 +116,6 @@ def _tree(expression: str) -> tuple[ast.expr, dict[str, str]]:
         raise InvalidInput(f"`{expression}` in the formula cannot be read. {remedy}") from None
 
 
-def _column(name: str, known: Collection[str]) -> str:
-    if name not in known:
-        require(name not in FUNCTIONS, f"`{name}` in the formula is a function: write {name}(column).")
-        hint = did_you_mean(name, sorted(known), "Columns:")
-        raise InvalidInput(f"The formula uses {name!r}, which is no column of the data. {hint}")
-    return name
-
-
 def _argument(node: ast.Call, where: str, known: Collection[str], outermost: bool) -> ast.expr:
     """Check the call of a function; return its first argument."""
     match node.func:
@@ -148,12 +136,11 @@ def _argument(node: ast.Call, where: str, known: Collection[str], outermost: boo
     require(good, f"{where}: `{name}` takes a column, then {', '.join(takes)}.")
     given = dict(zip(takes, node.args[1:], strict=False)) | {str(k.arg): k.value for k in node.keywords}
     for key, value in given.items():
+        good = isinstance(value, ast.Constant) and type(value.value) is int and 1 <= value.value <= MOST_COLUMNS
+        wanted = f"a whole number from 1 to {MOST_COLUMNS}"
         if key == "knots":
             good = isinstance(value, ast.List | ast.Tuple) and None not in map(_number, value.elts)
             wanted = "a list of numbers, such as knots=[10, 20]"
-        else:
-            good = isinstance(value, ast.Constant) and type(value.value) is int and 1 <= value.value <= MOST_COLUMNS
-            wanted = f"a whole number from 1 to {MOST_COLUMNS}"
         require(good, f"{where}: `{key}` is {wanted}.")
     require(given, f"{where}: say how many columns, such as {name}({ast.unparse(node.args[0])}, 4).")
     return node.args[0]

@@ -58,11 +58,11 @@ class Expression(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Formula:
-    """A formula: the response, the common terms, group terms and offsets; and the columns of each use."""
+    """A formula: the response, the common `terms` and those of each of the `groups`, offsets; and the columns of each use."""
 
     text: str
     response: Expression
-    common: Terms
+    terms: tuple[Terms, ...]
     groups: tuple[GroupPart, ...]
     offsets: tuple[Expression, ...]
     predictors: tuple[str, ...]
@@ -99,36 +99,24 @@ def read_formula(text: str, columns: Sequence[str]) -> Formula:
         right = re.sub(r"(?<![\w.`])(as\.)?factor\s*\(", "C(", right)
     powers = {place for place, letter, _ in _letters(right) if letter == "^"}
     right = "".join("**" if place in powers else letter for place, letter in enumerate(right))
-    _refuse_slips(right, response)
+    for name in response.columns:
+        both = re.search(rf"(?<![\w.`]){re.escape(name)}(?![\w.(`])|`{re.escape(name)}`", right)
+        require(not both, f"The response {name!r} stands on both sides of the formula: it would predict itself.")
+    outside = "".join(letter for _, letter, depth in _letters(right) if depth == 0)
+    if power := re.search(r"([^\W\d][\w.]*)\s*(\^|\*\*)\s*\d+", outside):
+        raise InvalidInput(f"`{power[0]}` in a formula is {power[1]} itself: for its square write I({power[1]}**2).")
     rest, found = _without_groups(right)
     for part in (rest, *(inside.rpartition("|")[0].rstrip("|") for inside in found)):
         many = f"`{part.strip()}` stands for more than {MOST_TERMS:,} products of terms. Take a smaller power."
         require(_most_terms(part.replace("**", "^"), len(others)) <= MOST_TERMS, many)
-    groups = tuple(_group(inside, others, factor) for inside in found for factor in _factors(inside, others))
+    groups = tuple(group for inside in found for group in _groups(inside, others))
     terms, offsets = _terms(rest if rest.strip() else "1", others)
-    every, offset = [terms, *(group.terms for group in groups)], [name for one in offsets for name in one.columns]
-    return Formula(
-        text,
-        response,
-        terms,
-        groups,
-        offsets,
-        predictors=_unique([*(name for one in every for name in one.columns), *offset]),
-        grouping=_unique(name for group in groups for name in group.factor),
-        categorical=_unique(name for one in every for name in one.categorical),
-        numeric=_unique([*(name for one in every for name in one.numeric), *offset]),
-    )
-
-
-def _refuse_slips(text: str, response: Expression) -> None:
-    for name in response.columns:
-        both = re.search(rf"(?<![\w.`]){re.escape(name)}(?![\w.(`])|`{re.escape(name)}`", text)
-        require(not both, f"The response {name!r} stands on both sides of the formula: it would predict itself.")
-    outside = "".join(letter for _, letter, depth in _letters(text) if depth == 0)
-    power = re.search(r"[^\W\d][\w.]*\s*(\^|\*\*)\s*\d+", outside)
-    if power:
-        column = re.split(r"\s*[\^*]", power[0])[0]
-        raise InvalidInput(f"`{power[0]}` in a formula is {column} itself: for its square write I({column}**2).")
+    every = terms, *(group.terms for group in groups)
+    predictors = _unique(name for one in (*every, *offsets) for name in one.columns)
+    grouping = _unique(name for group in groups for name in group.factor)
+    categorical = _unique(name for one in every for name in one.categorical)
+    numeric = _unique([*(n for one in every for n in one.numeric), *(n for one in offsets for n in one.columns)])
+    return Formula(text, response, every, groups, offsets, predictors, grouping, categorical, numeric)
 
 
 def _most_terms(text: str, width: int) -> float:
@@ -196,28 +184,23 @@ def _without_groups(text: str) -> tuple[str, list[str]]:
     return kept.strip().removeprefix("+"), found
 
 
-def _factors(inside: str, columns: Collection[str]) -> list[tuple[str, ...]]:
-    """Return the grouping factors right of the bar: `a/b` stands for a and a:b."""
-    found: list[tuple[str, ...]] = []
-    for part in _split(inside.rpartition("|")[2], "/"):
+def _groups(inside: str, columns: Sequence[str]) -> list[GroupPart]:
+    """Read what is inside `(terms | factor)`; `a/b` right of the bar stands for the factors a and a:b."""
+    left, _, right = inside.rpartition("|")
+    factors: list[tuple[str, ...]] = []
+    for part in _split(right, "/"):
         names = tuple(_unquoted(text) for text in _split(part, ":"))
         for name in names:
             remedy = "Join columns by `:` or `/`; for two factors write two terms: (1 | a) + (1 | b)."
             require(name in columns, f"The formula groups by {name!r}, which is no column that can group. {remedy}")
-        found.append((*found[-1], *names) if found else names)
-    return found
-
-
-def _group(inside: str, columns: Sequence[str], factor: tuple[str, ...]) -> GroupPart:
-    left = inside.rpartition("|")[0]
-    correlated = not left.endswith("|")
-    left = left.removesuffix("|").strip()
+        factors.append((*factors[-1], *names) if factors else names)
+    correlated, left, simple = not left.endswith("|"), left.removesuffix("|").strip(), f"(1 | {factors[0][0]})"
     require("|" not in left, f"A group term has one bar: got ({inside}).")
-    require(left, f"A group term needs something left of the bar, such as (1 | {factor[0]}): got ({inside}).")
+    require(left, f"A group term needs something left of the bar, such as {simple}: got ({inside}).")
     terms, offsets = _terms(left, columns)
     require(not offsets, f"An offset cannot differ between groups: got ({inside}).")
-    require(terms.terms or terms.intercept, f"The group term ({inside}) has no terms: write (1 | {factor[0]}).")
-    return GroupPart(factor, terms, correlated)
+    require(terms.terms or terms.intercept, f"The group term ({inside}) has no terms: write {simple}.")
+    return [GroupPart(factor, terms, correlated) for factor in factors]
 
 
 def _terms(text: str, columns: Sequence[str]) -> tuple[Terms, tuple[Expression, ...]]:
@@ -273,18 +256,10 @@ class FormulaDesign:
     @classmethod
     def learn(cls, formula: Formula, columns: Sequence[str], frame: Mapping[str, Any]) -> "FormulaDesign":
         """Return the design that remembers these rows."""
-        common = _evaluated(formula.common, None, frame)
-        parts = [_evaluated(group.terms, None, frame) for group in formula.groups]
-        own = [("intercept",) * group.terms.intercept for group in formula.groups]
-        return cls(
-            formula.text,
-            tuple(columns),
-            common.names,
-            common.sources,
-            formula.common.intercept,
-            group_columns=tuple((*first, *part.names) for first, part in zip(own, parts, strict=True)),
-            memory=tuple(part.memory for part in (common, *parts)),
-        )
+        parts = [_evaluated(terms, None, frame) for terms in formula.terms]
+        names = tuple(("intercept",) * t.intercept + part.names for t, part in zip(formula.terms, parts, strict=True))
+        about = formula.text, tuple(columns), parts[0].names, parts[0].sources, formula.terms[0].intercept
+        return cls(*about, group_columns=names[1:], memory=tuple(part.memory for part in parts))
 
     @functools.cached_property
     def formula(self) -> Formula:
@@ -292,26 +267,21 @@ class FormulaDesign:
 
     def check(self, predictors: Collection[str]) -> None:
         """Raise an error where what was remembered is not what the formula needs, or it names other columns than these."""
-        remembered = [_restored(memory) for memory in self.memory]
-        parts = [self.formula.common, *(group.terms for group in self.formula.groups)]
-        known = {name for terms in parts for name in terms.columns} <= set(predictors)
-        require(known and len(remembered) == len(parts), "The formula needs what is not in the file.")
+        remembered, every = [_restored(memory) for memory in self.memory], self.formula.terms
+        known = {name for terms in every for name in terms.columns} <= set(predictors)
+        require(known and len(remembered) == len(every), "The formula needs what is not in the file.")
 
     def matrix(self, frame: Mapping[str, Any]) -> np.ndarray:
-        return _evaluated(self.formula.common, self.memory[0], frame).values
+        return _evaluated(self.formula.terms[0], self.memory[0], frame).values
 
-    def group_matrices(self, frame: Mapping[str, Any]) -> list[np.ndarray]:
-        """Return the columns of each group term, ones for its intercept first."""
-        found = []
-        for group, memory in zip(self.formula.groups, self.memory[1:], strict=True):
+    def group_matrices(self, frame: Mapping[str, Any]) -> Iterator[tuple[GroupPart, tuple[str, ...], np.ndarray]]:
+        """Yield each group term, the names of its columns, and these, ones for its intercept first."""
+        for group, names, memory in zip(self.formula.groups, self.group_columns, self.memory[1:], strict=True):
             values = _evaluated(group.terms, memory, frame).values
-            found.append(np.concatenate([np.ones((len(values), int(group.terms.intercept))), values], axis=1))
-        return found
+            yield group, names, np.pad(values, ((0, 0), (int(group.terms.intercept), 0)), constant_values=1.0)
 
-    def offset(self, frame: Mapping[str, Any]) -> np.ndarray | None:
-        """Return the sum of the offsets; None where the formula has none."""
-        parts = [evaluate(offset, frame) for offset in self.formula.offsets]
-        return np.sum(parts, axis=0) if parts else None
+    def offsets(self, frame: Mapping[str, Any]) -> list[np.ndarray]:
+        return [evaluate(offset, frame) for offset in self.formula.offsets]
 
 
 def evaluate(expression: Expression, frame: Mapping[str, Any]) -> np.ndarray:
@@ -369,11 +339,9 @@ def _plain(value: Any) -> Any:
         return {"pairs": [[_plain(k), _plain(v)] for k, v in value.items()]}
     if isinstance(value, np.ndarray):
         return {"array": value.tolist()}
-    if isinstance(value, np.generic):
-        return value.item()
     if isinstance(value, list | tuple):
         return [_plain(v) for v in value]
-    return value
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _restored(value: Any) -> Any:

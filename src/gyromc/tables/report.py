@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from gyromc.extras import needs
 from gyromc.regression.comparing import ComparedFamily
 from gyromc.show.files import ResultsFile, csv_text, write_atomically
@@ -27,7 +29,6 @@ RESULTS = ResultsFile("fit.json", "gyromc.fit", 2, "gyromc fit … --out {direct
 FILES = (RESULTS.name, "report.html", "coefficients.csv", "groups.csv", "held_out.csv", "predictions.csv")
 MOST_COEFFICIENTS, MOST_EFFECTS, MOST_COMMANDS, MOST_SHOWN = 60, 40, 3, 12
 CLOSE, CLOSEST = 0.005, 1e-12  # distances of a ratio from 1 between which its digits are counted from 1
-SIGNS = {"fine": ("fine", "green"), "look": ("look", "yellow"), "misfit": ("misfit", "bold red")}
 HEADINGS = {"monte_carlo_error": "Monte Carlo error", "low_95": "95\u00a0% from", "high_95": "to"}
 Results = Mapping[str, Any]
 Rows = Sequence[Mapping[str, Any]]
@@ -57,7 +58,7 @@ def render(results: Results) -> str:
         pictures={picture.kind: picture for picture in pictures(dict(results))},
         tables={name: make(results) for name, make in TABLES.items()},
         coefficients=coefficient_table(results, page=True),
-        parameters=[parameter_table(results["parameters"], page=True)] if results["parameters"] else [],
+        parameters=_made(functools.partial(_parameters, page=True), results["parameters"]),
         error_sentence=error_sentence(results["coefficients"]),
         mark=mark,
     )
@@ -96,30 +97,27 @@ bounds = functools.partial(plain_bounds, text=number)
 
 def error_sentence(rows: Rows) -> str:
     """Return how large the errors of the computation are at most, in posterior standard deviations."""
-    errors = [(row["std_error"], row["sd_error"], max(row["interval_std_error"])) for row in rows]
-    sizes = [
-        max(e / max(row["sd"], 1e-300) for e, row in zip(each, rows, strict=True)) for each in zip(*errors, strict=True)
-    ]
-    if not any(sizes):
+    errors = np.array([[row["std_error"], row["sd_error"], *row["interval_std_error"]] for row in rows])
+    mean, sd, *ends = np.max(errors / np.maximum([[row["sd"]] for row in rows], 1e-300), axis=0)
+    if not errors.any():
         return "Means, standard deviations and interval ends are integrals: they have no Monte Carlo error."
-    of, sd, end = (f"{number(100 * size, 2)} %" for size in sizes)
-    return (
-        f"The Monte Carlo error is at most {of} of a posterior standard deviation for means, {sd} for standard deviations and "
-        f"{end} for interval ends."
-    )
+    mean, sd, end = (f"{number(100 * size, 2)} %" for size in (mean, sd, max(ends)))
+    of = f"{mean} of a posterior standard deviation for means, {sd} for standard deviations and {end} for interval ends"
+    return f"The Monte Carlo error is at most {of}."
 
 
 def coefficient_table(results: Results, page: bool = False) -> Table:
     """Return the coefficients; a terminal has the clearest, with errors, those whose interval holds zero dim."""
     every = shown = results["coefficients"]
-    notes = [error_sentence(every), results["model"]["prior"], results["model"]["noise"] or ""]
+    model, some = results["model"], ""
     if not page and len(every) > MOST_COEFFICIENTS:
-        by_clarity = sorted(every, key=lambda c: abs(c["mean"]) / max(c["sd"], 1e-300), reverse=True)
+        by_clarity = sorted(every, key=lambda c: -abs(c["mean"]) / max(c["sd"], 1e-300))
         clearest = {c["label"] for c in by_clarity[:MOST_COEFFICIENTS]}
         shown = [c for c in every if c["label"] in clearest]
-        notes.insert(0, f"the clearest {len(shown)} of {len(every)}; all are in coefficients.csv")
-    made = _estimates(shown, "coefficient", results["model"]["target"], page)
-    return Table(*made, "Coefficients, in the units of the file", list(filter(None, notes)), style="simple")
+        some = f"the clearest {len(shown)} of {len(every)}; all are in coefficients.csv"
+    notes = [text for text in (some, error_sentence(every), model["prior"], model["noise"]) if text]
+    made = _estimates(shown, "coefficient", model["target"], page)
+    return Table(*made, "Coefficients, in the units of the file", notes, style="simple")
 
 
 def _estimates(shown: Rows, first: str, target: str = "", page: bool = False) -> tuple[list[str], list[list[Cell]]]:
@@ -142,8 +140,7 @@ def _estimates(shown: Rows, first: str, target: str = "", page: bool = False) ->
     return columns, rows
 
 
-def parameter_table(rows: Rows, page: bool = False) -> Table:
-    """Return the further parameters of a family and of groups."""
+def _parameters(rows: Rows, page: bool = False) -> Table:
     return Table(*_estimates(rows, "parameter", page=page), "Further parameters", style="simple")
 
 
@@ -154,29 +151,28 @@ def effect_table(found: Mapping[str, Any]) -> Table:
     columns = ["change of the row", *(text for key in shown for text in (heads[key], "95\u00a0% interval"))]
     cells = lambda row: (text for key in shown for text in _estimate(key, row[key], row[f"{key}_interval_95"]))
     rows = [[row["name"], *cells(row)] for row in found["rows"][:MOST_EFFECTS]]
-    notes = []
-    if "change" in shown:
-        what = found.get("what", f"the expected {found['target']}")
-        said = f"the average change is that of {what}, over the rows, all else as it is"
-        notes.append(f"{said}; a slope is per unit of its column")
+    what = found.get("what", f"the expected {found['target']}")
+    said = f"the average change is that of {what}, over the rows, all else as it is"
+    notes = [f"{said}; a slope is per unit of its column"] if "change" in shown else []
     if len(found["rows"]) > MOST_EFFECTS:
         notes.append(f"the first {MOST_EFFECTS} of {len(found['rows'])}; all are in fit.json")
-    return Table(columns, rows, "What goes with what", notes, left=(columns[0],), style="simple")
+    return Table(columns, rows, "What goes with what", notes, style="simple")
 
 
 def _estimate(kind: str, value: float | None, interval: Sequence[float] | None) -> list[str]:
     """A value and its interval; a ratio close to 1 with as many digits as show how far from 1 it is, and not `1 [1, 1]`."""
-    away = 0.0 if value is None or interval is None else max(abs(x - 1) for x in (value, *interval))
-    if value is None or interval is None or kind != "ratio" or not CLOSEST < away < CLOSE:
-        return [number(value, 3), bounds(interval)]
-    low, middle, high = (f"{x:.{1 - math.floor(math.log10(away))}f}" for x in (interval[0], value, interval[1]))
-    return [middle, f"[{low}, {high}]"]
+    if value is not None and interval is not None and kind == "ratio":
+        away = max(abs(x - 1) for x in (value, *interval))
+        if CLOSEST < away < CLOSE:
+            middle, low, high = (f"{x:.{1 - math.floor(math.log10(away))}f}" for x in (value, *interval))
+            return [middle, f"[{low}, {high}]"]
+    return [number(value, 3), bounds(interval)]
 
 
 def _robust(robust: Results, coefficients: Rows) -> Table:
-    sd = {c["name"]: number(c["sd"]) for c in coefficients}
     cells = lambda c: [number(c["sd"]), bounds(c["interval_95"]), number(c["ratio"], 2)]
-    rows = [[c["name"], sd[c["name"]], *cells(c)] for c in robust["coefficients"]]
+    pairs = zip(coefficients, robust["coefficients"], strict=True)
+    rows = [[own["name"], number(own["sd"]), *cells(c)] for own, c in pairs]
     columns = ["coefficient", "posterior sd", "robust sd", "robust 95\u00a0% interval", "ratio"]
     return Table(columns, rows, "Robust standard deviations", [robust["sentence"]], style="simple")
 
@@ -192,8 +188,8 @@ def family_table(found: Mapping[str, Any]) -> Table:
         rows.append([known.family, *numbers, chosen])
     sample = f" ({found['rows']} of them, drawn at random)" if found["rows"] < found["of_rows"] else ""
     kinds = {FAMILIES[one["family"]].response for one in found["candidates"]}
-    both = kinds >= {ResponseKind.COUNTS, ResponseKind.NUMBERS}
-    rounded = " Laws of numbers count with the probability of the numbers within ½." if both else ""
+    rounded = " Laws of numbers count with the probability of the numbers within ½."
+    rounded = rounded if kinds >= {ResponseKind.COUNTS, ResponseKind.NUMBERS} else ""
     note = (
         f"The elpd is the log density of the {found['of_rows']} rows that are not held out{sample}, each left out in turn, from "
         "short runs; the difference is that to the best, ± one standard error. The simplest family is taken that is not worse "
@@ -203,11 +199,11 @@ def family_table(found: Mapping[str, Any]) -> Table:
 
 
 def _columns(results: Results) -> Table:
-    model, notes = results["model"], list(results["data"]["notes"])
-    if model["positive"] is not None:
-        notes.append(f"probabilities are those of {model['target']} = {model['positive']}")
-    columns = ["column", "kind", "what became of it"]
-    return Table(columns, results["columns"], "Columns", notes, left=columns, style="simple")
+    model, columns = results["model"], ["column", "kind", "what became of it"]
+    of = (
+        [f"probabilities are those of {model['target']} = {model['positive']}"] if model["positive"] is not None else []
+    )
+    return Table(columns, results["columns"], "Columns", [*results["data"]["notes"], *of], left=columns, style="simple")
 
 
 def _predictions(part: Results) -> Table:
@@ -259,8 +255,8 @@ def mark(check: Mapping[str, Any]) -> str:
 
 def _checks(title: str, checks: Rows, notes: Sequence[str] = ()) -> Table:
     text = lambda check: f"{check['sentence']} {check.get('remedy', '')}".strip()
-    columns = ["", "check", "finding"]
-    rows = [[SIGNS[mark(check)], check["name"], text(check)] for check in checks]
+    signs, columns = {"fine": "green", "look": "yellow", "misfit": "bold red"}, ["", "check", "finding"]
+    rows = [[(mark(check), signs[mark(check)]), check["name"], text(check)] for check in checks]
     return Table(columns, rows, title, notes, left=columns, style="simple")
 
 
@@ -281,7 +277,7 @@ TABLES: dict[str, Callable[[Results], list[Table]]] = {
     "columns": lambda results: [_columns(results)],
     "coefficients": lambda results: [coefficient_table(results)],
     "effects": lambda results: _made(effect_table, results.get("effects")),
-    "parameters": lambda results: _made(parameter_table, results["parameters"]),
+    "parameters": lambda results: _made(_parameters, results["parameters"]),
     "groups": lambda results: _made(level_table, *(results.get("groups") or ())),
     "robust": lambda results: _made(lambda found: _robust(found, results["coefficients"]), results.get("robust")),
     "predictions": lambda results: _made(_predictions, *results["predictions"]),

@@ -92,8 +92,7 @@ class Request:
     def command(self) -> str:
         parts = ["gyromc fit", shlex.quote(self.data)]
         for entry in fields(self)[1:]:
-            value = getattr(self, entry.name)
-            option = f"--{entry.name.replace('_', '-')}"
+            value, option = getattr(self, entry.name), f"--{entry.name.replace('_', '-')}"
             if value is True and entry.name != "explain":
                 parts.append(option)
             elif isinstance(value, list | tuple):
@@ -101,9 +100,6 @@ class Request:
             elif value != entry.default and not isinstance(value, bool):
                 parts.append(f"{option} {shlex.quote(str(value))}")
         return " ".join(parts)
-
-
-FLAGS = [one.name for one in fields(Request) if isinstance(one.default, bool)]
 
 
 def in_python(value: Any) -> Any:
@@ -115,13 +111,13 @@ def in_python(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     value = re.sub(r"gyromc fit data((?: (?:'[^']*'|[^\s'\"`]+))*)", lambda match: _call(match[1]), value)
-    return re.sub(r"`--([a-z][a-z-]*)(?:[ =]([^`]*))?`", lambda match: f"`{_argument(match[1], match[2])}`", value)
+    return re.sub(r"`--([a-z][a-z-]*)(?:[ =]([^`]*))?`", lambda match: f"`{_argument(*match.groups())}`", value)
 
 
 def _argument(option: str, value: str | None) -> str:
     name = option.replace("-", "_")
     if value is None:
-        return f"{name}=True" if name in FLAGS else name
+        return f"{name}=True" if isinstance(getattr(Request, name, None), bool) else name
     return f"{name}={value if re.fullmatch(r'-?[0-9]+([.][0-9]+)?', value) else repr(value)}"
 
 

@@ -1,6 +1,7 @@
 """A fitted model, its file, predictions from it without the data that it was fitted to, and comparisons of such models."""
 
 import dataclasses
+import itertools
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,9 +27,6 @@ from gyromc.targets.families import FAMILIES
 from gyromc.targets.likelihoods import ResponseKind
 
 __all__ = ["ComparedModel", "FittedModel", "ModelComparison", "compared", "restored_model", "stacked"]
-
-KIND = "fit"
-ROUNDS = 2000  # of the fixed-point iteration; its gain per round is below 1e-6 long before
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,11 +114,10 @@ class FittedModel(Shown):
         """Draws of coefficients, further parameters and deviations of groups, in the units of the file: chains × draws each."""
         posterior = self.posterior
         every = np.concatenate([posterior.coefficients(), posterior.further()], axis=-1)
-        found = dict(zip([one.label for one in self.coefficients], np.moveaxis(every, -1, 0), strict=True))
+        found = dict(zip((one.label for one in self.coefficients), np.moveaxis(every, -1, 0), strict=True))
         for group in posterior.groups:
-            for i, level in enumerate(group.levels):
-                for j, effect in enumerate(group.columns):
-                    found[f"{effect} | {group.name}[{level}]"] = group.deviations[:, :, i, j]
+            for (i, level), (j, effect) in itertools.product(enumerate(group.levels), enumerate(group.columns)):
+                found[f"{effect} | {group.name}[{level}]"] = group.deviations[:, :, i, j]
         return found
 
     @property
@@ -134,8 +131,7 @@ class FittedModel(Shown):
     def save_draws(self, path: str | Path) -> None:
         """Write the draws to a CSV or Parquet file, by its name."""
         require_draws_file(read_path(path))
-        frame = self.draws
-        csv = str(path).endswith(".csv")
+        frame, csv = self.draws, str(path).endswith(".csv")
         text = frame.to_csv(index=False, float_format="%.9g") if csv else ""
         write_atomically(Path(path), text if csv else lambda file: frame.to_parquet(file, index=False))
 
@@ -175,7 +171,7 @@ class FittedModel(Shown):
 
     def save(self, path: str | Path) -> None:
         """Write the model to a file, whole or not at all."""
-        write_archive(path, KIND, self, Codec(CLASSES))
+        write_archive(path, "fit", self, Codec(CLASSES))
 
     def table(self, data: Any, **text: Any) -> DataTable:
         """Return new rows as a table: of a file, with the options of `read_table`, a data frame or a mapping of columns."""
@@ -219,10 +215,10 @@ def compared(findings: Mapping[str, Mapping[str, Any]]) -> ModelComparison:
     of_rows = reference["adequacy"]["of_rows"]
     models = []
     for (name, found), elpd, weight in zip(findings.items(), rows, stacked(rows), strict=True):
-        loo = found["adequacy"]["loo"]
-        known = {key: loo[key] for key in ("elpd", "std_error", "p_loo")}
-        known |= ComparedFamily.against(elpd, best, of_rows / len(best)) | {"heavy": loo["rows_above_0.7"]}
-        further = {"name": name, "r_squared": found["adequacy"]["loo_r_squared"], "weight": float(weight)}
+        loo, r_squared = found["adequacy"]["loo"], found["adequacy"]["loo_r_squared"]
+        known = {key: loo[key] for key in ("elpd", "std_error", "p_loo")} | {"heavy": loo["rows_above_0.7"]}
+        known |= ComparedFamily.against(elpd, best, of_rows / len(best))
+        further = {"name": name, "r_squared": r_squared, "weight": float(weight)}
         models.append(ComparedModel(found["model"]["name"], **known, **further))
     models.sort(key=lambda one: -one.difference)
     return ModelComparison(tuple(models), reference["model"]["target"], of_rows)
@@ -248,7 +244,8 @@ def stacked(elpd: np.ndarray) -> np.ndarray:
     """Stacking weights w from log densities, models × rows: they maximise Σ_i log Σ_k w_k p_k(y_i | all other rows)."""
     p = np.exp(elpd - elpd.max(axis=0))
     w = np.full(len(p), 1 / len(p))
-    for _ in range(ROUNDS):
+    # The gain per round is below 1e-6 long before the last.
+    for _ in range(2000):
         w = w * np.mean(p / (w @ p), axis=1)
     return w / w.sum()
 

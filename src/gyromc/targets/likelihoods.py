@@ -8,73 +8,16 @@ for NumPy.
 import abc
 import dataclasses
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-import scipy
 
 from gyromc.errors import InvalidInput
+from gyromc.targets.functions import library
+from gyromc.targets.priors import Further
 
 Values = Any  # a NumPy or a JAX array
-LEAST_DISPERSION = 1e-3  # 1/√k: below, a family is as good as the one without dispersion
-LARGE = 16.0  # arguments of Γ from which on Stirling's series has all digits
-
-
-def library(t) -> Any:
-    """NumPy for NumPy arrays, JAX for everything else."""
-    return np if isinstance(t, np.ndarray | np.generic) else jnp
-
-
-def _either(of_numpy: Callable, of_jax: Callable) -> Callable:
-    return lambda t: of_numpy(t) if library(t) is np else of_jax(t)
-
-
-# log Γ, log Φ.
-log_gamma = _either(scipy.special.gammaln, jax.scipy.special.gammaln)
-log_ndtr = _either(scipy.special.log_ndtr, jax.scipy.special.log_ndtr)
-# Φ makes a uniform variable on (0, 1) of a standard normal one.
-uniform = _either(scipy.special.ndtr, jax.scipy.special.ndtr)
-
-
-def sigmoid(t):
-    """1/(1 + e⁻ᵗ); NumPy's exponential is several times quicker than SciPy's `expit`."""
-    if library(t) is jnp:
-        return jax.nn.sigmoid(t)
-    with np.errstate(over="ignore"):
-        return 1 / (1 + np.exp(-t))
-
-
-def softplus(t):
-    """log(1 + eᵗ), in a third of the time of `logaddexp` with its derivative; `where`, unlike `abs`, is smooth at 0."""
-    numpy, up = library(t), t >= 0
-    return numpy.where(up, t, 0.0) + numpy.log1p(numpy.exp(numpy.where(up, -t, t)))
-
-
-def log_sigmoid(t):
-    """log 1/(1 + e⁻ᵗ)."""
-    return -softplus(-t)
-
-
-def exponential(u):
-    """The function that makes an exponential variable with mean 1 of a standard normal one."""
-    return -log_ndtr(-u)
-
-
-def stirling(x):
-    """log Γ(x) less (x - ½) log x - x + ½ log 2π, for large x."""
-    return (1 / 12 - (1 / 360 - 1 / (1260 * x**2)) / x**2) / x
-
-
-def rising(s, y):
-    """log Γ(s + y) - log Γ(s) - y log s, without loss of digits where s is large."""
-    numpy = library(s)
-    large = s > LARGE
-    big, small = numpy.where(large, s, LARGE), numpy.where(large, 1.0, s)
-    series = (big + y - 0.5) * numpy.log1p(y / big) - y + stirling(big + y) - stirling(big)
-    return numpy.where(large, series, log_gamma(small + y) - log_gamma(small) - y * numpy.log(small))
 
 
 class ResponseKind(enum.Enum):
@@ -93,43 +36,6 @@ class LinkFunction(enum.Enum):
     LOGIT = "logit"
     PROBIT = "probit"
     CLOGLOG = "cloglog"
-
-
-class Domain(enum.Enum):
-    """What a parameter is, which decides about the priors that it can have."""
-
-    REAL = "any number"
-    POSITIVE = "a positive number"
-    SHARE = "a number between 0 and 1"
-    CUTPOINTS = "an ascending row of numbers"
-    CORRELATIONS = "a matrix of correlations"
-
-
-@dataclasses.dataclass(frozen=True)
-class Further:
-    """A further parameter of a likelihood, and the prior that it has unless the user asks for another.
-
-    - `natural`: makes it of a number that is standard normal a priori, and so gives it that prior.
-    - `log_density`: of that prior, up to a constant; `words`: the prior in a sentence; `least`: its lowest value where it is
-      positive.
-    """
-
-    name: str
-    natural: Callable[[Values], Values]
-    log_density: Callable[[Values], Values]
-    words: str
-    domain: Domain = Domain.POSITIVE
-    least: float = 0.0
-
-
-def dispersion(name: str) -> Further:
-    """k with 1/√k exponential: the largest density is where the family has no dispersion (a penalised-complexity prior)."""
-    return Further(
-        name,
-        lambda u: library(u).maximum(exponential(u), LEAST_DISPERSION) ** -2.0,
-        lambda k: -(k**-0.5) - 1.5 * library(k).log(k),
-        f"1/√{name}: exponential with mean 1.",
-    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -281,17 +187,17 @@ class Likelihood(abc.ABC):
 
 
 class Canonical(Likelihood):
-    """A model without further parameters whose loss is convex in t: its derivatives are known."""
+    """A model without further parameters whose loss is convex in t, and whose t is that of an exponential family."""
 
     convex: ClassVar[bool] = True
 
-    @abc.abstractmethod
     def slope(self, t: Values, y: Values) -> Values:
         """∂ loss/∂t, of t's shape."""
+        return self.mean(t) - y
 
-    @abc.abstractmethod
     def curvature(self, t: Values) -> Values:
         """∂² loss/∂t², independent of y in these models: of t's shape, or … × rows × q × q."""
+        return self.variance(self.mean(t))
 
 
 class LogLink(Likelihood):
@@ -306,11 +212,3 @@ class LogLink(Likelihood):
         # A mean of zero counts as half an event.
         least = 0.5 / len(y) if self.discrete else 0.0
         return np.log(y.mean(keepdims=True) + least)
-
-
-def contrasts(count: int) -> np.ndarray:
-    """B: an orthonormal basis, in columns, of the vectors of `count` numbers that sum to zero (Helmert's)."""
-    B = np.zeros((count, count - 1))
-    for k in range(1, count):
-        B[:k, k - 1], B[k, k - 1] = -1 / np.sqrt(k * (k + 1)), k / np.sqrt(k * (k + 1))
-    return B

@@ -22,8 +22,9 @@ from jaxtyping import Float, Int
 
 from gyromc.checks import numbers, positive, require, shown
 from gyromc.targets.base import SumOverData
-from gyromc.targets.likelihoods import Domain, Likelihood, exponential, library
-from gyromc.targets.priors import Prior
+from gyromc.targets.functions import exponential, library
+from gyromc.targets.likelihoods import Likelihood
+from gyromc.targets.priors import Domain, Prior
 
 LKJ = Prior("lkj", (2.0,))
 INFORMED = 5.0  # information of a level's rows over that of the law of the levels, from which on a group is centred

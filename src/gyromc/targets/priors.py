@@ -1,10 +1,11 @@
-"""Laws that parameters may have a priori, one record each: `LAWS`, and a `Prior`, a law with its numbers.
+"""Laws that parameters may have a priori, one record each: `LAWS`; a `Prior`, a law with its numbers; `Further` parameters.
 
 A text such as "student_t(3, 0, 2.5)" in; the log density that targets add up, draws, and the text again out. A positive parameter
 takes `normal`, `student_t` and `cauchy` cut off at its lowest value.
 """
 
 import dataclasses
+import enum
 import math
 import re
 from collections.abc import Callable
@@ -15,7 +16,19 @@ import numpy as np
 from gyromc.checks import positive, require, shown
 from gyromc.errors import InvalidInput
 from gyromc.show.numbers import is_number
-from gyromc.targets.likelihoods import Domain, library, log_sigmoid
+from gyromc.targets.functions import exponential, library, log_sigmoid
+
+LEAST_DISPERSION = 1e-3  # 1/√k: below, a family is as good as the one without dispersion
+
+
+class Domain(enum.Enum):
+    """What a parameter is, which decides about the priors that it can have."""
+
+    REAL = "any number"
+    POSITIVE = "a positive number"
+    SHARE = "a number between 0 and 1"
+    CUTPOINTS = "an ascending row of numbers"
+    CORRELATIONS = "a matrix of correlations"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,10 +47,6 @@ class Law:
     frozen: Callable[..., Any] | None = None
 
 
-def _student_t(x, nu, location, scale):
-    return -(nu + 1) / 2 * library(x).log1p(((x - location) / scale) ** 2 / nu)
-
-
 def _dirichlet(cuts, concentration):
     """Of cutpoints, … × C-1, where the probabilities of the classes have this law."""
     numpy = library(cuts)
@@ -49,6 +58,7 @@ def _dirichlet(cuts, concentration):
 
 
 ANYWHERE, POSITIVE = (Domain.REAL, Domain.POSITIVE, Domain.CUTPOINTS), (Domain.POSITIVE,)
+_student_t = lambda x, nu, m, s: -(nu + 1) / 2 * library(x).log1p(((x - m) / s) ** 2 / nu)
 _normal = lambda x, m, s: -0.5 * ((x - m) / s) ** 2
 _cauchy = lambda x, m, s: _student_t(x, 1.0, m, s)
 _log = lambda x: library(x).log(x)
@@ -152,3 +162,30 @@ class Prior:
         assert made is not None
         law = made(stats, *self.numbers)
         return law.isf(law.sf(least) * rng.random(size))
+
+
+@dataclasses.dataclass(frozen=True)
+class Further:
+    """A further parameter of a likelihood, and the prior that it has unless the user asks for another.
+
+    - `natural`: makes it of a number that is standard normal a priori, and so gives it that prior.
+    - `log_density`: of that prior, up to a constant; `words`: the prior in a sentence; `least`: its lowest value where it is
+      positive.
+    """
+
+    name: str
+    natural: Callable[[Any], Any]
+    log_density: Callable[[Any], Any]
+    words: str
+    domain: Domain = Domain.POSITIVE
+    least: float = 0.0
+
+
+def dispersion(name: str) -> Further:
+    """k with 1/√k exponential: the largest density is where the family has no dispersion (a penalised-complexity prior)."""
+    return Further(
+        name,
+        lambda u: library(u).maximum(exponential(u), LEAST_DISPERSION) ** -2.0,
+        lambda k: -(k**-0.5) - 1.5 * library(k).log(k),
+        f"1/√{name}: exponential with mean 1.",
+    )

@@ -31,50 +31,35 @@ from gyromc.targets import SumOverData
 class TuneSettings:
     """The numbers of the reference, the trials and the choice; errors are in posterior standard deviations.
 
-    - `error`: that is aimed at without a budget.
-    - `reference`, `screening`, `final`: gradients of the solver, steps of all chains in a trial and in the last one, at least and
-      at most; the last one takes `longer` times as many as the plan has, so that its bias is known to half its standard error.
-    - `finals`: how many samplers get such a trial, where the first ones turn out worse than their short trials.
-    - `points`, `noise_points`: draws at which gradients give E[∇U∇Uᵀ], and at which the noise of an oracle is measured.
-    - `trial_chains`: whose averages give a variance to 13 %.
-    - `halvings`: of the first step size, at most; `sizes`: step sizes of a sampler that are measured.
-    - `far`: standard errors from which on a measured bias is taken as it is; below, it is shrunk.
-    - `looks`, `thrown`: states of a chain that are looked at, and how many times farther out than all draws they may be.
-    - `better`: what a later sampler's RMSE must be of an earlier one's: the choice must not follow noise.
-    - `chains`: of a plan; more would waste steps on burn-in, fewer leave its own standard error unknown.
-    - `burnt`: share of a chain that burn-in takes at most; `fewest`: steps of a chain.
-    - `ill_conditioned`: condition number from which on chains run in float64.
-    - `alpha`: of HFHR, near 0, where momentum mixes best.
-    - `few_chains`, `few_rounds`: of the warm-up with more parameters than matrices allow, for memory.
-    - `means`, `squares`: parameters whose means and squares are the observables where none are given.
+    The last trial takes `longer` times as many steps as the plan has, so that its bias is known to half its standard error.
     """
 
-    error: float = 0.01
+    error: float = 0.01  # that is aimed at without a budget
     reference_error: float = 0.001
     reference_seconds: float = 120.0
-    reference: tuple[float, float] = (100_000, 400_000)
-    points: int = 4096
-    noise_points: int = 64
-    screening: tuple[float, float] = (6_400, 32_000)
-    final: tuple[float, float] = (32_000, 512_000)
+    reference: tuple[float, float] = (100_000, 400_000)  # gradients of the solver, at least and at most
+    points: int = 4096  # draws at which gradients give E[∇U∇Uᵀ]
+    noise_points: int = 64  # at which the noise of an oracle is measured
+    screening: tuple[float, float] = (6_400, 32_000)  # steps of all chains in a trial, at least and at most
+    final: tuple[float, float] = (32_000, 512_000)  # and in the last one
     longer: float = 4.0
-    finals: int = 4
-    trial_chains: int = 64
-    halvings: int = 12
-    sizes: int = 4
-    far: float = 2.0
-    looks: int = 100
-    thrown: float = 1.5
-    better: float = 0.95
-    chains: int = 32
-    burnt: float = 0.2
-    fewest: int = 20
-    ill_conditioned: float = 1e5
-    alpha: float = 0.01
-    few_chains: int = 16
-    few_rounds: int = 30
-    means: int = 200
-    squares: int = 50
+    finals: int = 4  # samplers that get such a trial, where the first ones turn out worse than their short trials
+    trial_chains: int = 64  # whose averages give a variance to 13 %
+    halvings: int = 12  # of the first step size, at most
+    sizes: int = 4  # step sizes of a sampler that are measured
+    far: float = 2.0  # standard errors from which on a measured bias is taken as it is; below, it is shrunk
+    looks: int = 100  # states of a chain that are looked at …
+    thrown: float = 1.5  # … and how many times farther out than all draws they may be
+    better: float = 0.95  # what a later sampler's RMSE must be of an earlier one's: the choice must not follow noise
+    chains: int = 32  # of a plan; more would waste steps on burn-in, fewer leave its own standard error unknown
+    burnt: float = 0.2  # share of a chain that burn-in takes at most
+    fewest: int = 20  # steps of a chain
+    ill_conditioned: float = 1e5  # condition number from which on chains run in float64
+    alpha: float = 0.01  # of HFHR, near 0, where momentum mixes best
+    few_chains: int = 16  # of the warm-up with more parameters than matrices allow, for memory …
+    few_rounds: int = 30  # … and its rounds
+    means: int = 200  # parameters whose means are the observables where none are given …
+    squares: int = 50  # … and whose squares
 
 
 SETTINGS = TuneSettings()

@@ -240,12 +240,9 @@ class LanesSession:
         rows = lanes.swapaxes(2, 3).reshape(lanes.shape[0], self.blocks * WIDTH, self.plan.dim)
         return rows[:, : self.plan.num_chains].copy()
 
-    def sums(self) -> tuple[np.ndarray, float]:
-        return self._to_rows(self.chains.sums), self.plan.eta * max(0, self.step - self.plan.burn_in)
-
     def state(self) -> EngineState:
-        c = self.chains
-        high, weight = self.sums()
+        c, weight = self.chains, self.plan.eta * max(0, self.step - self.plan.burn_in)
+        high = self._to_rows(c.sums)
         spare = self._to_rows(c.spare).view(np.uint32)
         generator = np.zeros((self.plan.num_chains, 6), np.uint32)
         generator[:, :4] = self._to_rows(c.generator)

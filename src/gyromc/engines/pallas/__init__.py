@@ -123,27 +123,20 @@ class PallasSession:
     def failed(self) -> bool:
         return self.bad
 
-    def _sums(self) -> tuple[np.ndarray, np.ndarray, float]:
-        """The two parts of the sums, chains × columns, and the sum of the weights."""
-        parts = jax.device_get((self.arrays.high, self.arrays.low))
-        high, low = (_gather(part, self.recipe, self.plan.num_chains) for part in parts)
-        return high, low, max(0, self.step - self.plan.burn_in) * self.plan.eta
-
-    def sums(self) -> tuple[np.ndarray, float]:
-        high, low, weight = self._sums()
-        return high.astype(float) + low, weight
-
     def kept(self, count: int) -> np.ndarray:
         assert self.buffer is not None
         return self.buffer[:count].copy()
 
     def state(self) -> EngineState:
-        host, R = jax.device_get((self.arrays.y, self.arrays.failed_at)), self.plan.num_chains
-        high, low, weight = self._sums()
+        host, R = jax.device_get(self.arrays), self.plan.num_chains
+        slot, thread = _places(self.recipe)
+        parts = (part.reshape(len(self.recipe.slots), -1, self.recipe.team) for part in (host.high, host.low))
+        high, low = (np.ascontiguousarray(part[slot, :R, thread].T) for part in parts)
         # The first step at which any thread of a chain's team failed.
-        first = host[1].reshape(-1, self.recipe.team)[:R].min(axis=1)
+        first = host.failed_at.reshape(-1, self.recipe.team)[:R].min(axis=1)
         failed_at = np.where(first == NEVER, -1, first).astype(np.int32)
-        return EngineState(self.step, np.ascontiguousarray(host[0][:, :R].T), high, low, (weight, 0.0), failed_at)
+        clock = max(0, self.step - self.plan.burn_in) * self.plan.eta, 0.0
+        return EngineState(self.step, np.ascontiguousarray(host.y[:, :R].T), high, low, clock, failed_at)
 
 
 Session = PallasSession
@@ -169,9 +162,3 @@ def _scatter(sums: np.ndarray, recipe: Recipe, total: int) -> np.ndarray:
     out = np.zeros((len(recipe.slots), total, recipe.team), np.float32)
     out[slot, : len(sums), thread] = sums.T
     return out.reshape(len(recipe.slots), -1)
-
-
-def _gather(sums: np.ndarray, recipe: Recipe, num_chains: int) -> np.ndarray:
-    """The inverse of `_scatter`, for the first `num_chains` chains."""
-    slot, thread = _places(recipe)
-    return np.ascontiguousarray(sums.reshape(len(recipe.slots), -1, recipe.team)[slot, :num_chains, thread].T)

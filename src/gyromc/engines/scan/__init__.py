@@ -167,10 +167,6 @@ class ScanSession:
     def kept(self, count: int) -> np.ndarray:
         return self.layout.kept(self.carries, count)
 
-    def sums(self) -> tuple[np.ndarray, float]:
-        state = self.state()
-        return state.sums, sum(state.clock)
-
     def state(self) -> EngineState:
         return self.layout.to_host(self.carries)
 

@@ -28,26 +28,21 @@ from gyromc.prediction.step_effects import FOLLOW, Transient, additive_noise, br
 class GalerkinSettings:
     """Sizes and tolerances of the expansion in polynomials.
 
-    - `degrees`: tried one after the other, until V has its digits.
-    - `most_coefficients`: of a tensor basis; `most_work`: products in one application of the generator, beyond the second degree.
-    - `final_nodes`: of all shifted grids together, where h reads so few coordinates that each grid is small.
-    - `momentum_degree`: φ is smooth in r, so that it leaves less than 1e-9, but with little friction: then `more_momentum` at a
-      time until they change a share of V below `little`; `ratios`: of successive changes, the smallest and largest counted.
-    - `grids`: with random shifts; `coverage`: of the errors from them, one-sided.
-    - `slope_error`: share of an integrated bias, for which v' is differentiated numerically.
+    φ is smooth in r, so that `momentum_degree` leaves less than 1e-9, but with little friction: then `more_momentum` at a time
+    until they change a share of V below `little`.
     """
 
-    degrees: tuple[int, ...] = (9, 13, 17, 21, 25, 31, 37, 45, 55)
-    most_coefficients: int = 300_000
-    most_work: int = 4_000_000
-    final_nodes: int = 6_000_000
+    degrees: tuple[int, ...] = (9, 13, 17, 21, 25, 31, 37, 45, 55)  # tried one after the other, until V has its digits
+    most_coefficients: int = 300_000  # of a tensor basis
+    most_work: int = 4_000_000  # products in one application of the generator, beyond the second degree
+    final_nodes: int = 6_000_000  # of all shifted grids together, where each is small
     momentum_degree: int = 9
     more_momentum: int = 4
     little: float = 1e-6
-    ratios: tuple[float, float] = (0.5, 0.95)
-    grids: int = 8
-    coverage: float = 0.975
-    slope_error: float = 1e-8
+    ratios: tuple[float, float] = (0.5, 0.95)  # of successive changes, the smallest and largest counted
+    grids: int = 8  # with random shifts
+    coverage: float = 0.975  # of the errors from them, one-sided
+    slope_error: float = 1e-8  # share of an integrated bias, for which v' is differentiated numerically
 
 
 SETTINGS = GalerkinSettings()

@@ -9,24 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import scipy
 
-from gyromc.targets.likelihoods import (
-    Canonical,
-    Domain,
-    Effect,
-    Further,
-    Likelihood,
-    LinkFunction,
-    ResponseKind,
-    Wording,
-    contrasts,
-    exponential,
-    library,
-    log_ndtr,
-    log_sigmoid,
-    sigmoid,
-    softplus,
-    uniform,
-)
+from gyromc.targets.functions import contrasts, exponential, library, log_ndtr, log_sigmoid, sigmoid, softplus, uniform
+from gyromc.targets.likelihoods import Canonical, Effect, Likelihood, LinkFunction, ResponseKind, Wording
+from gyromc.targets.priors import Domain, Further
 
 MOST_LOG_RATE = 60.0  # beyond, an event is certain in every precision
 LEAST_LOG_RATE = -12.0  # below, log(1 - e⁻ʳ) is log r - r/2 to all digits
@@ -67,12 +52,6 @@ class Bernoulli(_TwoClasses, Canonical):
 
     def loss(self, t, y, *given):
         return softplus(t) - y * t
-
-    def slope(self, t, y):
-        return sigmoid(t) - y
-
-    def curvature(self, t):
-        return self.variance(sigmoid(t))
 
     def mean(self, t, *given):
         return sigmoid(t)

@@ -7,25 +7,9 @@ import jax
 import numpy as np
 import scipy
 
-from gyromc.targets.likelihoods import (
-    Canonical,
-    Domain,
-    Effect,
-    Further,
-    Likelihood,
-    LinkFunction,
-    LogLink,
-    ResponseKind,
-    Wording,
-    dispersion,
-    library,
-    log_gamma,
-    log_sigmoid,
-    rising,
-    sigmoid,
-    softplus,
-    uniform,
-)
+from gyromc.targets.functions import library, log_gamma, log_sigmoid, rising, sigmoid, softplus, uniform
+from gyromc.targets.likelihoods import Canonical, Effect, Likelihood, LinkFunction, LogLink, Wording
+from gyromc.targets.priors import Domain, Further, dispersion
 
 LEAST_ZEROS = 1e-9  # probability of a zero, and of another count
 LEAST_LOG_RATE = -20.0  # below, a count that is not zero is one
@@ -54,7 +38,7 @@ EVENNESS = Further(
 class _Counts(LogLink):
     """Counts with the mean eᵗ."""
 
-    response, needs = ResponseKind.COUNTS, "counts (0, 1, 2, …)"
+    needs = "counts (0, 1, 2, …)"
 
     def constant(self, y, *given):
         return scipy.special.gammaln(y + 1)
@@ -63,8 +47,7 @@ class _Counts(LogLink):
 class _OfTrials(Likelihood):
     """Successes among n trials, whose number is given for every row, with the mean n/(1 + e⁻ᵗ)."""
 
-    response, link, needs = ResponseKind.COUNTS, LinkFunction.LOGIT, _Counts.needs
-    known = ("trials",)
+    link, needs, known = LinkFunction.LOGIT, _Counts.needs, ("trials",)
 
     def mean(self, t, *given):
         return given[0] * sigmoid(t)
@@ -83,12 +66,6 @@ class Poisson(_Counts, Canonical):
 
     def loss(self, t, y, *given):
         return library(t).exp(t) - y * t
-
-    def slope(self, t, y):
-        return library(t).exp(t) - y
-
-    def curvature(self, t):
-        return library(t).exp(t)
 
     def variance(self, mean, *given):
         return mean
@@ -210,6 +187,8 @@ class ZeroInflatedPoisson(_Counts):
         "a Poisson law with more zeros",
     )
 
+    _others, _others_upto = Poisson.sample, Poisson.cdf
+
     def start(self, y):
         return np.log(y[y > 0].mean(keepdims=True)) if np.any(y > 0) else np.zeros(1)
 
@@ -230,12 +209,6 @@ class ZeroInflatedPoisson(_Counts):
 
     def cdf(self, y, t, zeros):
         return np.where(y < 0, 0.0, zeros + (1 - zeros) * self._others_upto(np.maximum(y, 0), t))
-
-    def _others(self, rng, t):
-        return rng.poisson(np.exp(t)).astype(float)
-
-    def _others_upto(self, y, t):
-        return scipy.special.pdtr(y, np.exp(t))
 
 
 class HurdlePoisson(ZeroInflatedPoisson):
@@ -280,7 +253,7 @@ class HurdlePoisson(ZeroInflatedPoisson):
 
 
 @dataclasses.dataclass(frozen=True)
-class ConwayMaxwellPoisson(_Counts):
+class ConwayMaxwellPoisson(LogLink):
     """Counts with p(y) ∝ (eᵗʸ/y!)^ν on 0 … most: Poisson for ν = 1, more even for ν > 1, less for ν < 1.
 
     eᵗ is nearly the mode, eᵗ - (1 - 1/ν)/2 the mean, eᵗ/ν the variance; all are computed as sums. `made` takes a largest count
@@ -288,6 +261,7 @@ class ConwayMaxwellPoisson(_Counts):
     """
 
     name = "conway-maxwell-poisson"
+    needs = _Counts.needs
     aliases = ("compois", "cmp", "compoisson", "conwaymaxwellpoisson")
     rank = 16
     further = (EVENNESS,)
@@ -311,9 +285,6 @@ class ConwayMaxwellPoisson(_Counts):
             terms = library(t).asarray(nu)[..., None] * (j * t[..., None] - scipy.special.gammaln(j + 1))
             log_sum = jax.nn.logsumexp(terms, axis=-1)
         return log_sum - nu * (y * t - log_gamma(library(t).asarray(y) + 1.0))
-
-    def constant(self, y, *given):
-        return np.zeros(len(y))
 
     def _moments(self, t, nu, count: int) -> list[np.ndarray]:
         """log Σ_j (eᵗʲ/j!)^ν, and the means of j, j² …, so many in all."""

@@ -3,24 +3,9 @@
 import numpy as np
 import scipy
 
-from gyromc.targets.likelihoods import (
-    LARGE,
-    Canonical,
-    Effect,
-    Further,
-    Likelihood,
-    LinkFunction,
-    LogLink,
-    ResponseKind,
-    Wording,
-    dispersion,
-    exponential,
-    library,
-    log_gamma,
-    rising,
-    sigmoid,
-    stirling,
-)
+from gyromc.targets.functions import LARGE, exponential, library, log_gamma, rising, sigmoid, stirling
+from gyromc.targets.likelihoods import Canonical, Effect, Likelihood, LinkFunction, LogLink, ResponseKind, Wording
+from gyromc.targets.priors import Further, dispersion
 
 MEAN = Effect("the logarithm of {name}'s expectation", "change of the log mean", "ratio of means")
 TIME = Effect(MEAN.of, MEAN.label, "ratio of mean times")
@@ -87,12 +72,6 @@ class Normal(_Measured, Canonical):
         if not given:
             return 0.5 * (t - y) ** 2
         return 0.5 * ((t - y) / given[0]) ** 2 + library(t).log(given[0])
-
-    def slope(self, t, y):
-        return t - y
-
-    def curvature(self, t):
-        return library(t).ones_like(t)
 
     def variance(self, mean, *given):
         one = library(mean).ones_like(mean)
