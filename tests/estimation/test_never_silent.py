@@ -178,7 +178,8 @@ class Mixture(gm.targets.Target):
         return -jax.nn.logsumexp(jnp.log(self.weights) - self.dim * jnp.log(self.scales) - 0.5 * jnp.sum(z**2, axis=1))
 
 
-@pytest.mark.parametrize("cases", sizes(1, 160))
+@pytest.mark.slow
+@pytest.mark.parametrize("cases", [160])
 def test_mixtures_by_the_tuned_plan_are_right_or_warned(cases):
     """One to three Gaussians in one or two dimensions, up to ten standard deviations apart, weights down to 1 %."""
     rng, tally = np.random.default_rng(22), Tally()

@@ -17,8 +17,10 @@ from gyromc.targets.likelihoods import ResponseKind
 from simulated.alarms import EVERY, FAMILIES, GROUPED, alarms, assessed, columns, responses
 from simulated.quickdraws import quick_draws
 
+SOME = [pytest.param(family, marks=[pytest.mark.slow] if family == "softmax" else []) for family in FAMILIES]
 
-@pytest.mark.parametrize("family", FAMILIES)
+
+@pytest.mark.parametrize("family", SOME)
 def test_a_right_model_is_rarely_called_wrong(family):
     wrong, p = alarms(family, 10, 100)
     assert wrong <= 3  # chance exceeds this in 0.1 % of cases where 5 % of right models are called wrong
@@ -71,7 +73,7 @@ def test_mild_overdispersion_is_found_in_most_data_sets():
     assert sum(found) >= 7
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", SOME)
 def test_a_curve_and_a_product_are_found_and_named(family):
     rng = np.random.default_rng(2)
     X = rng.uniform(-2, 2, (600, 3))

@@ -68,6 +68,7 @@ def test_ranks_of_linear_models_with_groups_are_those_of_quadrature_in_few_simul
     assert_exact(15, seed=3)
 
 
+@pytest.mark.slow
 def test_ranks_are_uniform_in_few_simulations():
     """A further parameter and a group; all other families have the potentials that `test_families` writes anew."""
     places = solved_places(LIKELIHOODS["negative-binomial"], True, 4, seed=2)

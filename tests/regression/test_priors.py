@@ -201,6 +201,7 @@ def test_a_prior_of_the_shape_of_counts():
     assert_near(found["x0"], *moments(b.ravel(), logs.ravel()))
 
 
+@pytest.mark.slow
 def test_a_prior_of_the_degrees_of_freedom():
     rng = np.random.default_rng(4)
     y = stats.t(3).rvs(40, random_state=rng)

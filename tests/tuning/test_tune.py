@@ -232,6 +232,8 @@ def test_many_parameters_are_tuned_without_matrices(quick):
         assert abs(run.mean[name] - truth) < 6 * tuned.expected[name]
 
 
+# By default the same warning is looked for where a run is estimated.
+@pytest.mark.slow
 def test_heavy_tails_are_named(quick):
     """θ² has no fourth moment under t with 4.5 degrees of freedom; θ has a fourth, not a fifth."""
     target = gm.targets.LogDensity(lambda t: -2.75 * jnp.sum(jnp.log1p(t**2 / 4.5)))
