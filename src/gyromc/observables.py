@@ -112,6 +112,15 @@ SCORES: dict[str, Callable] = {
 """What is made of class probabilities, by name."""
 
 
+class OnRows(Observable):
+    """A function of arrays … × d, NumPy's or JAX's, that returns … × k: at many points nothing is compiled for it."""
+
+    fn: Callable = eqx.field(static=True)
+
+    def __call__(self, params):
+        return self.fn(params)
+
+
 class Predicted(Observable):
     """A score of the class probabilities that a user's model predicts at a point x."""
 

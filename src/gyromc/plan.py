@@ -193,11 +193,8 @@ class Plan:
     @functools.cached_property
     def prepared_oracle(self) -> Oracle:
         """The oracle with what it precomputes for this target, once for all plans of a model."""
-        found = self.model.computed.find("prepared oracle", (self.oracle,))
-        if found is None:
-            found = self.oracle.prepared(self.model)
-            self.model.computed.keep("prepared oracle", (self.oracle,), found)
-        return found
+        prepare = lambda: self.oracle.prepared(self.model)
+        return self.model.computed.once("prepared oracle", (self.oracle,), prepare)
 
     @functools.cached_property
     def prepared_scheme(self) -> Scheme:
