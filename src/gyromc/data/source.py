@@ -220,8 +220,9 @@ class Batches(RowSource):
     def __init__(self, batches: Iterable | Callable[[], Iterable], num_rows: int, name: str = "the batches"):
         self._again: Callable[[], Iterable] = batches if callable(batches) else lambda: batches
         self.name, self.num_rows = name, whole(num_rows, "num_rows", least=1)
-        made, wanted = self._again(), "must yield pairs (X, y), or be a function that returns what does"
-        require(isinstance(made, Iterable), f"`batches` {wanted}: got {shown(made)}.")
+        made, given = self._again(), "yield pairs (X, y), or be a function that returns what does: got"
+        said = "return what yields pairs (X, y): it returned" if callable(batches) else given
+        require(isinstance(made, Iterable), f"`batches` must {said} {shown(made)}.")
         remedy = "Pass what makes the iterator, such as the DataLoader itself or a function."
         require(callable(batches) or iter(made) is not made, f"{name} can be iterated once only. {remedy}")
         first = next(iter(made), None)
