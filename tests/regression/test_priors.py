@@ -242,7 +242,7 @@ def test_targets_with_priors_are_saved_and_refuse_what_they_do_not_have(tmp_path
     assert again.priors == target.priors
     assert again.potential(theta) == target.potential(theta)
     assert np.all(np.isfinite(jax.grad(target.potential)(theta)))
-    with pytest.raises(gm.InvalidInput, match="`priors` names nu, which is no parameter: there are shape, 0"):
+    with pytest.raises(gm.InvalidInput, match="`priors` has no parameter 'nu': there are shape, 0"):
         MixedRegression(np.ones((3, 1)), [0, 3, 1], NegativeBinomial(), priors={"nu": "gamma(1, 1)"})
     with pytest.raises(gm.InvalidInput, match="one entry for each of 2"):
         Group(np.ones((3, 2)), [0, 1, 0], 2, [1, 1], priors=["gamma(2, 1)"])

@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from gyromc.regression.adequacy.assess import held_out_coverage
-from gyromc.regression.adequacy.laws import averaged, distribution
+from gyromc.regression.adequacy.assess import averaged, distribution, held_out_coverage
 from gyromc.regression.draws import Predictive
 from gyromc.regression.fit import Coefficient, Fit, robust_sd
 from gyromc.regression.problem import GroupTerm, settable
 from gyromc.regression.scores import calibration_of_classes, calibration_of_intervals, class_scores, number_scores
-from gyromc.regression.standardised import INTERCEPT_SCALE, Units
+from gyromc.regression.standardised import INTERCEPT_SCALE, RowSums
 from gyromc.show.numbers import counted, duration, listed, readable
 from gyromc.show.pages import machine
 from gyromc.tables.datatable import DataTable
@@ -324,8 +323,8 @@ FIRST_ROWS = 5
 def explained(prepared: Prepared, prior_scale: float) -> dict[str, Any]:
     """Return what `gyromc fit --explain` shows: each column of X with its coding, range and prior; group terms; first rows."""
     encoding, rows, y = prepared.encoding, prepared.rows, prepared.y
-    response, scaled = encoding.response, y if FAMILIES[encoding.response.model].measured else None
-    units = Units.of(rows.X, scaled, prior_scale, encoding.intercept, weights=rows.weights)
+    response, measured = encoding.response, FAMILIES[encoding.response.model].measured
+    units = RowSums.of(rows.X, y, rows.weights).units(prior_scale, encoding.intercept, measured)
     deviations = prior_scale * units.y_scale / units.scale
     usual = f"normal({units.y_center:.4g}, {INTERCEPT_SCALE * units.y_scale:.4g})"
 
