@@ -1,8 +1,9 @@
 """Checks of arguments: each returns a clean value or raises `InvalidInput`."""
 
+import contextlib
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,19 @@ def cause(error: BaseException) -> str:
     return f"{type(error).__name__}: {first}"
 
 
+@contextlib.contextmanager
+def explained(what: str, remedy: str) -> Iterator[None]:
+    """Around what reads a file or calls a user's function: whatever it raises becomes an `InvalidInput` with its cause."""
+    try:
+        yield
+    except (InvalidInput, Warning):
+        raise
+    except Exception as error:
+        if type(error).__name__ == "TracerArrayConversionError":
+            remedy = "Write it with `jax.numpy` in place of NumPy."
+        raise InvalidInput(f"{what}: {cause(error)}. {remedy}") from error
+
+
 def require_finite(array: np.ndarray, name: str) -> None:
     """Raise unless every entry is finite; the message says how many are not, and where the first is."""
     if np.issubdtype(array.dtype, np.inexact) and not np.isfinite(array).all():
@@ -48,17 +62,13 @@ def require_finite(array: np.ndarray, name: str) -> None:
 def require_real(value, name: str) -> None:
     """Raise for what a conversion to float64 would change silently: masked entries, complex numbers, dates and times."""
     masked = int(np.ma.count_masked(value)) if isinstance(value, np.ma.MaskedArray) else 0
-    require(
-        masked == 0,
-        f"`{name}` has {masked} masked entries, which would be read as values. Drop those rows, or use `{name}.filled(value)`.",
-    )
+    remedy = f"Drop those rows, or use `{name}.filled(value)`."
+    require(masked == 0, f"`{name}` has {masked} masked entries, which would be read as values. {remedy}")
     kind = getattr(getattr(value, "dtype", None), "kind", "")
     remedy = f"Pass `{name}.real` if the imaginary part is zero."
     require(kind != "c", f"`{name}` must be real: got complex numbers. {remedy}")
-    require(
-        kind not in ("M", "m"),
-        f"`{name}` holds dates or times, not numbers: convert them, as by `({name} - {name}.min()) / np.timedelta64(1, 'D')`.",
-    )
+    remedy = f"convert them, as by `({name} - {name}.min()) / np.timedelta64(1, 'D')`."
+    require(kind not in ("M", "m"), f"`{name}` holds dates or times, not numbers: {remedy}")
 
 
 def numbers(value, name: str, finite: bool = True) -> np.ndarray:
@@ -88,9 +98,8 @@ def numbers(value, name: str, finite: bool = True) -> np.ndarray:
 def number(value: Any) -> float | None:
     """One real number as a float, infinite where float64 cannot hold it; None for texts, truth values and anything else."""
     try:
-        if np.ndim(value) != 0 or np.asarray(value).dtype.kind in "bcmMUS":
-            return None
-        return float(value)
+        other = np.ndim(value) != 0 or np.asarray(value).dtype.kind in "bcmMUS"
+        return None if other else float(value)
     except OverflowError:
         return math.inf
     # Whatever the conversion of a foreign type raises.
@@ -147,19 +156,16 @@ def leaves(tree, name: str) -> list[tuple[Any, Any]]:
     """The paths and leaves of a pytree; raises where it is nested too deeply to be read."""
     import jax
 
-    try:
-        return jax.tree_util.tree_leaves_with_path(tree)
     # JAX raises SystemError, RecursionError or ValueError.
-    except Exception:
-        why = "it is nested too deeply, or has keys without an order"
-        raise InvalidInput(f"`{name}` cannot be read as a pytree: {why}.") from None
+    with explained(f"`{name}` cannot be read as a pytree", "Nest it less deeply, with keys that have an order."):
+        return jax.tree_util.tree_leaves_with_path(tree)
 
 
 def whole(value, name: str, least: int, most: int | None = None) -> int:
     """A whole number in the given range."""
     try:
-        given = None if isinstance(value, bool | np.bool_) or np.ndim(value) != 0 else int(value)
-        found = given if given is not None and given == value else None
+        wrong = isinstance(value, bool | np.bool_) or np.ndim(value) != 0 or int(value) != value
+        found = None if wrong else int(value)
     # Whatever the conversion of a foreign type raises.
     except Exception:
         found = None

@@ -17,8 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from gyromc.checks import cause, numbers, require, shown
-from gyromc.errors import InvalidInput
+from gyromc.checks import explained, numbers, require, shown
 from gyromc.runtime.evaluation import doubled, over_rows
 from gyromc.runtime.precision import owned, private
 from gyromc.targets import SumOverData, Target
@@ -58,7 +57,8 @@ class Coordinates(eqx.Module):
         rows = numbers(rows, "rows")
         require(rows.ndim > 0, f"`rows` must be a vector, or several: got {shown(rows)}.")
         d = rows.shape[-1]
-        found = _evaluated(lambda: over_rows(function, rows.reshape(-1, d), self), d) if rows.size else rows
+        with _evaluating(d):
+            found = over_rows(function, rows.reshape(-1, d), self) if rows.size else rows
         require(found.size == rows.size, f"`coordinates` must map {d} numbers to {d}: got shape {found.shape[1:]}.")
         return found.reshape(rows.shape)
 
@@ -85,25 +85,23 @@ class Linear(Coordinates):
 
     def __init__(self, matrix, shift=None):
         L = numbers(matrix, "matrix")
-        require(
-            L.ndim in (1, 2) and L.size > 0 and len(set(L.shape)) == 1,
-            f"`matrix` must be square, or a vector for a diagonal: got shape {L.shape}.",
-        )
+        square = L.ndim in (1, 2) and L.size > 0 and len(set(L.shape)) == 1
+        require(square, f"`matrix` must be square, or a vector for a diagonal: got shape {L.shape}.")
         size = np.linalg.slogdet(np.diag(L) if L.ndim == 1 else L)[1]
-        require(
-            np.isfinite(size) and (L.ndim == 1 or np.linalg.cond(L) < 1e14),
-            "`matrix` must be nonsingular, so that θ determines z: its determinant is 0 to rounding. Drop dependent columns.",
-        )
+        regular = np.isfinite(size) and (L.ndim == 1 or np.linalg.cond(L) < 1e14)
+        why = "so that θ determines z: its determinant is 0 to rounding"
+        require(regular, f"`matrix` must be nonsingular, {why}. Drop dependent columns.")
         b = np.zeros(len(L)) if shift is None else numbers(shift, "shift")
         require(b.shape == (len(L),), f"`shift` must hold {len(L)} numbers, like `matrix`: got shape {b.shape}.")
         self.matrix, self.inverse_matrix = L, 1 / L if L.ndim == 1 else np.linalg.inv(L)
         self.shift, self.constant = b, np.asarray(size, float)
 
     def forward(self, z):
-        return self.shift + _times(self.matrix, z)
+        return self.shift + (self.matrix * z if self.matrix.ndim == 1 else self.matrix @ z)
 
     def inverse(self, theta):
-        return _times(self.inverse_matrix, theta - self.shift)
+        away, back = theta - self.shift, self.inverse_matrix
+        return back * away if back.ndim == 1 else back @ away
 
     def log_det(self, z):
         return jnp.asarray(self.constant, z.dtype)
@@ -129,9 +127,9 @@ class Bijection(Coordinates):
     size: Callable | None
 
     def __init__(self, forward: Callable, inverse: Callable, log_det: Callable | None = None):
-        for name, function in (("forward", forward), ("inverse", inverse), ("log_det", log_det)):
-            optional = name == "log_det" and function is None
-            require(callable(function) or optional, f"`{name}` must be a function of a vector: got {shown(function)}.")
+        given = {"forward": forward, "inverse": inverse, **({} if log_det is None else {"log_det": log_det})}
+        for name, function in given.items():
+            require(callable(function), f"`{name}` must be a function of a vector: got {shown(function)}.")
         self.to_theta, self.to_z = owned(forward), owned(inverse)
         self.size = None if log_det is None else owned(log_det)
 
@@ -158,10 +156,9 @@ class Compose(Coordinates):
     parts: tuple[Coordinates, ...]
 
     def __init__(self, *maps: Coordinates):
-        require(
-            len(maps) > 0 and all(isinstance(one, Coordinates) for one in maps),
-            f"`Compose` takes values of `gyromc.coordinates`: got {', '.join(type(one).__name__ for one in maps) or 'none'}.",
-        )
+        came = ", ".join(type(one).__name__ for one in maps) or "none"
+        good = len(maps) > 0 and all(isinstance(one, Coordinates) for one in maps)
+        require(good, f"`Compose` takes values of `gyromc.coordinates`: got {came}.")
         self.parts = maps
 
     def forward(self, z):
@@ -219,8 +216,8 @@ class LearningSettings:
     - `points`: draws that are used.
     - `drivers`, `least`: of a coordinate's scale at most, and as many more of its shift; and the correlation from which on
       another coordinate is one: with log |θ_i - median| for the scale, with θ_i for the shift.
-    - `funnel`: the same correlation from which on two coordinates with one driver are called a funnel. On thirty
-      posteriors it was above for funnels and centred groups, and below for non-centred ones.
+    - `funnel`: the correlation from which on two coordinates with one driver are a funnel: on thirty posteriors it was above
+      for funnels and centred groups, and below for non-centred ones.
     - `iterations`, `ridge`: of Fisher scoring; the ridge is in units of a draw's own information.
     - `steepest`, `outlier`: bounds of a scale's coefficient and of a squared residual, so that no few draws decide.
     - `quantiles`, `widths`: at which margins are compared with normal ones, and scales s that are tried, in interquantile ranges.
@@ -250,9 +247,7 @@ def learn(draws: Any) -> Learned:
 
     For funnels; `gm.expect` learns them itself where it sees one.
 
-    **Arguments:**
-
-    - `draws`: an array whose last axis are the parameters, at least 100 draws.
+    **Arguments:** `draws`: an array whose last axis are the parameters, at least 100 draws.
 
     ```python
     import gyromc as gm, numpy as np
@@ -266,10 +261,9 @@ def learn(draws: Any) -> Learned:
     rows = numbers(draws, "draws")
     require(rows.ndim > 1 and rows.size, f"`draws` must have parameters along the last axis: got shape {rows.shape}.")
     rows = rows.reshape(-1, rows.shape[-1])
-    require(
-        len(rows) >= 100 and np.abs(rows).max() < 1e100 and bool(np.all(rows.std(axis=0) > 0)),
-        f"`draws` must be at least 100 that differ in every parameter, of numbers below 1e100: got {len(rows)}.",
-    )
+    good = len(rows) >= 100 and np.abs(rows).max() < 1e100 and bool(np.all(rows.std(axis=0) > 0))
+    wanted = "at least 100 that differ in every parameter, of numbers below 1e100"
+    require(good, f"`draws` must be {wanted}: got {len(rows)}.")
     rows = rows[:: max(1, len(rows) // LEARNING.points)]
     d = rows.shape[1]
     z = np.clip(_straightened(_margins(rows), rows), -6, 6)
@@ -389,9 +383,7 @@ class PulledTarget(Target):
     target: Any
     coordinates: Coordinates
 
-    @property
-    def dim(self) -> int | None:
-        return self.target.dim
+    dim = property(lambda self: self.target.dim)
 
     def potential(self, params):
         return self.target.potential(self.coordinates.forward(params)) - self.coordinates.log_det(params)  # T14
@@ -417,9 +409,7 @@ class PulledTarget(Target):
 class PulledSum(PulledTarget, SumOverData):
     """A sum over data as a function of z: the determinant belongs to the prior."""
 
-    @property
-    def num_data(self) -> int:
-        return self.target.num_data
+    num_data = property(lambda self: self.target.num_data)
 
     def batch_gradient(self, params, index):
         return self._pulled(lambda theta: self.target.batch_gradient(theta, index), params, with_determinant=False)
@@ -440,42 +430,27 @@ def pulled(target: Target, coordinates: Coordinates | None) -> Target:
 
 def check_coordinates(coordinates: Any, theta: np.ndarray) -> None:
     """Raise `InvalidInput` unless T and T⁻¹ invert each other at a point and log |det T′| is that of T there."""
-    require(
-        isinstance(coordinates, Coordinates),
-        f'`coordinates` must be a value of `gyromc.coordinates`, or "learned" for `gyromc.expect`: got {shown(coordinates)}.',
-    )
-    d = len(theta)
-    z = coordinates.zs(theta)
+    wanted = 'a value of `gyromc.coordinates`, or "learned" for `gyromc.expect`'
+    require(isinstance(coordinates, Coordinates), f"`coordinates` must be {wanted}: got {shown(coordinates)}.")
+    d, z = len(theta), coordinates.zs(theta)
     fault = "`coordinates` are not a bijection at the start"
     require(np.isfinite(z).all(), f"{fault}: T⁻¹(θ) is not finite. Pass a `start` where it is defined.")
-    again = coordinates.thetas(z)
-    with jax.enable_x64(True):
+    off = float(np.max(np.abs(coordinates.thetas(z) - theta) / (1 + np.abs(theta))))
+    with jax.enable_x64(True), _evaluating(d):
         T = doubled(coordinates)
-        size = np.asarray(_evaluated(lambda: T.log_det(jnp.asarray(z)), d))
+        size = np.asarray(T.log_det(jnp.asarray(z)))
         derived = np.asarray(_log_det(T.forward, jnp.asarray(z))) if d <= CHECKED else size
     require(np.shape(size) == (), f"`log_det` must return one number: got shape {np.shape(size)}.")
     require(size.dtype.kind in "fiu", f"`log_det` must return one number: got {shown(size.item())}.")
-    off = float(np.max(np.abs(again - theta) / (1 + np.abs(theta))))
     require(off <= TOLERANCE, f"{fault}: T(T⁻¹(θ)) misses θ by {off:.3g}. Correct `inverse`, or pass another `start`.")
-    require(
-        np.abs(size - derived) <= TOLERANCE * (1 + np.abs(derived)),
-        f"`log_det` must be log |det T′(z)|: at the start it is {size:.6g}, and the derivative of `forward` has {derived:.6g}. "
-        "Leave it out, or correct it.",
-    )
+    found = f"at the start it is {size:.6g}, and the derivative of `forward` has {derived:.6g}"
+    same = np.abs(size - derived) <= TOLERANCE * (1 + np.abs(derived))
+    require(same, f"`log_det` must be log |det T′(z)|: {found}. Leave it out, or correct it.")
 
 
-def _times(matrix, v):
-    return matrix * v if matrix.ndim == 1 else matrix @ v
+def _evaluating(d: int):
+    remedy = f"They take and return vectors of {d} numbers."
+    return explained(f"`coordinates` cannot be evaluated at {d} parameters", remedy)
 
 
-def _evaluated(compute: Callable[[], Any], d: int) -> Any:
-    try:
-        return compute()
-    except Exception as error:
-        raise InvalidInput(
-            f"`coordinates` cannot be evaluated at {d} parameters: {cause(error)}. They take and return vectors of {d} numbers."
-        ) from error
-
-
-def _log_det(forward: Callable, z):
-    return jnp.linalg.slogdet(jax.jacfwd(forward)(z))[1]
+_log_det = lambda forward, z: jnp.linalg.slogdet(jax.jacfwd(forward)(z))[1]

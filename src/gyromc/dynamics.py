@@ -1,7 +1,6 @@
 """The dynamics (E1) dz = -(D+Q) ∇H(z) dt + √(2D) dB, as values (D, Q).
 
-Input: the matrices or parameters of a sampler. Output: a `Dynamics`, which every engine and every formula uses. A new sampler is
-one function in this module that returns `Dynamics(D, Q)`.
+Every engine and every formula uses a `Dynamics`. A new sampler is one function in this module that returns `Dynamics(D, Q)`.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,19 +16,9 @@ from gyromc.errors import InvalidInput
 from gyromc.operators import Blocks, Dense, Diagonal, LowRank, Operator, Rotations, Scaled, as_operator, symmetrised
 from gyromc.runtime.machine import require_memory
 
-__all__ = [
-    "Dynamics",
-    "equal_bias",
-    "fastest",
-    "gaul",
-    "general",
-    "hfhr",
-    "least_variance",
-    "nonreversible",
-    "overdamped",
-    "pairing",
-    "rotations",
-]
+__all__ = ["Dynamics", "gaul", "general", "hfhr", "nonreversible", "overdamped", "rotations"]
+# Rotations that are best in a stated sense.
+__all__ += ["equal_bias", "fastest", "least_variance", "pairing"]
 
 
 class Dynamics(eqx.Module):
@@ -47,22 +36,17 @@ class Dynamics(eqx.Module):
     def __init__(self, diffusion: Operator, rotation: Operator, name: str = "general", augmented: bool | None = None):
         for letter, value in (("diffusion", diffusion), ("rotation", rotation)):
             if not isinstance(value, Operator):  # `require` would have an operator's text written every time
-                raise InvalidInput(
-                    f"`{letter}` must be a map of `gyromc.operators`: got {shown(value)}. `general(D, Q)` takes matrices."
-                )
-        diffusion, rotation = symmetrised(diffusion, +1, "D"), symmetrised(rotation, -1, "Q")
+                wanted = f"`{letter}` must be a map of `gyromc.operators`: got {shown(value)}."
+                raise InvalidInput(f"{wanted} `general(D, Q)` takes matrices.")
+        self.diffusion, self.rotation = symmetrised(diffusion, +1, "D"), symmetrised(rotation, -1, "Q")
         n, m = diffusion.size, rotation.size
         require(n == m, f"`D` and `Q` must act on the same space: D is {n} × {n}, Q is {m} × {m}.")
         try:
-            self.root = diffusion.cholesky()
+            self.root = self.diffusion.cholesky()
         except InvalidInput as error:
-            raise InvalidInput(
-                f"`D` must be positive definite. {error} Add a multiple of the identity to it."
-            ) from None
-        self.diffusion = diffusion
-        self.rotation = rotation
-        self.name = name
-        self.augmented = augmented
+            remedy = "Add a multiple of the identity to it."
+            raise InvalidInput(f"`D` must be positive definite. {error} {remedy}") from None
+        self.name, self.augmented = name, augmented
 
     @property
     def size(self) -> int:
@@ -88,18 +72,13 @@ class Dynamics(eqx.Module):
         """Whether the state is (θ, r) rather than θ; raises unless it fits the `dim` parameters of `owner`."""
         n = self.size
         if self.augmented is None:
-            require(
-                n in (dim, 2 * dim),
-                f"`dynamics` must act on θ ({dim} × {dim}) or on (θ, r) ({2 * dim} × {2 * dim}), {owner} having {dim} "
-                f"parameters: got {n} × {n}.",
-            )
+            spaces = f"θ ({dim} × {dim}) or on (θ, r) ({2 * dim} × {2 * dim}), {owner} having {dim} parameters"
+            require(n in (dim, 2 * dim), f"`dynamics` must act on {spaces}: got {n} × {n}.")
             return n == 2 * dim
         made_for = n // 2 if self.augmented else n
-        require(
-            made_for == dim,
-            f"`dynamics` ({self.name}) is made for {made_for} parameters, but {owner} has {dim}. Build it for {dim}; "
-            "`overdamped`, `hfhr` and `rotations` take the parameters themselves and count.",
-        )
+        other = f"`dynamics` ({self.name}) is made for {made_for} parameters, but {owner} has {dim}. Build it for {dim}"
+        count = "`overdamped`, `hfhr` and `rotations` take the parameters themselves and count"
+        require(made_for == dim, f"{other}; {count}.")
         return self.augmented
 
     def reversible(self) -> "Dynamics":
@@ -144,8 +123,7 @@ def nonreversible(J) -> Dynamics:
 
     **Arguments:**
 
-    - `J`: a skew-symmetric matrix, `rotations(dim, rate)` for 2 × 2 blocks applied without a matrix, or a `Dynamics` whose Q is
-      taken.
+    - `J`: a skew-symmetric matrix, `rotations(dim, rate)` for 2 × 2 blocks applied without a matrix, or a `Dynamics` for its Q.
 
     ```python
     import gyromc as gm
@@ -186,8 +164,8 @@ def hfhr(dim, alpha: float, gamma: float, preconditioner=None) -> Dynamics:
     except InvalidInput as error:
         raise InvalidInput(f"`preconditioner` must be positive definite. {error}") from None
     zero = Scaled(0.0, d)
-    D = Blocks(C.times(alpha), zero, zero, Scaled(gamma, d))
-    return Dynamics(D, Blocks(zero, E.times(-1.0), E.transposed(), zero), name, augmented=True)
+    D, Q = Blocks(C.times(alpha), zero, zero, Scaled(gamma, d)), Blocks(zero, E.times(-1.0), E.transposed(), zero)
+    return Dynamics(D, Q, name, augmented=True)
 
 
 def gaul(C, a: float, gamma: float) -> Dynamics:
@@ -214,17 +192,14 @@ def gaul(C, a: float, gamma: float) -> Dynamics:
         c, affine = np.linalg.eigvalsh(full), lambda x, y: Dense(x * full + y * np.eye(d))
     else:
         affine = lambda x, y: Diagonal(x * c + y)
-    require(
-        c.min() > 0,
-        f"`C` must be positive definite: its smallest eigenvalue is {c.min():.6g}. Add a multiple of the identity.",
-    )
+    smallest = f"its smallest eigenvalue is {c.min():.6g}"
+    require(c.min() > 0, f"`C` must be positive definite: {smallest}. Add a multiple of the identity.")
+    least = np.max((1 - c) ** 2 / (4 * c))
     S = a * c - (1 - c) ** 2 / (4 * gamma)
-    require(
-        S.min() > 0,
-        f"GAUL needs S = aC - (I-C)²/(4γ) positive definite, so that D is: its smallest eigenvalue is {S.min():.6g} "
-        f"(a = {a:g}, gamma = {gamma:g}). Take a > {np.max((1 - c) ** 2 / (4 * gamma * c)):.6g} "
-        f"or gamma > {np.max((1 - c) ** 2 / (4 * a * c)):.6g}, or C closer to the identity.",
-    )
+    smallest = f"its smallest eigenvalue is {S.min():.6g} (a = {a:g}, gamma = {gamma:g})"
+    remedy = f"Take a > {least / gamma:.6g} or gamma > {least / a:.6g}, or C closer to the identity."
+    why = "GAUL needs S = aC - (I-C)²/(4γ) positive definite, so that D is"
+    require(S.min() > 0, f"{why}: {smallest}. {remedy}")
     D = Blocks(affine(a, 0), affine(-0.5, 0.5), affine(-0.5, 0.5), Scaled(gamma, d))
     Q = Blocks(Scaled(0.0, d), affine(-0.5, -0.5), affine(0.5, 0.5), Scaled(0.0, d))
     return Dynamics(D, Q, "SGGAULMC", augmented=True)
@@ -273,8 +248,7 @@ def pairing(K, D=None, dim: int | None = None, count: int = 20) -> Dynamics:
 def fastest(K, D=None) -> Dynamics:
     """The rotation with the fastest decay: every eigenvalue of (D+Q)K has the real part tr(DK)/n, the most that any Q reaches.
 
-    After Lelièvre, Nier and Pavliotis (2013). It says nothing of the step-size bias, which it usually makes larger: see
-    `equal_bias`.
+    After Lelièvre, Nier and Pavliotis (2013). It usually makes the step-size bias larger: see `equal_bias`.
 
     **Arguments:** `K` and `D` as in `pairing`, but K no function: all eigenvalues move, so that Q is a full matrix.
 
@@ -284,11 +258,9 @@ def fastest(K, D=None) -> Dynamics:
     assert np.allclose(rates, 5.0)
     ```
     """
-    require(
-        not _is_function(K),
-        "`fastest` needs `K` as a matrix: it moves all eigenvalues of K, so that its Q is a full matrix, which products K·x do "
-        "not give. `pairing`, `equal_bias` and `least_variance` take them.",
-    )
+    why = "it moves all eigenvalues of K, so that its Q is a full matrix, which products K·x do not give"
+    others = "`pairing`, `equal_bias` and `least_variance` take them."
+    require(not _is_function(K), f"`fastest` needs `K` as a matrix: {why}. {others}")
     return _rotated(_hessian(K), D, "fastest decay", lambda P, _: Dense(best.fastest(P)))
 
 
@@ -308,10 +280,9 @@ def least_variance(K, directions, rate: float = 1.0, D=None, dim: int | None = N
     rate, rows = positive(rate, "rate"), np.atleast_2d(numbers(directions, "directions"))
 
     def turned(P: Any, root: np.ndarray) -> Operator:
-        require(
-            rows.ndim == 2 and rows.shape[1] == len(root) and np.all(np.any(rows != 0, axis=1)),
-            f"`directions` must hold rows of {len(root)} numbers, like θ, none of them 0: got shape {rows.shape}.",
-        )
+        fit = rows.ndim == 2 and rows.shape[1] == len(root) and np.all(np.any(rows != 0, axis=1))
+        wanted = f"rows of {len(root)} numbers, like θ, none of them 0"
+        require(fit, f"`directions` must hold {wanted}: got shape {rows.shape}.")
         across = rows * root if root.ndim == 1 else rows @ root
         return best.least_variance(best.solved(P, across.T), rate)
 
@@ -356,18 +327,13 @@ def _hessian(K, dim: int | None = None) -> Any:
         return best.products(K, whole(dim, "dim", least=4, most=10**8))
     hessian = symmetrised(as_operator(K, "K"), +1, "K").dense()
     smallest = float(np.linalg.eigvalsh(hessian)[0])
-    require(
-        smallest > 0,
-        f"`K` must be positive definite: its smallest eigenvalue is {smallest:.6g}. Take it at a mode of the target.",
-    )
+    found = f"its smallest eigenvalue is {smallest:.6g}"
+    require(smallest > 0, f"`K` must be positive definite: {found}. Take it at a mode of the target.")
     return hessian
 
 
 def _rotated(hessian: Any, D, name: str, turned: Callable[[Any, np.ndarray], Operator]) -> Dynamics:
-    """D = RRᵀ with Q = RJRᵀ, where `turned` finds J from RᵀPR, P the Hessian over the state, and from the rows of R for θ.
-
-    Of a diagonal R the second is its entries.
-    """
+    """D = RRᵀ, Q = RJRᵀ; `turned` finds J from RᵀPR, P the Hessian over the state, and R's rows, or entries, for θ."""
     d = hessian.shape[0]
     kept = D if isinstance(D, Dynamics) else general(np.ones(d) if D is None else D, 0)
     name = name if D is None else f"{kept.name}, {name}"
@@ -377,23 +343,20 @@ def _rotated(hessian: Any, D, name: str, turned: Callable[[Any, np.ndarray], Ope
         return Dynamics(kept.diffusion, Dense((Q - Q.T) / 2), name, augmented)
     entries = kept.diffusion.entries()
     if entries is None or kept.size != d:
-        raise InvalidInput(
-            "With products K·x the rotation is for a diagonal D or, of `equal_bias`, for `hfhr` without preconditioner and "
-            "`gaul` with a number times the identity: others need not have the eigenvectors of K. "
-            f"Pass {d} numbers, leave `D` out, or pass K as a matrix."
-        )
+        these = "a diagonal D or, of `equal_bias`, for `hfhr` without preconditioner and `gaul` with a number times the identity"
+        remedy = f"Pass {d} numbers, leave `D` out, or pass K as a matrix."
+        why = "others need not have the eigenvectors of K"
+        raise InvalidInput(f"With products K·x the rotation is for {these}: {why}. {remedy}")
     R = np.sqrt(entries)
     J: Any = turned(best.products(lambda x: R * (hessian @ (R * x)), d), R)
     return Dynamics(kept.diffusion, LowRank(R[:, None] * J.left, J.weights, R[:, None] * J.right), name, False)
 
 
 def _coupled(hessian: Any, kept: Dynamics, count: int, bias: float) -> Operator | None:
-    """Q on (θ, r) that turns eigenvectors of K with their own momenta; None where D does not keep these apart.
-
-    Of products only the slowest are found, so that the D of θ must be a number times the identity.
-    """
+    """Q on (θ, r) that turns eigenvectors of K with their own momenta; None where D does not keep these apart."""
     D, d = kept.diffusion, hessian.shape[0]
     kept.has_momentum(d, "`K`")
+    # Of products only the slowest are found, so that the D of θ must be a number times the identity.
     if not isinstance(D, Blocks) or not (isinstance(hessian, np.ndarray) or isinstance(D.upper_left, Scaled)):
         return None
     eigenvalues, basis, largest = best.spectrum(hessian, count)
@@ -427,11 +390,8 @@ def rotations(dim, rate: float | Sequence[float] = 1.0) -> Operator:
     d = _dimension(dim)
     require(d >= 2, f"A rotation needs at least two coordinates: got dim = {d}. Use `overdamped(1)`.")
     require_memory(8 * (d // 2), f"The rates of {d // 2:,} pairs", "Take fewer parameters.")
-    rates = numbers(rate, "rate")
-    require(
-        rates.shape in ((), (d // 2,)),
-        f"`rate` must be a finite number or {d // 2} of them, one per pair of coordinates: got shape {rates.shape}.",
-    )
+    rates, wanted = numbers(rate, "rate"), f"a finite number or {d // 2} of them, one per pair of coordinates"
+    require(rates.shape in ((), (d // 2,)), f"`rate` must be {wanted}: got shape {rates.shape}.")
     return Rotations(np.broadcast_to(rates, (d // 2,)).copy(), d)
 
 
@@ -446,9 +406,7 @@ def augment(K: np.ndarray, augmented: bool, of_momenta: float = 1.0) -> np.ndarr
 def _dimension(dim) -> int:
     if isinstance(dim, int | float | np.integer | np.floating):  # np.float64(2.0) is a number, not a parameter
         return whole(dim, "dim", least=1)
-    found = [leaf for _, leaf in leaves(dim, "dim")]
-    require(
-        found and all(jnp.issubdtype(getattr(leaf, "dtype", int), jnp.floating) for leaf in found),
-        f"`dim` must be a positive integer or a pytree of arrays of floating-point parameters: got {shown(dim)}.",
-    )
+    found, wanted = [leaf for _, leaf in leaves(dim, "dim")], "a pytree of arrays of floating-point parameters"
+    good = found and all(jnp.issubdtype(getattr(leaf, "dtype", int), jnp.floating) for leaf in found)
+    require(good, f"`dim` must be a positive integer or {wanted}: got {shown(dim)}.")
     return whole(sum(int(np.prod(leaf.shape)) for leaf in found), "dim", least=1)

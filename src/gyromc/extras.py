@@ -19,11 +19,8 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "fit": ("pandas", "pyarrow", "formulaic", "jinja2", "matplotlib"),
     "excel": ("openpyxl",),
     "data": ("pyarrow",),
-    "sklearn": ("sklearn",),
-    "numpyro": ("numpyro",),
-    "pymc": ("pymc",),
-    "blackjax": ("blackjax",),
     "arviz": ("arviz_base", "arviz_stats", "xarray"),
+    **{name: (name,) for name in ("sklearn", "numpyro", "pymc", "blackjax")},
 }
 """The modules that each extra of pyproject.toml installs, as gyromc imports them."""
 
@@ -51,17 +48,14 @@ def require_extra(extra: str, what: str) -> None:
                 raise ModuleNotFoundError(name=package)
 
 
-FUNCTIONS_ABOVE = {
-    "to_datatree": "gyromc.interop.arviz",
-    "save_run": "gyromc.io.runs",
-    "resume": "gyromc.engines.loop",
-    "restored_model": "gyromc.tables.saved",
-    "restored_estimator": "gyromc.sklearn",
-    "posterior_datatree": "gyromc.interop.arviz",
-}
-"""The module of each function of a higher part."""
-
-
 def function_above(name: str) -> Callable[..., Any]:
     """Import the function of a higher part that has this name."""
-    return getattr(import_module(FUNCTIONS_ABOVE[name]), name)
+    modules = {
+        "to_datatree": "gyromc.interop.arviz",
+        "save_run": "gyromc.io.runs",
+        "resume": "gyromc.engines.loop",
+        "restored_model": "gyromc.tables.saved",
+        "restored_estimator": "gyromc.sklearn",
+        "posterior_datatree": "gyromc.interop.arviz",
+    }
+    return getattr(import_module(modules[name]), name)

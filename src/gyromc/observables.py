@@ -1,7 +1,6 @@
 """Observables h(θ): the scalar functions whose posterior expectation μ(h) a run estimates.
 
-The momentum r of an augmented state is ignored. Observables of the form ρ(aᵀθ) are `Ridge` values with a named ρ, which closed
-forms and fused engines need.
+Those of the form ρ(aᵀθ) are `Ridge` values with a named ρ, which closed forms and fused engines need. Momenta r are ignored.
 """
 
 import abc
@@ -69,10 +68,8 @@ class Ridge(Observable):
         return not (self.is_linear or self.is_square)
 
     def rho(self, t: np.ndarray) -> np.ndarray:
-        """ρ at an array of numbers, in float64."""
-        if self.is_linear or self.is_square:  # nothing to compile
-            return np.asarray(t, float) ** (1 if self.is_linear else 2)
-        return over_rows(PROFILES[self.profile], t)
+        """ρ at an array of numbers, in float64; linear and square functions are not compiled."""
+        return over_rows(PROFILES[self.profile], t) if self.bounded else np.asarray(t, float) ** (1 + self.is_square)
 
     def __call__(self, params):
         return PROFILES[self.profile](jnp.vdot(jnp.asarray(self.direction), params))
@@ -102,10 +99,8 @@ class Function(Observable):
 
     def __call__(self, params):
         value = jnp.asarray(private(self.fn)(params))
-        advice = "Make one observable per component, or sum."
-        require(
-            value.ndim == 0, f"An observable must return a single number: it returned shape {value.shape}. {advice}"
-        )
+        said = f"An observable must return a single number: it returned shape {value.shape}."
+        require(value.ndim == 0, f"{said} Make one observable per component, or sum.")
         return value
 
 
@@ -115,6 +110,15 @@ SCORES: dict[str, Callable] = {
     "entropy": lambda probabilities, label: jnp.sum(jax.scipy.special.entr(probabilities)),
 }
 """What is made of class probabilities, by name."""
+
+
+class OnRows(Observable):
+    """A function of arrays … × d, NumPy's or JAX's, that returns … × k: at many points nothing is compiled for it."""
+
+    fn: Callable = eqx.field(static=True)
+
+    def __call__(self, params):
+        return self.fn(params)
 
 
 class Predicted(Observable):
@@ -132,10 +136,8 @@ class Predicted(Observable):
 
     def __call__(self, params):
         value = jnp.asarray(SCORES[self.score](private(self.model)(params, fresh(self.x)), self.label))
-        require(
-            value.ndim == 0,
-            f"`model` must return a vector of class probabilities: the {self.score} score has shape {value.shape}.",
-        )
+        said = f"the {self.score} score has shape {value.shape}"
+        require(value.ndim == 0, f"`model` must return a vector of class probabilities: {said}.")
         return value
 
 
@@ -201,9 +203,7 @@ def brier(x, y: int, model: Callable | None = None) -> Observable:
     h = gm.observables.brier([1.0, 0.3], 1)
     ```
     """
-    if model is not None:
-        return Predicted(model, x, "brier", y)
-    return Ridge(x, f"brier, y = {_binary(y, 'y')}")
+    return Ridge(x, f"brier, y = {_binary(y, 'y')}") if model is None else Predicted(model, x, "brier", y)
 
 
 def entropy(x, model: Callable | None = None) -> Observable:
@@ -216,9 +216,7 @@ def entropy(x, model: Callable | None = None) -> Observable:
     h = gm.observables.entropy([1.0, 0.3])
     ```
     """
-    if model is not None:
-        return Predicted(model, x, "entropy")
-    return Ridge(x, "entropy")
+    return Ridge(x, "entropy") if model is None else Predicted(model, x, "entropy")
 
 
 def function(f: Callable) -> Observable:

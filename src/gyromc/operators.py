@@ -1,7 +1,4 @@
-"""Linear maps on Rⁿ that keep their structure, so that D and Q need no n × n matrix.
-
-Entries are float64 NumPy arrays; an engine casts them to its own precision.
-"""
+"""Linear maps on Rⁿ that need no n × n matrix for D and Q; entries are float64 NumPy arrays, which an engine casts."""
 
 import abc
 from typing import Any
@@ -23,9 +20,9 @@ class Operator(eqx.Module):
     """A linear map on Rⁿ."""
 
     @property
-    @abc.abstractmethod
     def size(self) -> int:
-        """The dimension n."""
+        """The dimension n, that of the first array."""
+        return jax.tree.leaves(self)[0].shape[0]
 
     @abc.abstractmethod
     def __call__(self, v: Vector) -> Vector:
@@ -52,10 +49,8 @@ class Operator(eqx.Module):
         return jax.tree.map(lambda x: np.asarray(factor * x), self)
 
     def asymmetry(self, sign: int) -> tuple[float, tuple[int, int]]:
-        """max |M - sign·Mᵀ| and where it is: 0 for a symmetric (sign=1) or skew (sign=-1) map.
-
-        Without the matrix: the largest entry of its product with a vector of random signs, in this row.
-        """
+        """max |M - sign·Mᵀ| and where it is: 0 for a symmetric (sign=1) or skew (sign=-1) map."""
+        # Without the matrix: the largest entry of its product with a vector of random signs, in this row.
         if self.size > 10**8:  # smaller ones always fit
             require_memory(24 * self.size, f"A map of {self.size:,} numbers", "Take a smaller `dim`, fewer parameters.")
         signs: Any = 2 * np.random.default_rng(0).integers(0, 2, self.size, dtype=np.int8) - 1  # of one byte each
@@ -72,7 +67,21 @@ def _arrays(v) -> Any:
     return np if isinstance(v, np.ndarray) else jnp
 
 
-class Scaled(Operator):
+class Coordinatewise(Operator):
+    """A diagonal map."""
+
+    def dense(self):
+        return np.diag(np.asarray(self.entries()))
+
+    def transposed(self):
+        return self
+
+    def cholesky(self):
+        positive_definite(float(min(np.min(x) for x in jax.tree.leaves(self))))
+        return jax.tree.map(lambda x: np.asarray(np.sqrt(x)), self)
+
+
+class Scaled(Coordinatewise):
     """`scale` times the identity."""
 
     scale: Float[np.ndarray, ""] = eqx.field(converter=lambda x: np.asarray(x, float) if np.isscalar(x) else x)
@@ -83,45 +92,23 @@ class Scaled(Operator):
     def __call__(self, v):
         return self.scale * v
 
-    def dense(self):
-        return float(self.scale) * np.eye(self.n)
-
     def entries(self):
         return np.full(self.n, float(self.scale))
-
-    def cholesky(self):
-        positive_definite(float(self.scale))
-        return Scaled(float(np.sqrt(self.scale)), self.n)
-
-    def transposed(self):
-        return self
 
     def asymmetry(self, sign):
         return (1 - sign) * abs(float(self.scale)), (0, 0)
 
 
-class Diagonal(Operator):
+class Diagonal(Coordinatewise):
     """Coordinatewise multiplication by `values`."""
 
     values: Float[np.ndarray, " n"]
 
-    size = property(lambda self: self.values.shape[0])
-
     def __call__(self, v):
         return self.values * v
 
-    def dense(self):
-        return np.diag(np.asarray(self.values, float))
-
     def entries(self):
         return np.asarray(self.values, float)
-
-    def cholesky(self):
-        positive_definite(float(np.min(self.values)))
-        return Diagonal(np.sqrt(self.values))
-
-    def transposed(self):
-        return self
 
 
 class Rotations(Operator):
@@ -131,6 +118,9 @@ class Rotations(Operator):
     n: int = eqx.field(static=True)
 
     size = property(lambda self: self.n)
+
+    def transposed(self):
+        return Rotations(-self.rates, self.n)
 
     def __call__(self, v):
         xp = _arrays(v)
@@ -145,16 +135,11 @@ class Rotations(Operator):
         matrix[first + 1, first] = self.rates
         return matrix
 
-    def transposed(self):
-        return Rotations(-self.rates, self.n)
-
 
 class Dense(Operator):
     """A full matrix."""
 
     matrix: Float[np.ndarray, "n n"]
-
-    size = property(lambda self: self.matrix.shape[0])
 
     def __call__(self, v):
         return self.matrix @ v
@@ -178,8 +163,6 @@ class LowRank(Operator):
     left: Float[np.ndarray, "n k"]
     weights: Float[np.ndarray, " k"]
     right: Float[np.ndarray, "n k"]
-
-    size = property(lambda self: self.left.shape[0])
 
     def __call__(self, v):
         return self.left @ (self.weights * (self.right.T @ v))
@@ -224,11 +207,10 @@ class Blocks(Operator):
         return None if first is None or second is None else np.concatenate([first, second])
 
     def cholesky(self):
-        m, blocks = self.upper_left.size, (self.upper_left, self.upper_right, self.lower_right)
-        zero = Scaled(0.0, m)
+        zero = Scaled(0.0, self.upper_left.size)
         if self.upper_right.is_zero() and self.lower_left.is_zero():
             return Blocks(self.upper_left.cholesky(), zero, zero, self.lower_right.cholesky())
-        a, b, d = (block.entries() for block in blocks)
+        a, b, d = (block.entries() for block in (self.upper_left, self.upper_right, self.lower_right))
         if a is None or b is None or d is None:
             return super().cholesky()
         positive_definite(float(np.min((a + d) / 2 - np.hypot((a - d) / 2, b))))
@@ -241,10 +223,8 @@ class Blocks(Operator):
 
 def positive_definite(smallest_eigenvalue: float) -> None:
     """Raise `InvalidInput` unless the number, a smallest eigenvalue, is positive."""
-    require(
-        smallest_eigenvalue > 0,
-        f"The matrix must be positive definite, but its smallest eigenvalue is {smallest_eigenvalue:.6g}.",
-    )
+    found = f"its smallest eigenvalue is {smallest_eigenvalue:.6g}"
+    require(smallest_eigenvalue > 0, f"The matrix must be positive definite, but {found}.")
 
 
 def symmetrised(operator: Operator, sign: int, name: str) -> Operator:
@@ -254,10 +234,8 @@ def symmetrised(operator: Operator, sign: int, name: str) -> Operator:
     # float32 matrices computed by products are symmetric to about 1e-7.
     if gap > 1e-6 * max(entries, default=0.0):
         kind, op, mean = ("symmetric", "-", "+") if sign > 0 else ("skew-symmetric", "+", "-")
-        raise InvalidInput(
-            f"`{name}` must be {kind}: max |{name} {op} {name}ᵀ| = {gap:.3g} at ({i}, {j}). "
-            f"Pass `({name} {mean} {name}.T) / 2`."
-        )
+        found = f"max |{name} {op} {name}ᵀ| = {gap:.3g} at ({i}, {j})"
+        raise InvalidInput(f"`{name}` must be {kind}: {found}. Pass `({name} {mean} {name}.T) / 2`.")
     if gap > 0 and isinstance(operator, Dense):
         return Dense((operator.matrix + sign * operator.matrix.T) / 2)
     return operator
@@ -275,10 +253,6 @@ def as_operator(value, name: str, size: int | None = None) -> Operator:
     if array.ndim == 1:
         require(array.size > 0, f"`{name}` must have at least one entry: got an empty vector.")
         return Diagonal(array)
-    require(
-        array.ndim == 2 and array.shape[0] == array.shape[1] and array.size > 0,
-        f"`{name}` must be a square matrix: got shape {array.shape}.",
-    )
-    if not np.any(array - np.diag(np.diag(array))):
-        return Diagonal(np.diag(array).copy())
-    return Dense(array)
+    square = array.ndim == 2 and array.shape[0] == array.shape[1] and array.size > 0
+    require(square, f"`{name}` must be a square matrix: got shape {array.shape}.")
+    return Dense(array) if np.any(array - np.diag(np.diag(array))) else Diagonal(np.diag(array).copy())

@@ -1,7 +1,6 @@
 """Gradient oracles: unbiased estimates ĝ of the gradient, E[ĝ | θ] = ∇U(θ).
 
-Input: a target and a point θ. Output: ĝ(θ, ζ). The randomness ζ is drawn separately (`draw`, then `gradient`): it is new for
-every step and chain, and the engine chooses the generator.
+The randomness ζ of ĝ(θ, ζ) is drawn separately (`draw`, then `gradient`), anew for every step and chain; an engine generates it.
 """
 
 import abc
@@ -13,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from gyromc.checks import EXTREME, cause, flag, leaves, numbers, one_of, require, shown, whole
+from gyromc.checks import EXTREME, explained, flag, leaves, numbers, one_of, require, shown, whole
 from gyromc.errors import InvalidInput
 from gyromc.operators import Dense, Diagonal, Operator
 from gyromc.runtime.evaluation import over_rows
@@ -122,23 +121,18 @@ class Batch(Oracle):
         self.size = whole(size, "size", least=1, most=10**9)
         self.replace = flag(replace, "replace")
 
-    @property
-    def name(self) -> str:
-        return f"{type(self).__name__}({self.size}{'' if self.replace else ', replace=False'})"
+    name = property(lambda self: f"{type(self).__name__}({self.size}{'' if self.replace else ', replace=False'})")
 
     def check(self, target):
         name = type(self).__name__
-        require(
-            isinstance(target, SumOverData),
-            f"`{name}` needs a target that is a sum over data (LinearRegression, LogisticRegression, FiniteSum): got "
-            f"{type(target).__name__}. Use `Exact()` or `Gaussian(tau)`, or write the target as a FiniteSum.",
-        )
+        needed = "a target that is a sum over data (LinearRegression, LogisticRegression, FiniteSum)"
+        remedy = "Use `Exact()` or `Gaussian(tau)`, or write the target as a FiniteSum."
+        good = isinstance(target, SumOverData)
+        require(good, f"`{name}` needs {needed}: got {type(target).__name__}. {remedy}")
         rows = target.num_data  # type: ignore[attr-defined]  # a sum over data: required above
-        require(
-            self.replace or self.size <= rows,
-            f"`{name}` draws {self.size} distinct rows, but the data have {rows}. Pass a `size` of at most {rows}, or "
-            "`replace=True`.",
-        )
+        remedy = f"Pass a `size` of at most {rows}, or `replace=True`."
+        many = f"`{name}` draws {self.size} distinct rows, but the data have {rows}. {remedy}"
+        require(self.replace or self.size <= rows, many)
 
     def draw(self, key, target, num_chains, dim, dtype):
         if self.replace:
@@ -168,9 +162,6 @@ class Minibatch(Batch):
     assert abs(oracle.noise_factor(202) - 170 / 201) < 1e-12
     ```
     """
-
-    def __init__(self, size: int, replace: bool = True):
-        super().__init__(size, replace)
 
     def gradient(self, target, theta, zeta):
         return target.weighted_gradient(theta, zeta, target.num_data / self.size)
@@ -239,40 +230,26 @@ class ControlVariate(Batch):
         require(used, "`curvature` is used by order 2 only: pass `order=2`, or leave `curvature` out.")
         self.curvature = None if curvature is None else one_of(curvature, ("diagonal", "matrix-free"), "curvature")
         self.refresh = None if refresh is None else whole(refresh, "refresh", least=1, most=2**31 - 1)
-        require(
-            refresh is None or self.order == 1,
-            "`refresh` works with order 1: at order 2 every new anchor would need a new matrix K for each chain. Pass `order=1`, "
-            "or leave `refresh` out.",
-        )
-        require(
-            refresh is None or center is None,
-            "`refresh` takes each chain's own states for its anchors: leave `center` out, or `refresh`.",
-        )
-        self.center = center
-        self.anchor = self.operator = None
+        why = "`refresh` works with order 1: at order 2 every new anchor would need a new matrix K for each chain."
+        require(refresh is None or self.order == 1, f"{why} Pass `order=1`, or leave `refresh` out.")
+        why = "`refresh` takes each chain's own states for its anchors"
+        require(refresh is None or center is None, f"{why}: leave `center` out, or `refresh`.")
+        self.center, self.anchor, self.operator = center, None, None
 
     @property
     def name(self) -> str:
-        more = ", order=2" if self.order == 2 else ""
-        if self.curvature is not None:
-            more += f", curvature={self.curvature!r}"
-        if self.moving:
-            more += f", refresh={self.refresh}"
+        given = {"order": self.order if self.order > 1 else None, "curvature": self.curvature, "refresh": self.refresh}
+        more = "".join(f", {key}={value!r}" for key, value in given.items() if value is not None)
         return super().name.replace(")", f"{more})")
 
-    @property
-    def moving(self) -> bool:
-        return self.refresh is not None
+    moving = property(lambda self: self.refresh is not None)
 
     def prepared(self, model):
         if self.moving:
             return self
         target, dim = model.flat_target, model.dim
-        if self.center is None:
-            center = model.mode
-        else:
-            parts = [np.ravel(numbers(x, "center")) for _, x in leaves(self.center, "center")]
-            center = np.concatenate(parts) if parts else np.zeros(0)
+        parts = [np.ravel(numbers(x, "center")) for _, x in leaves(self.center, "center")]
+        center = model.mode if self.center is None else np.concatenate([np.zeros(0), *parts])
         fits = center.shape == (dim,)
         require(fits, f"`center` must hold {dim} finite numbers, like the parameters: got {center.size}.")
         # in NumPy without compiling, and the data stay where they are
@@ -280,32 +257,22 @@ class ControlVariate(Batch):
             anchor = target.gradients(center[None])[0] - float(target.prior_precision) * center
         else:
             anchor = over_rows(_data_gradient, center[None], target, chunk=1)[0]
-        operator = self._operator(target, center) if self.order == 2 else None
-        fields = lambda o: (o.center, o.anchor, o.operator)
-        return eqx.tree_at(fields, self, (center, anchor, operator), is_leaf=lambda x: x is None)
+        return self._at(center, anchor, self._operator(target, center) if self.order == 2 else None)
 
     def _operator(self, target: SumOverData, center: np.ndarray) -> Operator | None:
         """K, or its diagonal; None where it is applied without being formed."""
         d, full = len(center), self.curvature is None
         if self.curvature == "diagonal":
-            if not isinstance(target, GeneralizedLinear):
-                raise InvalidInput(
-                    "A diagonal `curvature` needs a generalized linear model, where a row's diagonal is known: got "
-                    f'{type(target).__name__}. Leave `curvature` out, or pass "matrix-free".'
-                )
+            needed = "A diagonal `curvature` needs a generalized linear model, where a row's diagonal is known"
+            remedy = 'Leave `curvature` out, or pass "matrix-free".'
+            require(isinstance(target, GeneralizedLinear), f"{needed}: got {type(target).__name__}. {remedy}")
             return Diagonal(over_rows(_diagonal, center[None], target, chunk=1)[0])
-        require(
-            not full or d <= MOST_DENSE,
-            f"K has {d:,} × {d:,} entries: at most {MOST_DENSE} parameters are taken. Pass "
-            '`curvature="diagonal"` (generalized linear models) or `curvature="matrix-free"`, or use `order=1`.',
-        )
-        try:
+        many = f"K has {d:,} × {d:,} entries: at most {MOST_DENSE} parameters are taken."
+        remedy = '`curvature="diagonal"` (generalized linear models) or `curvature="matrix-free"`, or use `order=1`'
+        require(not full or d <= MOST_DENSE, f"{many} Pass {remedy}.")
+        needed = "`ControlVariate` of order 2 needs the derivative of each row's gradient"
+        with explained(f"{needed}, and that of {type(target).__name__} cannot be computed", "Use `order=1`."):
             K = target.data_hessian(center) if full else over_rows(_product, np.ones((1, d)), target, center, chunk=1)
-        except Exception as error:  # of a user's function
-            raise InvalidInput(
-                f"`ControlVariate` of order 2 needs the derivative of each row's gradient, and that of {type(target).__name__} "
-                f"cannot be computed: {cause(error)}. Use `order=1`."
-            ) from error
         require(np.all(np.isfinite(K)), "The Hessian of the data's terms is not finite at `center`: move it.")
         return Dense((K + K.T) / 2) if full else None
 
@@ -315,17 +282,21 @@ class ControlVariate(Batch):
 
     def anchored(self, kept) -> "ControlVariate":
         """The oracle at an anchor as `anchor_at` returns it."""
-        fields = lambda o: (o.center, o.anchor)
-        return eqx.tree_at(fields, self, tuple(jnp.split(kept, 2)), is_leaf=lambda x: x is None)
+        center, anchor = jnp.split(kept, 2)
+        return self._at(center, anchor, None)
+
+    def _at(self, center: Any, anchor: Any, operator: Operator | None) -> "ControlVariate":
+        fields = lambda o: (o.center, o.anchor, o.operator)
+        return eqx.tree_at(fields, self, (center, anchor, operator), is_leaf=lambda x: x is None)
 
     def terms(self, target, theta, index):
         if self.anchor is None:
             why = "it belongs to a chain; pass a fixed one" if self.moving else "call `prepared(model)` first"
             raise InvalidInput(f"{self.name} has no anchor here: {why}.")
-        if self.curvature == "diagonal":
-            along = target.diagonal_product(self.center, theta - self.center, index)
-            return target.remainder(theta, self.center, index, 1) - along
-        return target.remainder(theta, self.center, index, self.order)
+        if self.curvature != "diagonal":
+            return target.remainder(theta, self.center, index, self.order)
+        along = target.diagonal_product(self.center, theta - self.center, index)
+        return target.remainder(theta, self.center, index, 1) - along
 
     def gradient(self, target, theta, zeta):
         estimate = self.anchor + target.num_data / self.size * self.terms(target, theta, zeta)
@@ -352,10 +323,8 @@ _product = lambda target, center, direction: target.data_product(center, directi
 
 
 def distinct_rows(key, num_chains: int, size: int, num_data: int):
-    """`size` different row numbers for each chain; all sets are equally likely.
-
-    Floyd's algorithm: for j = N-b … N-1 draw from 0 … j, and take j itself if that number was taken before.
-    """
+    """`size` different row numbers for each chain; all sets are equally likely."""
+    # Floyd's algorithm: for j = N-b … N-1 draw from 0 … j, and take j itself if that number was taken before.
     if size == num_data:
         return jnp.broadcast_to(jnp.arange(size), (num_chains, size))
     if size > MOST_COMPARED:

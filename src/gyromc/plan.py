@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gyromc.checks import LARGEST, cause, flag, number, one_of, require, shown, whole
+from gyromc.checks import LARGEST, explained, flag, number, one_of, require, shown, whole
 from gyromc.coordinates import Coordinates, check_coordinates
 from gyromc.dynamics import Dynamics
 from gyromc.errors import InvalidInput
@@ -80,6 +80,14 @@ class Plan:
     martingale: bool
     coordinates: Coordinates | None
     # Worked out from the above:
+    dim: int
+    """The number of parameters d."""
+    scheduled: bool
+    """Whether the step size is a function of the step."""
+    state_size: int
+    """How many numbers the state of a chain has: z, and the scheme's memory."""
+    gradients: int
+    """Gradient evaluations over all chains."""
     model: Model
     augmented: bool
     starts: Start
@@ -105,40 +113,31 @@ class Plan:
         coordinates: Coordinates | None = None,
     ):
         # Frozen for everybody else.
-        def set_(**values: Any) -> None:
-            for name, value in values.items():
-                object.__setattr__(self, name, value)
-
+        set_ = vars(self).update
         oracle = Exact() if oracle is None else oracle
-        _check_pieces(target, dynamics, oracle)
+        for kind, piece in ((Target, target), (Dynamics, dynamics), (Oracle, oracle)):
+            name, came = kind.__name__.lower(), piece.__name__ if isinstance(piece, type) else type(piece).__name__
+            where = name if kind is Dynamics else f"{name}s"
+            require(isinstance(piece, kind), f"`{name}` must be a value of `gyromc.{where}`: got {came}.")
+        oracle.check(target)
         eta = step_size if callable(step_size) else read_step_size(step_size)
         set_(target=target, dynamics=dynamics, oracle=oracle, start=start, scheme=find_scheme(scheme), step_size=eta)
         set_(weighting=one_of(weighting, WEIGHTINGS, "weighting"), martingale=flag(martingale, "martingale"))
-        set_(num_steps=_num_steps(num_steps, eta), steps_follow_eta=num_steps is None)
+        set_(num_steps=_num_steps(num_steps, eta), steps_follow_eta=num_steps is None, scheduled=callable(eta))
         set_(num_chains=whole(num_chains, "num_chains", least=1), burn_in=whole(burn_in, "burn_in", least=0))
         set_(seed=whole(seed, "seed", least=0, most=LARGEST), dtype=_dtype(dtype))
-        whole(self.num_steps + self.burn_in, "num_steps + burn_in", least=1)
-        _check_step_size(eta, self.num_steps + self.burn_in, self.dtype)
+        total = whole(self.num_steps + self.burn_in, "num_steps + burn_in", least=1)
+        set_(gradients=self.num_chains * oracle.gradients(total), state_size=self.scheme.state_size(dynamics.size))
+        _check_step_size(eta, total, self.dtype)
         template, starts = _starts(start, target, dynamics, self.num_chains, coordinates)
         dim = unraveler(template)[1]
         set_(model=Model(target, template, starts.point(dim), coordinates), starts=starts, coordinates=coordinates)
-        set_(augmented=dynamics.has_momentum(dim, f"the target ({type(target).__name__})"))
-        require(
-            starts.r is None or self.augmented,
-            f"`start` gives a momentum r₀, but {dynamics.name} acts on θ alone: pass {dim} numbers.",
-        )
+        set_(augmented=dynamics.has_momentum(dim, f"the target ({type(target).__name__})"), dim=dim)
+        alone = f"`start` gives a momentum r₀, but {dynamics.name} acts on θ alone: pass {dim} numbers."
+        require(starts.r is None or self.augmented, alone)
         starts.check_precision(self.dtype)
         _check_scheme(self)
-        found = _observables(observables)
-        _check_functions(target, found, template)
-        if coordinates is not None:
-            found = {name: Bent(h) if isinstance(h, Ridge) else h for name, h in found.items()}
-        set_(observables=found)
-
-    @property
-    def dim(self) -> int:
-        """The number of parameters d."""
-        return self.model.dim
+        set_(observables=_checked_functions(target, observables, template, coordinates is not None))
 
     @property
     def unravel(self) -> Callable:
@@ -149,11 +148,6 @@ class Plan:
     def flat_target(self) -> Target:
         """The target as a function of the vector θ, or of z in other coordinates."""
         return self.model.flat_target
-
-    @property
-    def scheduled(self) -> bool:
-        """Whether the step size is a function of the step."""
-        return callable(self.step_size)
 
     @property
     def eta(self) -> float:
@@ -176,11 +170,10 @@ class Plan:
         assert plan.replace(step_size=0.05).num_steps == 400
         ```
         """
+        unknown = ", ".join(sorted(set(changes) - set(FIELDS)))
+        require(not unknown, f"A plan has no field {unknown}: its fields are {', '.join(FIELDS)}.")
         kept = {name: getattr(self, name) for name in FIELDS}
-        if self.steps_follow_eta:
-            kept["num_steps"] = None
-        unknown = ", ".join(sorted(set(changes) - set(kept)))
-        require(not unknown, f"A plan has no field {unknown}: its fields are {', '.join(kept)}.")
+        kept["num_steps"] = None if self.steps_follow_eta else self.num_steps
         changed = Plan(**{**kept, **changes})
         if not {"target", "start", "coordinates"} & set(changes) and changed.dim == self.dim:
             # What is known of it stays known.
@@ -200,11 +193,8 @@ class Plan:
     @functools.cached_property
     def prepared_oracle(self) -> Oracle:
         """The oracle with what it precomputes for this target, once for all plans of a model."""
-        found = self.model.computed.find("prepared oracle", (self.oracle,))
-        if found is None:
-            found = self.oracle.prepared(self.model)
-            self.model.computed.keep("prepared oracle", (self.oracle,), found)
-        return found
+        prepare = lambda: self.oracle.prepared(self.model)
+        return self.model.computed.once("prepared oracle", (self.oracle,), prepare)
 
     @functools.cached_property
     def prepared_scheme(self) -> Scheme:
@@ -222,50 +212,23 @@ class Plan:
         """One step as matrices, for a linear scheme and a constant step size."""
         return step_matrices(self.prepared_scheme, self.dynamics, self.eta)
 
-    @property
-    def state_size(self) -> int:
-        """How many numbers the state of a chain has: z, and the scheme's memory."""
-        return self.scheme.state_size(self.dynamics.size)
-
-    @property
-    def gradients(self) -> int:
-        """Gradient evaluations over all chains."""
-        return self.num_chains * self.oracle.gradients(self.num_steps + self.burn_in)
-
     def summary(self) -> dict[str, Any]:
         """Names and numbers, for tables and JSON; the step size of a schedule is None."""
-        return {
-            "target": type(self.target).__name__,
-            "dynamics": self.dynamics.name,
-            "oracle": self.oracle.name,
-            "scheme": self.scheme.name,
-            **({} if self.coordinates is None else {"coordinates": type(self.coordinates).__name__}),
-            "martingale": self.martingale,
-            "step_size": None if self.scheduled else self.eta,
-            "num_steps": self.num_steps,
-            "burn_in": self.burn_in,
-            "num_chains": self.num_chains,
-            "seed": self.seed,
-            "dtype": self.dtype,
-        }
+        pieces = {name: getattr(self, name).name for name in ("dynamics", "oracle", "scheme")}
+        if self.coordinates is not None:
+            pieces["coordinates"] = type(self.coordinates).__name__
+        step = {"martingale": self.martingale, "step_size": None if self.scheduled else self.eta}
+        rest = {name: getattr(self, name) for name in ("num_steps", "burn_in", "num_chains", "seed", "dtype")}
+        return {"target": type(self.target).__name__, **pieces, **step, **rest}
 
     def __repr__(self) -> str:
-        return (
-            f"Plan({type(self.target).__name__}, {self.dynamics.name}, {self.oracle.name}, step_size={self.eta_text}, "
-            f"num_steps={self.num_steps}, num_chains={self.num_chains}, seed={self.seed})"
-        )
+        pieces = f"{type(self.target).__name__}, {self.dynamics.name}, {self.oracle.name}"
+        lengths = f"num_steps={self.num_steps}, num_chains={self.num_chains}, seed={self.seed}"
+        return f"Plan({pieces}, step_size={self.eta_text}, {lengths})"
 
 
 FIELDS = tuple(inspect.signature(Plan).parameters)
 """What a plan is built from, by name."""
-
-
-def _check_pieces(target: Target, dynamics: Dynamics, oracle: Oracle) -> None:
-    for name, value, kind in (("target", target, Target), ("dynamics", dynamics, Dynamics), ("oracle", oracle, Oracle)):
-        came = value.__name__ if isinstance(value, type) else type(value).__name__
-        where = name if name == "dynamics" else f"{name}s"
-        require(isinstance(value, kind), f"`{name}` must be a value of `gyromc.{where}`: got {came}.")
-    oracle.check(target)
 
 
 def _starts(start: Any, target: Target, dynamics: Dynamics, chains: int, coordinates: Any) -> tuple[Any, Start]:
@@ -288,86 +251,58 @@ def _check_scheme(plan: Plan) -> None:
     reason = scheme.why_not(plan.dynamics, plan.augmented)
     require(reason is None, f"The scheme `{scheme}` does not fit this plan: {reason}.")
     fixed = scheme.needs_prepared or plan.martingale or (scheme.memory and not isinstance(plan.oracle, Exact))
-    require(
-        not (plan.scheduled and fixed),
-        f"{'`martingale=True`' if plan.martingale else f'The scheme `{scheme}`'} needs a constant step size, and the plan's is a "
-        'schedule. Pass a number, or `scheme="euler"`.',
-    )
-    require(
-        not plan.martingale or scheme.linear,
-        f"`martingale=True` needs a scheme that is linear in its noise: `{scheme}` does not say that it is.",
-    )
+    needing = "`martingale=True`" if plan.martingale else f"The scheme `{scheme}`"
+    why = "needs a constant step size, and the plan's is a schedule"
+    require(not (plan.scheduled and fixed), f'{needing} {why}. Pass a number, or `scheme="euler"`.')
+    linear = f"`martingale=True` needs a scheme that is linear in its noise: `{scheme}` does not say that it is."
+    require(not plan.martingale or scheme.linear, linear)
 
 
 def _dtype(dtype: str | None) -> str:
     if dtype is None:
-        # JAX adds its settings at run time.
-        settings: Any = jax.config
-        return "float64" if settings.jax_enable_x64 else "float32"
+        return jnp.result_type(float).name
     # `np.float64`, `jnp.float32` and their dtypes.
     with contextlib.suppress(Exception):
         dtype = np.dtype(dtype).name
     return one_of(dtype, ("float32", "float64"), "dtype")
 
 
-def _observables(observables) -> dict[str, Observable]:
-    require(
-        isinstance(observables, Mapping) and len(observables) > 0,
-        'At least one observable is needed, by name: `observables={"name": h}`. '
-        f"Got {type(observables).__name__}{' without entries' if isinstance(observables, Mapping) else ''}.",
-    )
-    checked = {}
-    for name, h in observables.items():
-        require(isinstance(name, str), f"Observables are named by strings: got the name {shown(name)}.")
-        require(
-            callable(h),
-            f"Observable {name!r} must be of `gyromc.observables` or a function: got {type(h).__name__}.",
-        )
-        h = h.ridge if isinstance(h, Bent) else h
-        checked[name] = h if isinstance(h, Observable) else Function(h)
-    return checked
-
-
-def _check_functions(target: Target, observables: Mapping[str, Observable], template: Any) -> None:
-    """Call target and observables on shapes only, so that a wrong function is found before anything runs."""
+def _checked_functions(target: Target, observables: Any, template: Any, bent: bool) -> dict[str, Observable]:
+    """The observables; they and the target are called on shapes only, so that a wrong one is found before anything runs."""
+    mapping, got = isinstance(observables, Mapping), type(observables).__name__
+    needed = 'At least one observable is needed, by name: `observables={"name": h}`.'
+    require(mapping and observables, f"{needed} Got {got}{' without entries' if mapping else ''}.")
+    found: dict[str, Observable] = {}
     params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, jnp.dtype("float32")), template)
     for name, h in observables.items():
+        require(isinstance(name, str), f"Observables are named by strings: got the name {shown(name)}.")
+        this = f"Observable {name!r}"
+        require(callable(h), f"{this} must be of `gyromc.observables` or a function: got {type(h).__name__}.")
+        h = h.ridge if isinstance(h, Bent) else h
+        h = h if isinstance(h, Observable) else Function(h)
+        found[name] = Bent(h) if bent and isinstance(h, Ridge) else h
         if isinstance(h, Ridge):
             length, shape = h.direction.shape[0], getattr(params, "shape", None)
             are = "a pytree: use `function(f)`" if shape is None else f"of shape {shape}"
-            require(
-                shape == (length,),
-                f"Observable {name!r} has a direction of {length} numbers, but the parameters are {are}.",
-            )
+            require(shape == (length,), f"{this} has a direction of {length} numbers, but the parameters are {are}.")
             continue
-        value = shape_of(f"Observable {name!r}", h, params)
-        require(
-            getattr(value, "shape", None) == () and jnp.issubdtype(value.dtype, jnp.number),
-            f"Observable {name!r} must return a single number: it returns {value}.",
-        )
-        require(
-            not jnp.issubdtype(value.dtype, jnp.complexfloating),
-            f"Observable {name!r} must return a real number: it returns {value.dtype}. Make two observables, of its real and "
-            "its imaginary part.",
-        )
+        value = shape_of(this, h, params)
+        single = getattr(value, "shape", None) == () and jnp.issubdtype(value.dtype, jnp.number)
+        require(single, f"{this} must return a single number: it returns {value}.")
+        remedy = "Make two observables, of its real and its imaginary part."
+        real = not jnp.issubdtype(value.dtype, jnp.complexfloating)
+        require(real, f"{this} must return a real number: it returns {value.dtype}. {remedy}")
     gradient = shape_of("The target's gradient", target.gradient, params)
     for a, b in zip(jax.tree.leaves(gradient), jax.tree.leaves(params), strict=True):
         require(a.shape == b.shape, f"The target's gradient has shape {a.shape} where the parameters have {b.shape}.")
+    return found
 
 
 def shape_of(what: str, function: Callable, params):
     """The shape of `function(params)`; errors inside the user's function name it and keep the original cause."""
-    try:
+    failed = f"{what} cannot be evaluated on parameters of shape {jax.tree.map(lambda x: x.shape, params)}"
+    with explained(failed, "Check that its arguments match `start`."):
         return eqx.filter_eval_shape(function, params)
-    except InvalidInput:
-        raise
-    except Exception as error:
-        shapes = jax.tree.map(lambda x: x.shape, params)
-        traced = isinstance(error, jax.errors.TracerArrayConversionError)
-        remedy = "Write it with `jax.numpy` in place of NumPy" if traced else "Check that its arguments match `start`"
-        raise InvalidInput(
-            f"{what} cannot be evaluated on parameters of shape {shapes}: {cause(error)}. {remedy}."
-        ) from error
 
 
 def paper_steps(step_size: float) -> int:
@@ -378,9 +313,7 @@ def paper_steps(step_size: float) -> int:
     # η is only known up to its own rounding.
     kind = getattr(step_size, "dtype", np.dtype(float))
     eps = Fraction(float(jnp.finfo(kind).eps)) if jnp.issubdtype(kind, jnp.floating) else Fraction(2) ** -52
-    if abs(inverse_square - nearest) <= 4 * eps * inverse_square:
-        return int(nearest)
-    return int(inverse_square)
+    return nearest if abs(inverse_square - nearest) <= 4 * eps * inverse_square else int(inverse_square)
 
 
 def read_step_size(value) -> float:
@@ -388,10 +321,8 @@ def read_step_size(value) -> float:
     eta = number(value)
     if eta is None:
         raise InvalidInput(f"`step_size` must be a positive number or a function of the step: got {shown(value)}.")
-    require(
-        np.isfinite(eta) and eta > 0,
-        f"`step_size` must be positive and finite: got {eta:g}. Typical values are 0.001 to 0.1 of the target's scale.",
-    )
+    typical = "Typical values are 0.001 to 0.1 of the target's scale."
+    require(np.isfinite(eta) and eta > 0, f"`step_size` must be positive and finite: got {eta:g}. {typical}")
     return eta
 
 
@@ -400,52 +331,33 @@ def _check_step_size(step_size: Any, total: int, dtype: str) -> None:
     if not callable(step_size):
         with np.errstate(over="ignore"):
             rounded = float(np.dtype(dtype).type(step_size))
-        require(
-            0 < rounded < np.inf,
-            f"`step_size` = {step_size:g} is {rounded:g} in {dtype}. Express the target in other units, so that its scale is "
-            "near 1.",
-        )
+        remedy = "Express the target in other units, so that its scale is near 1."
+        require(0 < rounded < np.inf, f"`step_size` = {step_size:g} is {rounded:g} in {dtype}. {remedy}")
         return
     schedule: Callable[[Any], Any] = step_size
-    try:
+    remedy = "Write it with `jax.numpy`, and `jnp.where` in place of `if`."
+    with explained("The schedule cannot be evaluated on a step number inside JAX", remedy):
         value = jax.eval_shape(schedule, jax.ShapeDtypeStruct((), jnp.int32))
-    except Exception as error:
-        raise InvalidInput(
-            f"The schedule cannot be evaluated on a step number inside JAX: {cause(error)} Write it with `jax.numpy`, and "
-            "`jnp.where` in place of `if`."
-        ) from error
     shape = getattr(value, "shape", None)
     require(shape == (), f"A schedule must return one number for a step: it returns shape {shape}.")
-    require(
-        not jnp.issubdtype(value.dtype, jnp.complexfloating),
-        f"A schedule must return a real number for a step: it returns {value.dtype}.",
-    )
+    real = not jnp.issubdtype(value.dtype, jnp.complexfloating)
+    require(real, f"A schedule must return a real number for a step: it returns {value.dtype}.")
     steps = np.unique(np.concatenate([np.arange(min(total, 64)), np.geomspace(1, total, 64).astype(np.int64) - 1]))
     with jax.enable_x64(True):
         found = np.array([float(schedule(jnp.asarray(k))) for k in steps])
-    wrong = np.flatnonzero(~(np.isfinite(found) & (found > 0)))
-    if wrong.size:
-        raise InvalidInput(
-            f"A schedule must return positive, finite step sizes: at step {steps[wrong[0]]} it returns {found[wrong[0]]:g}."
-        )
+    good = np.isfinite(found) & (found > 0)
+    first = f"at step {steps[np.argmin(good)]} it returns {found[np.argmin(good)]:g}"
+    require(good.all(), f"A schedule must return positive, finite step sizes: {first}.")
 
 
 def _num_steps(num_steps: Any, step_size: Any) -> int:
     """The number of steps; None means that of the paper, which needs a constant step size."""
     if num_steps is not None:
         return whole(num_steps, "num_steps", least=1)
-    require(
-        not callable(step_size),
-        "`num_steps=None` means ⌊η⁻²⌋ and needs a constant step size: `step_size` is a schedule, so pass `num_steps`.",
-    )
-    steps = paper_steps(step_size)
-    require(
-        steps >= 1,
-        f"`step_size` = {step_size:g} leaves no steps: ⌊η⁻²⌋ = {steps}. Pass `num_steps`, or a step size of at most 1.",
-    )
-    require(
-        steps <= LARGEST,
-        f"`step_size` = {step_size:g} means ⌊η⁻²⌋ = 10^{-2 * np.log10(step_size):.0f} steps, more than can be made. Pass "
-        "`num_steps`, or a larger step size.",
-    )
+    why = "`num_steps=None` means ⌊η⁻²⌋ and needs a constant step size"
+    require(not callable(step_size), f"{why}: `step_size` is a schedule, so pass `num_steps`.")
+    steps, given = paper_steps(step_size), f"`step_size` = {step_size:g}"
+    require(steps >= 1, f"{given} leaves no steps: ⌊η⁻²⌋ = {steps}. Pass `num_steps`, or a step size of at most 1.")
+    many = f"⌊η⁻²⌋ = 10^{-2 * np.log10(step_size):.0f} steps, more than can be made"
+    require(steps <= LARGEST, f"{given} means {many}. Pass `num_steps`, or a larger step size.")
     return steps

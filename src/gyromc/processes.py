@@ -37,7 +37,7 @@ LOST = 75
 WAIT = 24 * 3600  # seconds for the others, which may compile or save; JAX watches whether they live
 HELLO = 5.0  # seconds in which a connection must say who it is
 PAUSE = 0.2  # seconds between two attempts to connect
-GRACE = 2.0  # seconds for the others to end first
+GRACE = 5.0  # seconds for the others to end first
 END = "gyromc: end of the program"
 T = TypeVar("T")
 _calls = itertools.count()  # every exchange has its own key
@@ -82,8 +82,7 @@ def start(
     )
     _meet(coordinator, num_processes, process_id, timeout)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    # It would take SIGTERM from us.
-    jax.config.update("jax_enable_preemption_service", False)
+    jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM from us
     try:
         jax.distributed.initialize(
             coordinator,
@@ -91,8 +90,7 @@ def start(
             process_id,
             initialization_timeout=int(timeout) + 1,
             heartbeat_timeout_seconds=math.ceil(silence),
-            # All are done when they come to it.
-            shutdown_timeout_seconds=30,
+            shutdown_timeout_seconds=30,  # all are done when they come to it
             cluster_detection_method="deactivate" if "KUBERNETES_SERVICE_HOST" in os.environ else None,
         )
     except RuntimeError as error:
@@ -116,13 +114,10 @@ def _who(
 
         known = None, num_processes, process_id, None, None, int(timeout) + 1
         try:
-            found = ClusterEnv.auto_detect_unset_distributed_params(*known)
+            coordinator, num_processes, process_id, *_ = ClusterEnv.auto_detect_unset_distributed_params(*known)
         except (RuntimeError, KeyError, ValueError) as error:
-            which = f"`coordinator`, --coordinator or {ADDRESS}"
-            raise InvalidInput(
-                f"What the launcher says cannot be used: {error}. Pass the address of process 0: {which}."
-            ) from None
-        coordinator, num_processes, process_id = found[:3]
+            remedy = f"Pass the address of process 0: `coordinator`, --coordinator or {ADDRESS}."
+            raise InvalidInput(f"What the launcher says cannot be used: {error}. {remedy}") from None
     num_processes = _number(COUNT) if num_processes is None else num_processes
     process_id = _number(INDEX) if process_id is None else process_id
     given = {
@@ -131,27 +126,21 @@ def _who(
         f"the number of this one (`process_id`, --process-id or {INDEX[0]})": process_id,
     }
     missing = "; ".join(what for what, value in given.items() if value is None)
-    require(
-        not missing,
-        "What is not known, and no launcher says (SLURM, Open MPI and Kubernetes are known): "
-        f"{missing}. Give it to every process.",
-    )
+    unknown = "What is not known, and no launcher says (SLURM, Open MPI and Kubernetes are known)"
+    require(not missing, f"{unknown}: {missing}. Give it to every process.")
     num_processes, process_id = whole(num_processes, "num_processes", least=1), whole(process_id, "process_id", least=0)
-    require(
-        process_id < num_processes,
-        f"`process_id` counts from 0: with {num_processes} processes the last is {num_processes - 1}, got {process_id}.",
-    )
+    last = f"with {num_processes} processes the last is {num_processes - 1}"
+    require(process_id < num_processes, f"`process_id` counts from 0: {last}, got {process_id}.")
     return str(coordinator), num_processes, process_id
 
 
 def _number(names: tuple[str, ...]) -> int | None:
     """The first of some environment variables that is set, as a number."""
-    name = next((name for name in names if name in os.environ), None)
-    if name is None:
-        return None
-    text = os.environ[name]
-    require(text.strip().isdigit(), f"The environment variable {name} must be a whole number: it is {text!r}.")
-    return int(text)
+    for name in names:
+        if (text := os.environ.get(name)) is not None:
+            require(text.strip().isdigit(), f"The environment variable {name} must be a whole number: it is {text!r}.")
+            return int(text)
+    return None
 
 
 # --- meeting before JAX starts, which would abort the process where something is wrong
@@ -160,10 +149,8 @@ def _number(names: tuple[str, ...]) -> int | None:
 def _meet(coordinator: str, num_processes: int, index: int, timeout: float) -> None:
     """Wait until every process came once to process 0, with the same version; `InvalidInput` in all of them otherwise."""
     host, _, port = coordinator.rpartition(":")
-    require(
-        host and port.isdigit() and 0 < int(port) < 65536,
-        f"The coordinator must be given as `host:port`, the address of process 0: got {coordinator!r}.",
-    )
+    form = "The coordinator must be given as `host:port`, the address of process 0"
+    require(host and port.isdigit() and 0 < int(port) < 65536, f"{form}: got {coordinator!r}.")
     place = f"{socket.gethostname()}, pid {os.getpid()}"
     own = {"gyromc": __version__, "index": index, "of": num_processes, "place": place}
     if index == 0:
@@ -174,9 +161,9 @@ def _meet(coordinator: str, num_processes: int, index: int, timeout: float) -> N
 
 def _welcome(port: int, own: dict[str, Any], timeout: float) -> None:
     both = socket.has_dualstack_ipv6()
-    family = socket.AF_INET6 if both else socket.AF_INET
+    options: Any = {"family": socket.AF_INET6, "dualstack_ipv6": True} if both else {}
     try:
-        server = socket.create_server(("", port), family=family, dualstack_ipv6=both, backlog=1024)
+        server = socket.create_server(("", port), backlog=1024, **options)
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise
@@ -189,20 +176,22 @@ def _welcome(port: int, own: dict[str, Any], timeout: float) -> None:
         while error is None and len(places) < own["of"]:
             server.settimeout(max(end - time.monotonic(), 1e-3))
             try:
-                link = opened.enter_context(server.accept()[0])
+                link = server.accept()[0]
             except TimeoutError:
                 missing = listed([str(i) for i in range(own["of"]) if i not in places], 8)
                 error = (
                     f"After {timeout:g} s, {len(places)} of {own['of']} processes were there; missing: {missing}. Look at their "
                     "messages, and whether they reach this machine; where they need longer, wait longer."
                 )
-                continue
+                break
             hello = _received(link, HELLO)
-            # Otherwise it is some other program.
             if set(own) <= set(hello) and type(hello["index"]) is int:
-                links.append(link)
+                links.append(opened.enter_context(link))
                 error = _wrong(hello, own, places)
                 places[hello["index"]] = hello["place"]
+            else:
+                # Some other program, or a process of ours that was too slow: it tries again.
+                link.close()
         for link in links:
             _send(link, {"error": error})
     require(error is None, str(error))
@@ -248,12 +237,10 @@ def _send(link: socket.socket, content: dict[str, Any]) -> None:
 def _received(link: socket.socket, seconds: float) -> dict[str, Any]:
     """A line of the other end; empty where none comes in this time, and for what is no line of ours."""
     link.settimeout(seconds)
-    try:
-        with link.makefile("rb") as lines:
-            found = json.loads(lines.readline(2**16))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    with contextlib.suppress(OSError, ValueError), link.makefile("rb") as lines:
+        found = json.loads(lines.readline(2**16))
+        return found if isinstance(found, dict) else {}
+    return {}
 
 
 def count() -> int:
@@ -279,8 +266,7 @@ def agree(value: Any) -> Any:
 
 def everyone(value: Any) -> list[Any]:
     """The values of all processes, by their index; each as `agree` takes it."""
-    runtime = _runtime()
-    if runtime is None:
+    if (runtime := _runtime()) is None:
         return [value]
     client, number = runtime.client, next(_calls)
     place = f"gyromc/{number}/"
@@ -389,10 +375,8 @@ def _waiting() -> Iterator[None]:
 
 def _end(why: str) -> NoReturn:
     """End this process because another one did."""
-    text = (
-        f"gyromc: process {index()} ends, because {why}. Look at the messages of the others and above, then start all of them "
-        "again; a run with checkpoints goes on from the newest.\n"
-    )
+    remedy = "Look at the messages of the others and above, then start all of them again"
+    text = f"gyromc: process {index()} ends, because {why}. {remedy}; a run with checkpoints goes on from the newest.\n"
     with contextlib.suppress(OSError):
         os.write(2, text.encode())
     os._exit(LOST)

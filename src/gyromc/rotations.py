@@ -13,8 +13,7 @@ import numpy as np
 import scipy
 from jaxtyping import Float
 
-from gyromc.checks import cause, whole
-from gyromc.errors import InvalidInput
+from gyromc.checks import explained, whole
 from gyromc.operators import LowRank
 
 Matrix = Float[np.ndarray, "n n"]
@@ -74,13 +73,11 @@ def spectrum(K: Matrix | Products, count: int) -> tuple[np.ndarray, np.ndarray, 
         return eigenvalues, basis, float(eigenvalues[-1])
     dim = K.shape[0]
     count, start = min(whole(count, "count", least=2), dim - 2) // 2 * 2, np.random.default_rng(0).standard_normal(dim)
-    try:
+    with _finding(dim):
         largest = scipy.sparse.linalg.eigsh(K, 1, which="LA", v0=start, return_eigenvectors=False)[0]
         # the smallest eigenvalues of K are the largest of λ_max - K
         shifted = products(lambda x: largest * x - K.matvec(x), dim)
         found, basis = scipy.sparse.linalg.eigsh(shifted, count, which="LA", v0=start, ncv=min(dim, 4 * count + 40))
-    except Exception as error:  # of the user's function, or of an iteration with it
-        raise _not_found(error, dim) from error
     order = np.argsort(-found)
     return largest - found[order], basis[:, order], float(largest)
 
@@ -89,20 +86,17 @@ def solved(K: Matrix | Products, U: np.ndarray) -> np.ndarray:
     """K⁻¹U, from products by conjugate gradients."""
     if isinstance(K, np.ndarray):
         return np.linalg.solve(K, U)
-    try:
+    with _finding(len(U)):
         found = [scipy.sparse.linalg.cg(K, u, rtol=1e-13, maxiter=MOST_PRODUCTS) for u in U.T]
-    except Exception as error:  # of the user's function
-        raise _not_found(error, len(U)) from error
-    if any(left or not np.all(np.isfinite(w)) for w, left in found):
-        raise _not_found(ArithmeticError(f"K⁻¹u was not reached in {MOST_PRODUCTS} products"), len(U))
+        if any(left or not np.all(np.isfinite(w)) for w, left in found):
+            raise ArithmeticError(f"K⁻¹u was not reached in {MOST_PRODUCTS} products")
     return np.stack([w for w, _ in found], axis=1)
 
 
-def _not_found(error: Exception, dim: int) -> InvalidInput:
-    return InvalidInput(
-        f"The eigenvectors of `K` were not found: {cause(error)}. It maps {dim} numbers to {dim}, symmetric, positive "
-        "definite, with eigenvalues that differ."
-    )
+def _finding(dim: int):
+    """Around a user's function, or an iteration with it."""
+    wanted = f"It maps {dim} numbers to {dim}, symmetric, positive definite, with eigenvalues that differ."
+    return explained("The eigenvectors of `K` were not found", wanted)
 
 
 def pairing(K: Matrix | Products, count: int) -> LowRank:
@@ -119,22 +113,18 @@ def equal_bias(K: Matrix | Products, bias: float, count: int) -> LowRank:
 
 
 def rates_at_bias(a: np.ndarray, b: np.ndarray, slope: float) -> np.ndarray:
-    """The rates at which pairs with the eigenvalues a, b have λ_max(E) = slope, which is at least max(a, b)/2.
-
-    With s = a+b, δ = |a-b|/s and τ² = 1 + 4abω²/s² the block has λ_max(E) = (s/4)(τ² + δτ).
-    """
+    """The rates at which pairs with the eigenvalues a, b have λ_max(E) = slope, which is at least max(a, b)/2."""
+    # With s = a+b, δ = |a-b|/s and τ² = 1 + 4abω²/s² the block has λ_max(E) = (s/4)(τ² + δτ).
     s, delta = a + b, np.abs(a - b) / (a + b)
     tau = (np.sqrt(delta**2 + 16 * slope / s) - delta) / 2
     return np.sqrt(np.maximum(0.0, tau**2 - 1) / (4 * a * b)) * s
 
 
 def coupling_rates(eigenvalues: np.ndarray, blocks: Sequence[np.ndarray], largest: float, bias: float) -> np.ndarray:
-    """How fast each eigenvector of K turns with its momentum, λ_max(E_θθ) being `bias` times that of Q = 0.
-
-    `blocks`: D_θθ, D_θr and D_rr at each eigenvector; `largest`: the largest eigenvalue of D_θθK. In whitened coordinates a block
-    of the drift is [[p, q-n], [q+n, r]] with E_θθ = (n² - nq)/(p+r) + p/2 and V/Var = 2r/(pr-q²+n²) for θ; n is the larger root
-    of E_θθ = e.
-    """
+    """How fast each eigenvector of K turns with its momentum, λ_max(E_θθ) being `bias` times that of Q = 0."""
+    # `blocks`: D_θθ, D_θr and D_rr at each eigenvector; `largest`: the largest eigenvalue of D_θθK. In whitened coordinates a
+    # block of the drift is [[p, q-n], [q+n, r]] with E_θθ = (n² - nq)/(p+r) + p/2 and V/Var = 2r/(pr-q²+n²) for θ; n is the
+    # larger root of E_θθ = e.
     root = np.sqrt(eigenvalues)
     p, q, r = blocks[0] * eigenvalues, blocks[1] * root, blocks[2]
     spare = np.maximum(bias * largest / 2 - p / 2, 0.0)
@@ -142,11 +132,9 @@ def coupling_rates(eigenvalues: np.ndarray, blocks: Sequence[np.ndarray], larges
 
 
 def fastest(K: Matrix) -> Matrix:
-    """J with all eigenvalues of (I+J)K on the line Re = tr(K)/n, the most that any J reaches.
-
-    In an orthonormal basis where K has a constant diagonal, N = K^{1/2}JK^{1/2} with N_jk = K_jk(c_j+c_k)/(c_j-c_k) makes
-    K + N - tr(K)/n skew in the scalar product diag(1/c), for any distinct positive c; here c = 1 … n.
-    """
+    """J with all eigenvalues of (I+J)K on the line Re = tr(K)/n, the most that any J reaches."""
+    # In an orthonormal basis where K has a constant diagonal, N = K^{1/2}JK^{1/2} with N_jk = K_jk(c_j+c_k)/(c_j-c_k) makes
+    # K + N - tr(K)/n skew in the scalar product diag(1/c), for any distinct positive c; here c = 1 … n.
     n = len(K)
     eigenvalues, basis = np.linalg.eigh(K)
     turn = _constant_diagonal(eigenvalues)
@@ -169,9 +157,8 @@ def _constant_diagonal(eigenvalues: np.ndarray) -> Matrix:
             break
         # the tangent that moves entry i to the mean: (S_ii - m) + 2t S_ij + t²(S_jj - m) = 0
         over, cross, under = S[i, i] - mean, S[i, j], mean - S[j, j]
-        t = (cross + np.sqrt(cross**2 + over * under)) / under if cross >= 0 else over / (
-            np.sqrt(cross**2 + over * under) - cross
-        )  # fmt: skip
+        root = np.sqrt(cross**2 + over * under)
+        t = (cross + root) / under if cross >= 0 else over / (root - cross)
         plane = np.array([[1.0, -t], [t, 1.0]]) / np.hypot(1.0, t)
         turn[:, [i, j]] = turn[:, [i, j]] @ plane
         S = turn.T @ (eigenvalues[:, None] * turn)
@@ -179,11 +166,9 @@ def _constant_diagonal(eigenvalues: np.ndarray) -> Matrix:
 
 
 def least_variance(W: np.ndarray, rate: float) -> LowRank:
-    """J of spectral norm `rate` with the least Σ V(uᵀθ) over the columns w = K⁻¹u of W.
-
-    V = 2wᵀ(I + JᵀJ)⁻¹w is at least 2|w|²/(1 + rate²), and is that where J turns every w at the full rate. With as
-    many observables as parameters and both odd, one direction cannot turn: the one that matters least.
-    """
+    """J of spectral norm `rate` with the least Σ V(uᵀθ) over the columns w = K⁻¹u of W."""
+    # V = 2wᵀ(I + JᵀJ)⁻¹w is at least 2|w|²/(1 + rate²), and is that where J turns every w at the full rate. With as
+    # many observables as parameters and both odd, one direction cannot turn: the one that matters least.
     basis, sizes, _ = np.linalg.svd(W, full_matrices=False)
     basis = basis[:, sizes > 1e-12 * sizes[0]]
     if basis.shape[1] % 2 and basis.shape[1] < len(W):  # a partner, orthogonal to all of them

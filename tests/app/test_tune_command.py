@@ -1,6 +1,7 @@
 """`gyromc tune`: the account on standard output, a line per stage on standard error, the plan as a file that runs."""
 
 import json
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import gyromc as gm
 from gyromc.io import planfiles
 from gyromc.tuning import tune as tuning
 from gyromc.tuning.tune import tune
-from support.commands import gyromc, refused
+from support.commands import Done, gyromc, refused
 
 PLAN = """
 step_size = 0.1
@@ -48,11 +49,32 @@ def folder(tmp_path_factory):
     return path
 
 
-def test_a_plan_file_is_tuned_saved_and_runs(folder):
-    done = gyromc(
-        "tune", "plan.toml", "--gradients", "3000", "--save", "out/tuned.toml", "--html", "out/tuned.html", cwd=folder
-    )
+class Tuned(NamedTuple):
+    """What the command printed, the value that `gyromc.tune` returned to it, and the lines that were said."""
+
+    done: Done
+    value: gm.Tuned
+    lines: list[str]
+
+
+@pytest.fixture(scope="module")
+def tuned(folder):
+    found, lines = [], []
+
+    def kept(plan, say, **options):
+        found.append(tune(plan, say=lambda line: (lines.append(line), say(line)), **options))
+        return found[0]
+
+    options = "--gradients", "3000", "--save", "out/tuned.toml", "--html", "out/tuned.html"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tuning, "tune", kept)
+        done = gyromc("tune", "plan.toml", *options, cwd=folder)
     assert done.returncode == 0, done.stderr
+    return Tuned(done, found[0], lines)
+
+
+def test_a_plan_file_is_tuned_saved_and_runs(folder, tuned):
+    done = tuned.done
     assert "What was tried" in done.stdout
     assert "untuned plan" in done.stdout
     for stage in ("reference: ", "gradients: from all rows", "trials of leimkuhler_matthews", "wrote out/tuned.toml"):
@@ -91,20 +113,13 @@ def test_a_saved_plan_is_the_same_plan(folder, scheme, turn):
     assert (read.eta, read.dtype, read.oracle.name) == (plan.eta, "float64", plan.oracle.name)
 
 
-@pytest.fixture(scope="module")
-def small():
-    """A tuning of a small target, and the lines that were said."""
-    lines = []
-    return tune(gm.targets.Quadratic([1.0, 2.0]), gradients=1000, say=lines.append), lines
-
-
-def test_an_experiment_is_tuned_and_prints_json(small, monkeypatch):
+def test_an_experiment_is_tuned_and_prints_json(tuned, monkeypatch):
     """What the command asks of `gyromc.tune`, and that it prints the answer; another tuning stands for the answer."""
-    tuned, asked = small[0], []
-    monkeypatch.setattr(tuning, "tune", lambda plan, **options: asked.append((plan, options)) or tuned)
+    answer, asked = tuned.value, []
+    monkeypatch.setattr(tuning, "tune", lambda plan, **options: asked.append((plan, options)) or answer)
     done = gyromc("tune", "nld-quadratic", "--gradients", "2000", "--seed", "3", "--json")
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == json.loads(json.dumps(tuned.to_dict()))
+    assert json.loads(done.stdout) == json.loads(json.dumps(answer.to_dict()))
     ((plan, options),) = asked
     assert plan.dynamics.name == "SGNLMC"
     options.pop("say")
@@ -126,9 +141,8 @@ def test_errors_are_sentences(folder, arguments, message):
     assert message in refused("tune", *arguments, cwd=folder)
 
 
-def test_a_line_is_said_after_each_stage(small):
-    assert [line.split(":")[0] for line in small[1]] == [
-        "reference",
-        "gradients",
-        "trials of leimkuhler_matthews, reversible",
-    ]
+def test_a_line_is_said_after_each_stage(tuned):
+    first, second, *trials = [line.split(":")[0] for line in tuned.lines]
+    assert (first, second, trials[0]) == ("reference", "gradients", "trials of leimkuhler_matthews, reversible")
+    assert len(set(trials)) == len(trials) > 1
+    assert all(name.startswith("trials of ") for name in trials)

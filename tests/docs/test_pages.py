@@ -12,16 +12,20 @@ DOCS = ROOT / "docs"
 PAGES = {str(path.relative_to(DOCS)): path for path in sorted(DOCS.rglob("*.md"))} | {"README.md": ROOT / "README.md"}
 LONG = (
     "blackjax.md",
+    "concepts/rotation.md",
     "engines.md",
     "fit.md",
+    "intervals.md",
     "large_data.md",
     "networks.md",
     "numpyro.md",
     "pymc.md",
+    "reproduction.md",
     "sklearn.md",
     "tuning.md",
     "tutorials/csv-file.md",
     "tutorials/own-jax-model.md",
+    "tutorials/start-here.md",
 )  # they compile much: `make docs` and `make test-slow` run them, and by default their names and keywords are looked up
 CHANGES_OF_FILES = ("howto/extend.md",)  # tests/docs/test_contributing.py makes these changes
 WITH_CODE = [

@@ -127,7 +127,7 @@ def _curved(**changes) -> gm.Plan:
 
 
 def test_increments_of_curved_observables_have_mean_zero_and_help():
-    run = gm.run(_curved(), "lanes")
+    run = gm.run(_curved(num_chains=10_000), "lanes")
     k = len(run.plan.observables)
     h, psi = run.state.sums[:, :k], run.state.sums[:, k:]
     assert largest(mean_score(psi, 0.0)) < LIMIT

@@ -102,16 +102,16 @@ def _run_new_functions(numbers) -> None:
         gm.run(plan, "lanes", progress=False)
 
 
-@pytest.mark.parametrize("count", [30, pytest.param(500, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [8, pytest.param(500, marks=pytest.mark.slow)])
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_memory_is_flat_over_new_functions(count, monkeypatch):
     """Where every new function had a loop of its own, each took 4.5 MB for ever."""
     # JAX's programs, of which 64 are kept otherwise, are not what this test is about.
     monkeypatch.setattr(evaluation, "MOST_PROGRAMS", 1)
-    _run_new_functions(range(10))
+    _run_new_functions(range(4))
     release_memory()
     held = _resident()
-    _run_new_functions(range(10, 10 + count))
+    _run_new_functions(range(4, 4 + count))
     release_memory()
     assert _resident() - held < 3 + 0.02 * count
 

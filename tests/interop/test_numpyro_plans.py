@@ -39,8 +39,13 @@ def tuned(target):
     return gnp.tune(target, gradients=4000)
 
 
-def test_a_plan_is_the_tuned_one_with_the_fields_that_were_given(target, tuned):
-    plan = gnp.plan(target, gradients=4000, step_size=tuned.plan.eta / 2, dtype="float64")
+def test_a_plan_is_the_tuned_one_with_the_fields_that_were_given(target, tuned, monkeypatch):
+    """It tunes with the arguments that are none of a plan's fields, here as the fixture did."""
+    asked = []
+    with monkeypatch.context() as patch:
+        patch.setattr(gnp, "tune", lambda *given, **options: asked.append((given, options)) or tuned)
+        plan = gnp.plan(target, gradients=4000, step_size=tuned.plan.eta / 2, dtype="float64")
+    assert asked == [((target,), {"gradients": 4000})]
     assert list(plan.observables) == list(tuned.plan.observables) == ["m", "m^2"]
     assert plan.eta == tuned.plan.eta / 2
     assert plan.dtype == "float64"

@@ -12,8 +12,7 @@ import pytest
 import gyromc as gm
 from gyromc.app.plans import find
 from gyromc.io import planfiles
-from gyromc.io.planfiles import line_of
-from gyromc.io.schema import plan_schema
+from gyromc.io.planfiles import line_of, plan_schema
 from gyromc.targets import likelihoods
 from support.values import ROOT
 

@@ -1,6 +1,6 @@
 """Tables show names as they are: brackets are no markup, angle brackets no HTML."""
 
-from gyromc.app.output import print_json, print_tables
+from gyromc.app.output import answer, print_json
 from gyromc.show.tables import Shown, Table, text_of
 
 TABLE = Table(
@@ -24,7 +24,7 @@ def test_a_table_is_plain_text_everywhere(capsys):
     html = TABLE.html()
     assert "&lt;b&gt;" in html
     assert "h [cm]" in html
-    print_tables(TABLE, "line [/x]", Result())
+    answer(False, None, TABLE, "line [/x]", Result())
     out = capsys.readouterr().out
     assert out.count("[red]a[/red]") == 2
     assert out.count("line [/x]") == 2

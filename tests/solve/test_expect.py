@@ -59,12 +59,13 @@ def test_a_gaussian_has_exact_means_and_quantiles():
     assert found.resampled(100).shape == (100, 2)
 
 
-def test_errors_hold_over_seeds_on_a_skew_law():
-    """Ten seeds, three observables: z² has mean 31/29; its mean over 30 dependent values stays below 2.5."""
+@pytest.mark.parametrize("seeds", [5, pytest.param(20, marks=pytest.mark.slow)])
+def test_errors_hold_over_seeds_on_a_skew_law(seeds):
+    """Three observables: z² has mean 31/29; its mean over 15 or more dependent values stays below 2.5."""
     truth, target = skew_truth(), gm.targets.LogDensity(skew)
     noise = {"G": 0.0, "xy": 1e-3, "positive": 2.5e-4}
     squares = []
-    for seed in range(10):
+    for seed in range(seeds):
         found = gm.expect(target, SKEW, error=0.02, start=np.zeros(2), seed=seed, progress=False)
         squares += [
             (row.mean - truth[name]) ** 2 / (row.std_error**2 + noise[name] ** 2)
@@ -126,8 +127,8 @@ def test_limits_hold_from_the_first_call():
     assert found.account.warm_up_gradients < 0.6 * 20_000
     assert "the gradients allowed are spent" in " ".join(found.warnings)
     began = time.perf_counter()
-    found = quietly(target, SKEW, error=1e-6, start=np.zeros(2), seconds=4)
-    assert time.perf_counter() - began < 8  # two programs may be compiling when the time ends
+    found = quietly(target, SKEW, error=1e-6, start=np.zeros(2), seconds=1.5)
+    assert time.perf_counter() - began < 5.5  # two programs may be compiling when the time ends
     assert "the time allowed is spent" in " ".join(found.warnings)
 
 
@@ -170,7 +171,12 @@ print(len(found.warnings), abs(found["h"].mean) < 0.1)
 
 @pytest.mark.parametrize(
     ("presses", "status", "printed"),
-    [((1,), 0, "1 True\n"), ((3,), 0, "1 True\n"), ((1, 2), 130, ""), ((2, 3), 130, "")],
+    [
+        ((1,), 0, "1 True\n"),
+        ((2, 3), 130, ""),
+        pytest.param((3,), 0, "1 True\n", marks=pytest.mark.slow),
+        pytest.param((1, 2), 130, "", marks=pytest.mark.slow),
+    ],
 )
 def test_ctrl_c_before_the_first_block_ends_in_no_traceback(presses, status, printed):
     """One press: a first estimate that says what it is. Two: the program ends at once."""
@@ -192,9 +198,7 @@ def test_modes_between_which_chains_do_not_move_are_warned_of():
     assert found["theta[0]"].std_error > 0.5
 
 
-@pytest.mark.parametrize(
-    "seed", [0, 1, pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))])
 def test_the_mild_funnel_is_right_or_warned_of(seed):
     """E e^{v/2}… of v ~ N(0, 1): E x² = E e^v = e^½."""
     density = lambda t: -0.5 * t[0] ** 2 - 0.5 * (t[1] ** 2 + t[2] ** 2) * jnp.exp(-t[0]) - t[0]
@@ -226,7 +230,7 @@ def test_chains_that_nothing_holds_are_refused():
 
 
 def test_more_than_a_thousand_parameters_have_errors():
-    found = quietly(gm.targets.Quadratic(np.geomspace(1, 100, 1020)), gradients=40_000)
+    found = quietly(gm.targets.Quadratic(np.geomspace(1, 100, 1020)), gradients=20_000)
     errors = np.array(list(found.std_error.values()))
     assert np.isfinite(errors).all()
     z = np.array(list(found.mean.values())) / errors

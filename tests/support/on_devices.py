@@ -119,14 +119,19 @@ BITS = {"full": lambda **more: plan(dtype="float32", **more),
         "streamed": lambda **more: plan(streamed(), O.Minibatch(9), **more)}  # fmt: skip
 
 
-def bits(case: str, chains: list[int]) -> dict[str, int]:
-    """How many chains differ on 2, 3, 8 and all devices from those on one: in one block where they fit, and in blocks of 7."""
-    found, usual = {}, blocks.block_size
-    for count in chains:
-        for blocks.block_size in (usual, lambda plan: 7):
-            given = BITS[case](num_chains=count)
+def bits(case: str, chains: list[str]) -> dict[str, int]:
+    """How many chains differ on 2, 3, 8 and all devices from those on one: in one block where they fit, and in blocks of 7.
+
+    `33 in 7` asks for the blocks of 7 alone, on 3 devices and on all.
+    """
+    found, usual, sevens = {}, blocks.block_size, lambda plan: 7
+    for asked in chains:
+        count, _, alone = asked.partition(" in ")
+        for blocks.block_size in (sevens,) if alone else (usual, sevens):
+            given = BITS[case](num_chains=int(count))
             one = run(given, {"chains": 1})
-            others = [run(given, mesh) for mesh in ({"chains": 2}, {"chains": 3}, {"chains": 8}, None)]
+            meshes = ({"chains": 3}, None) if alone else ({"chains": 2}, {"chains": 3}, {"chains": 8}, None)
+            others = [run(given, mesh) for mesh in meshes]
             found[f"{count} in {blocks.block_size(given)}"] = sum(differing(one, other) for other in others)
     blocks.block_size = usual
     return found
@@ -198,7 +203,7 @@ if __name__ == "__main__":
         jax.config.update("jax_disable_most_optimizations", not as_usual)  # compiles faster
         special = {"continued": continued, "memory": memory}
         if bitwise:
-            found[case] = bits(case.removeprefix("bits of "), [int(count) for count in meshes.split("+")])
+            found[case] = bits(case.removeprefix("bits of "), meshes.split("+"))
         else:
             found[case] = special[case]() if case in special else compared(case, meshes.split("+"))
     print(json.dumps(found))

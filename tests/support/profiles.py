@@ -3,7 +3,7 @@
 import dataclasses
 
 from gyromc.paper.catalogue import Profile
-from gyromc.paper.computation import Outcome, obtain, piece_jobs
+from gyromc.paper.computation import Outcome, obtain, piece_job
 
 FAMILIES = ("quadratic", "nonquadratic", "linear", "logistic")
 TINY = Profile(
@@ -20,6 +20,6 @@ VARIED = dataclasses.replace(
 
 def execute(todo, cache, engine="auto", fresh=False):
     """Compute the cells that are not in the cache, or all of them: the pieces, and how many were computed and reused."""
-    jobs = piece_jobs(todo, engine)
+    jobs = {cell.place: piece_job(cell, engine) for cell in todo}
     values, computed = obtain(jobs.values(), cache, fresh=fresh)
     return Outcome({at: values[key] for at, (key, _) in jobs.items()}, {}, len(computed), len(values) - len(computed))

@@ -28,7 +28,7 @@ processes.start(f"localhost:{port}", count, index, timeout=250)
 assert (processes.count(), processes.index()) == (count, index)
 for value in (index, float(index) / 3, f"é{index}", None, [index, {"a": index}], True, ""):
     assert processes.everyone(value if index == 0 else 7) == [processes.agree(value), *[7] * (count - 1)]
-for i in range(200):
+for i in range(50):
     assert processes.agree(i + index) == i
 rows = processes.joined(np.full((index + 1, 2), index + 1 / 3))
 assert np.array_equal(rows, np.repeat([1 / 3, 4 / 3], [1, 2])[:, None].repeat(2, axis=1)), rows
@@ -121,9 +121,12 @@ def commands(*options, count=2):
     return [[*command, "--process-id", str(i)] for i in range(count)]
 
 
-def first_checkpoint(folder):
-    end = time.monotonic() + 60
+def first_checkpoint(folder, pair):
+    """Wait until there is one, or a process has ended; the limit only guards against hanging."""
+    end = time.monotonic() + 250
     while time.monotonic() < end and not list((folder / "saved").glob("step-*.gyromc")):
+        if any(process.poll() is not None for process in pair):
+            return
         time.sleep(0.01)
     time.sleep(0.3)
 
@@ -135,12 +138,10 @@ def test_a_signal_to_one_of_two(who, number, folder):
     saving = ("--checkpoint", "saved", "--every", "400000", "--num-steps", "8000000")
     alone = gm.run(planfiles.load(folder / "plan.toml").replace(num_steps=8_000_000), "lanes", progress=False)
     pair = started(commands(*saving), cwd=folder)
-    first_checkpoint(folder)
+    first_checkpoint(folder, pair)
     os.kill(pair[who].pid, number)
-    sent = time.monotonic()
-    pair[1 - who].wait(60)
-    assert time.monotonic() - sent < 40  # JAX notices within 20 seconds
     found = ended(pair)
+    assert found[1 - who].seconds < 120  # JAX notices within 20 seconds; a busy machine takes longer
     if number == signal.SIGKILL:
         assert found[who].status == -signal.SIGKILL
         assert found[1 - who].status in (LOST, -signal.SIGABRT)  # whether gyromc or JAX notices first

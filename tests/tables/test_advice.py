@@ -95,15 +95,20 @@ def test_the_cause_leads_and_its_remedy_helps(case):
         assert again["loo"]["elpd"] > found["loo"]["elpd"] + 2
 
 
-@pytest.mark.parametrize(
-    "name", ["odds not proportional", "cloglog, fitted by logit", "counts too even", "a share of zeros"]
-)
+# The slow ones are fitted by chains of families that compile long; the rules that name them are those of the others.
+FAULTS = ["cloglog, fitted by logit", "a share of zeros"]
+FAULTS += [pytest.param(name, marks=pytest.mark.slow) for name in ("odds not proportional", "counts too even")]
+
+
+@pytest.mark.parametrize("name", FAULTS)
 def test_a_known_fault_is_named_with_the_family_that_mends_it(name):
     fault = WRONG[name]
     assert wrong(fault, range(1))["named"] == 1
 
 
-@pytest.mark.parametrize("family", ["linear", "logistic", "ordinal", "poisson"])
+@pytest.mark.parametrize(
+    "family", ["linear", *(pytest.param(f, marks=pytest.mark.slow) for f in ("logistic", "ordinal", "poisson"))]
+)
 def test_a_right_model_is_called_right(family):
     """Of two data sets none is called wrong; were half of them, that would be seen in three of four cases, as by one of four."""
     design = next(one for one in RIGHT.values() if one.family == family)

@@ -88,8 +88,9 @@ def test_linear_models_have_contrasts_only(patients):
 
 
 def test_a_transformed_column_has_a_ratio_and_its_column_a_slope(patients):
-    found = effects(gm.fit("ill ~ log(age) + smokes", patients, family="logistic", effort="quick"))
-    assert list(found) == ["slope of age", "smokes: 1 against 0", "log(age) + 1"]
+    # As many columns as above: the program is compiled already.
+    found = effects(gm.fit("ill ~ log(age) + site + smokes", patients, family="logistic", effort="quick"))
+    assert [name for name in found if "site" not in name] == ["slope of age", "smokes: 1 against 0", "log(age) + 1"]
 
 
 def test_products_and_curves_cannot_be_changed_alone():

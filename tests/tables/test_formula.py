@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from scipy.interpolate import BSpline
 
 from gyromc.errors import InvalidInput
-from gyromc.tables.expressions import FUNCTIONS
-from gyromc.tables.formula import FormulaDesign, evaluate, read_formula, response_of
+from gyromc.tables.formula import FUNCTIONS, FormulaDesign, evaluate, read_formula, response_of
 
 COLUMNS = ["y", "a", "b", "c", "x", "z", "my col", "g", "h", "t"]
 
@@ -59,7 +58,7 @@ MEANINGS = {
 @pytest.mark.parametrize("text", MEANINGS)
 def test_the_terms_of_a_formula(text):
     found = read_formula(text, COLUMNS)
-    assert ([str(term) for term in found.common.terms], found.common.intercept) == MEANINGS[text]
+    assert ([str(term) for term in found.terms[0].terms], found.terms[0].intercept) == MEANINGS[text]
     assert found.response.columns == ("y",)
 
 
@@ -264,9 +263,9 @@ def test_new_rows_get_the_same_columns_also_after_json():
     again = FormulaDesign(**{key: tuple(v) if isinstance(v, list) else v for key, v in stored.items()})
     few = {name: values[10:13] for name, values in frame.items()}
     np.testing.assert_array_equal(again.matrix(few), X[10:13])
-    for whole, part in zip(design.group_matrices(frame), again.group_matrices(few), strict=True):
+    for (*_, whole), (*_, part) in zip(design.group_matrices(frame), again.group_matrices(few), strict=True):
         np.testing.assert_array_equal(part, whole[10:13])
-    np.testing.assert_allclose(again.offset(few), np.log(few["t"]))
+    np.testing.assert_allclose(again.offsets(few), [np.log(few["t"])])
     assert design.group_columns == (("intercept", "poly(t, 2)[1]", "poly(t, 2)[2]"), ("intercept", "b[q]"))
     fresh = FormulaDesign.learn(read_formula(EVERYTHING, COLUMNS), COLUMNS, few)
     assert not np.allclose(fresh.matrix(few), X[10:13])  # a mutant that learns anew would show

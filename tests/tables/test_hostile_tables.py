@@ -39,7 +39,7 @@ def test_a_formula_of_too_many_products_is_refused_at_once(formula):
     ],
 )
 def test_formulas_that_people_write_are_read(formula, terms):
-    assert len(read_formula(formula, ["y", "a", "b", "c", "d", "e"]).common.terms) == terms
+    assert len(read_formula(formula, ["y", "a", "b", "c", "d", "e"]).terms[0].terms) == terms
 
 
 def test_a_pipe_is_no_table(tmp_path):

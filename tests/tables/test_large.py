@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 import gyromc as gm
-from gyromc.app.output import print_tables
+from gyromc.app.output import answer
 from gyromc.data import Batches
 from gyromc.regression.fit import fit
 from gyromc.regression.streamed import fit_streamed, learn
-from gyromc.tables import large
+from gyromc.tables import study
 from gyromc.tables.request import Request
 
 pa = pytest.importorskip("pyarrow")
@@ -28,7 +28,7 @@ NAMES = ["year", "size", "sick"]
 
 @pytest.fixture(autouse=True)
 def _small_files_are_large(monkeypatch):
-    monkeypatch.setattr(large, "LARGE", 1000)
+    monkeypatch.setattr(study, "LARGE", 1000)
 
 
 def written(folder, family, **more):
@@ -77,14 +77,14 @@ def test_a_large_file_is_fitted_in_pieces_and_checked_on_a_sample(chains, tmp_pa
         monkeypatch.setattr("gyromc.regression.streamed.expect", AtTheMode)
     monkeypatch.setattr("gyromc.tables.datatable.read_table", lambda *a, **k: pytest.fail("read into memory"))
     monkeypatch.setattr(
-        large, "_check_sample", lambda *given: {"rows": 7, "verdicts": ["Model: fine."], "held_out": None}
+        study, "_check_sample", lambda *given: {"rows": 7, "verdicts": ["Model: fine."], "held_out": None}
     )
     request = Request(
         data=written(tmp_path, "logistic", id=np.arange(N)), target="y", drop=["id"], out=str(tmp_path / "out")
     )
-    assert large.is_large(request)
+    assert study.is_large(request)
     said = []
-    directory, results = large.large_study(request, said.append)
+    directory, results = study.large_study(request, said.append)
     assert results == json.loads((directory / "fit.json").read_text())
     assert results["model"]["family"] == "logistic"
     assert [c["name"] for c in results["coefficients"]] == ["intercept", *NAMES]
@@ -95,10 +95,10 @@ def test_a_large_file_is_fitted_in_pieces_and_checked_on_a_sample(chains, tmp_pa
             where, abs=(0.2 if chains else 0.001) * width
         )  # the mean is not the mode, but near it
         assert one["sd"] == pytest.approx(width, rel=1e-4)
-    shown = large.large_tables(results)
+    shown = study.large_tables(results)
     assert "On a sample of 7 rows" in shown[-1]
     assert all(name in shown[1].html() for name in ("intercept", *NAMES))
-    print_tables(*shown)
+    answer(False, results, *shown)
     assert "year" in capsys.readouterr().out
 
 
@@ -118,7 +118,7 @@ def _mode_and_spread():
 def test_the_sample_has_its_own_report(tmp_path, monkeypatch):
     monkeypatch.setattr("gyromc.regression.streamed.SAMPLE", 900)
     request = Request(data=written(tmp_path, "linear"), target="y", family="linear", out=str(tmp_path / "out"))
-    directory, results = large.large_study(request)
+    directory, results = study.large_study(request)
     assert results["sample"]["verdicts"]
     assert (directory / "sample_report.html").stat().st_size > 1000
 
@@ -129,30 +129,30 @@ def test_the_sample_has_its_own_report(tmp_path, monkeypatch):
 def test_options_that_need_all_rows_are_refused(option, tmp_path):
     request = Request(data=written(tmp_path, "logistic"), out=str(tmp_path / "out"), **{"target": "y"} | option)
     with pytest.raises(gm.InvalidInput, match=f"read in pieces, and `--{next(iter(option))}` needs all rows"):
-        large.large_study(request)
+        study.large_study(request)
 
 
 def test_what_is_not_numbers_or_has_no_family_is_refused(tmp_path):
     given = {"out": str(tmp_path / "out"), "target": "y"}
     with pytest.raises(gm.InvalidInput, match=r"'name' of .* holds string"):
-        large.large_study(Request(data=written(tmp_path, "logistic", name=["a"] * N), **given))
+        study.large_study(Request(data=written(tmp_path, "logistic", name=["a"] * N), **given))
     with pytest.raises(gm.InvalidInput, match="linear or poisson"):
-        large.large_study(Request(data=written(tmp_path, "poisson"), **given))
+        study.large_study(Request(data=written(tmp_path, "poisson"), **given))
     with pytest.raises(gm.InvalidInput, match="only linear, logistic, poisson"):
-        large.large_study(Request(data=written(tmp_path, "poisson"), family="gamma", **given))
+        study.large_study(Request(data=written(tmp_path, "poisson"), family="gamma", **given))
     with pytest.raises(gm.InvalidInput, match="no column salary"):
-        large.large_study(Request(data=written(tmp_path, "poisson"), columns=["salary"], **given))
+        study.large_study(Request(data=written(tmp_path, "poisson"), columns=["salary"], **given))
     assert not (tmp_path / "out").exists()
 
 
 def test_small_files_and_few_columns_are_read_as_before(tmp_path, monkeypatch):
-    monkeypatch.setattr(large, "LARGE", 4 * N)
+    monkeypatch.setattr(study, "LARGE", 4 * N)
     path = written(tmp_path, "logistic")
-    assert large.is_large(Request(data=path, target="y"))
-    assert not large.is_large(Request(data=path, target="y", columns=["size,year"]))
-    assert not large.is_large(Request(data=str(tmp_path / "none.parquet"), target="y"))
+    assert study.is_large(Request(data=path, target="y"))
+    assert not study.is_large(Request(data=path, target="y", columns=["size,year"]))
+    assert not study.is_large(Request(data=str(tmp_path / "none.parquet"), target="y"))
     (tmp_path / "rows.csv").write_text("a,y\n1,2\n")
-    assert not large.is_large(Request(data=str(tmp_path / "rows.csv"), target="y"))
-    monkeypatch.setattr(large, "free_memory", lambda: 10)
+    assert not study.is_large(Request(data=str(tmp_path / "rows.csv"), target="y"))
+    monkeypatch.setattr(study, "free_memory", lambda: 10)
     with pytest.raises(gm.InvalidInput, match="Write it as Parquet"):
-        large.is_large(Request(data=str(tmp_path / "rows.csv"), target="y"))
+        study.is_large(Request(data=str(tmp_path / "rows.csv"), target="y"))

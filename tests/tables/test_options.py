@@ -78,7 +78,7 @@ def test_a_formula_fits_what_its_columns_would(frame, data, tmp_path):
 
 def test_a_formula_reads_only_its_columns_and_knows_a_dot(data):
     found = prepared(data, formula="y ~ x + C(s)")
-    assert set(found.table.names) == {"y", "x", "s"}
+    assert set(found.table.columns) == {"y", "x", "s"}
     assert found.encoding.names == ("x", "s[1]", "s[2]")
     dot = prepared(data, formula="y ~ . - level - a - h", weights="w")
     assert dot.encoding.names == ("x", "z", "g", "t", "m", "s", "n")
@@ -140,7 +140,7 @@ def test_roles_are_read_checked_and_no_predictors(frame, data):
     np.testing.assert_allclose(found.rows.offset, frame["z"] + np.log(frame["t"]))
     np.testing.assert_array_equal(found.rows.clusters, frame["g"])
     assert not {"t", "z", "w", "g"} & set(found.encoding.names)
-    assert set(found.encoding.roles.needs) == {"z", "t"}
+    assert {"z", "t", "w", "g"} & set(found.encoding.needs) == {"z", "t"}
     refused("`--exposure x` must be a positive number, but is", data, target="n", family="poisson", exposure="x")
     refused("`--weights x` must be a number of 0 or more", data, target="y", weights="x")
     refused("`--weights a` must be a number", data, target="y", weights="a")
@@ -326,7 +326,8 @@ def test_robust_spreads_stand_beside_the_models(data, tmp_path):
     folder, found = study(Request(**options, cluster="g", out=str(tmp_path / "r")))
     assert [c["name"] for c in found["robust"]["coefficients"]] == ["intercept", "x"]
     assert (folder / "coefficients.csv").read_text().splitlines()[0].endswith("robust_sd,robust_low_95,robust_high_95")
-    assert study(Request(**options, out=str(tmp_path / "s")))[1]["robust"] is None
+    plain = {**options, "formula": "y ~ x", "family": "linear"}
+    assert study(Request(**plain, out=str(tmp_path / "s")))[1]["robust"] is None
 
 
 # --- censored times

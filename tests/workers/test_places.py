@@ -120,9 +120,13 @@ def _runs(pid):
         return False
 
 
-def test_how_many_processes_are_the_fastest():
-    assert fastest([100.0] * 50, 2) == 2
-    assert fastest([170.0] * 8 + [1.0] * 1300, 64) == 12  # five threads each: the longest takes as long as all the rest
-    assert fastest([1.0] * 10, 8) == 1  # ten seconds
-    assert fastest([60.0], 8) == 1
-    assert fastest([], 8) == 1
+def test_how_many_processes_are_the_fastest(monkeypatch):
+    for available, seconds, processes in (
+        (2, [100.0] * 50, 2),
+        (64, [170.0] * 8 + [1.0] * 1300, 12),  # five threads each: the longest takes as long as all the rest
+        (8, [1.0] * 10, 1),  # ten seconds
+        (8, [60.0], 1),
+        (8, [], 1),
+    ):
+        monkeypatch.setenv("GYROMC_THREADS", str(available))
+        assert fastest(seconds) == processes

@@ -8,7 +8,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 from typer.core import TyperCommand
 
-from gyromc.app.output import Json, answer, app
+from gyromc.app.output import Json, answer, app, print_json
 from gyromc.errors import InvalidInput
 from gyromc.extras import require_extra
 from gyromc.show.numbers import counted
@@ -29,9 +29,8 @@ class _Fit(TyperCommand):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         from gyromc.targets.families import FAMILIES
 
-        for parameter in self.params:
-            if parameter.name == "family":
-                parameter.help = parameter.help.replace("FAMILIES", ", ".join(FAMILIES))  # type: ignore[attr-defined]
+        family: Any = next(parameter for parameter in self.params if parameter.name == "family")
+        family.help = family.help.replace("FAMILIES", ", ".join(FAMILIES))
         super().format_help(ctx, formatter)
 
 
@@ -41,16 +40,15 @@ def of_request(command: Any) -> Any:
     parameters = []
     for field in dataclasses.fields(Request):
         shown = dict(field.metadata)
-        names, default = shown.pop("names"), field.default
-        declared = typer.Option(*names, **shown)
+        declared, default = typer.Option(*shown.pop("names"), **shown), field.default
         if field.default_factory is not dataclasses.MISSING:
             default = field.default_factory()
         elif default is dataclasses.MISSING:
             declared, default = typer.Argument(**shown), inspect.Parameter.empty
         annotation = Annotated[kinds[field.name], declared]
         parameters.append(inspect.Parameter(field.name, kind, default=default, annotation=annotation))
-    json = inspect.Parameter("json", kind, default=False, annotation=Json)
-    command.__signature__ = inspect.Signature([*parameters, json])
+    parameters.append(inspect.Parameter("json", kind, default=False, annotation=Json))
+    command.__signature__ = inspect.Signature(parameters)
     return command
 
 
@@ -60,17 +58,14 @@ def fit(json: bool, **options: Any) -> None:
     """Fit a regression to a table: coefficients, predictions, scores, each with its error, and a report."""
     # Before the work, not at its end.
     require_extra("fit", "`gyromc fit`")
-    from gyromc.tables.large import is_large, large_study, large_tables
-    from gyromc.tables.report import tables
-    from gyromc.tables.study import draw_prior, study
+    from gyromc.tables.findings import explained
+    from gyromc.tables.preparation import prepare
+    from gyromc.tables.report import explanation_tables, tables
+    from gyromc.tables.study import REPORT, draw_prior, is_large, large_study, large_tables, study
 
     request = Request(**options)
     large = is_large(request)
     if request.explain and not large:
-        from gyromc.tables.findings import explained
-        from gyromc.tables.preparation import prepare
-        from gyromc.tables.report import explanation_tables
-
         found = explained(prepare(request), request.prior_scale)
         answer(json, found, *explanation_tables(found))
         return
@@ -86,9 +81,8 @@ def fit(json: bool, **options: Any) -> None:
     except MemoryError:
         remedy = "Select columns with `--columns`, or take fewer rows."
         raise InvalidInput(f"{request.data} does not fit into memory. {remedy}") from None
-    shown = large_tables(results) if large else tables(results)
-    page = directory / ("sample_report.html" if large else "report.html")
-    answer(json, {"out": str(directory), **results}, *shown, path=page)
+    shown, page = (large_tables(results), REPORT) if large else (tables(results), "report.html")
+    answer(json, {"out": str(directory), **results}, *shown, path=directory / page)
 
 
 @app.command(epilog="Example: gyromc compare line.gyromc curve.gyromc. `y ~ 1` is a model too.")
@@ -101,10 +95,12 @@ def compare(
     from gyromc.io.runs import load
     from gyromc.tables.saved import FittedModel, compared
 
-    found = {path: load(path) for path in models}
-    for path, model in found.items():
+    found = {}
+    for path in models:
+        model = load(path)
         require(isinstance(model, FittedModel), f"{path} holds no model of `gyromc fit`: a {type(model).__name__}.")
-    result = compared({path: model._findings() for path, model in found.items()})
+        found[path] = model._findings()
+    result = compared(found)
     answer(json, result.to_dict(), *result.shown())
 
 
@@ -136,7 +132,6 @@ def apply_model(
     json: Json = False,
 ) -> None:
     """Apply a saved model to the rows of a file: one line of CSV per row, with its errors."""
-    from gyromc.app.output import print_json
     from gyromc.checks import require
     from gyromc.io.runs import load
     from gyromc.show.files import csv_text, require_output, write_atomically

@@ -15,21 +15,20 @@ from gyromc.show.numbers import printable
 from gyromc.show.tables import console
 
 ASCII = {"−": "-", "–": "-", "\N{NO-BREAK SPACE}": " ", "…": "...", "×": "x", "±": "+-"}
-app = typer.Typer(
-    name="gyromc",
-    help="Posterior means with error bars you can check. First try: gyromc fit example:heart --target disease",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
+HELP = "Posterior means with error bars you can check. First try: gyromc fit example:heart --target disease"
+app = typer.Typer(name="gyromc", help=HELP, no_args_is_help=True, pretty_exceptions_enable=False)
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
 
 def answer(json: bool, content: Any, *tables: Any, path: Path | None = None) -> None:
-    """Print the content as JSON where that is asked for; else the tables, and the path of the report below them."""
+    """Print the content as JSON where that is asked for; else tables and lines of text, and the path of the report below."""
+    from rich.text import Text
+
     if json:
         print_json(content)
         return
-    print_tables(*tables)
+    for table in tables:
+        console().print(Text(printable(table)) if isinstance(table, str) else table)
     if path is not None:
         print(path.resolve())
 
@@ -49,8 +48,7 @@ def prepare_streams() -> None:
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # for the whole process
     if sys.stdout is None:
-        closed = "Standard output is closed: there is nowhere to print to."
-        raise InvalidInput(f"{closed} Redirect it, for example to /dev/null.")
+        raise InvalidInput("Standard output is closed: there is nowhere to print to. Redirect it, as to /dev/null.")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=_spelled.__name__)
@@ -66,12 +64,3 @@ def _spelled(error: UnicodeError) -> tuple[str | bytes, int]:
 
 
 codecs.register_error(_spelled.__name__, _spelled)
-
-
-def print_tables(*tables: Any) -> None:
-    """Print tables, results that show themselves as tables, and lines of text."""
-    from rich.text import Text
-
-    out = console()
-    for table in tables:
-        out.print(Text(printable(table)) if isinstance(table, str) else table)

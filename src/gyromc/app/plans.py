@@ -1,6 +1,7 @@
 """`gyromc predict`, `run`, `continue`, `tune` and `schema` of plans; `list`, `reproduce` and `report` of experiments."""
 
 import contextlib
+import functools
 import io
 import os
 import sys
@@ -23,28 +24,19 @@ if TYPE_CHECKING:
     from gyromc.plan import Plan
     from gyromc.results import Run
 
-INTERRUPTED = 130  # the status after Ctrl-C
 PLAN = "An experiment of the catalogue, or a plan file."
 What = Annotated[str, typer.Argument(metavar="EXPERIMENT|PLAN.toml", help=PLAN)]
 IMPORT = "Import the modules of functions named in the file, which runs their code."
 AllowImport = Annotated[bool, typer.Option("--allow-import", help=IMPORT)]
 StepSize = Annotated[float | None, typer.Option(help="Another step size than the plan's (N = ⌊η⁻²⌋ follows it).")]
-
-
-def _process_option(help: str, *names: str) -> Any:
-    return typer.Option(*names, help=help, rich_help_panel="Several processes")
-
-
+of_several = functools.partial(typer.Option, rich_help_panel="Several processes")
 STARTED = "Run as one of several processes, started by SLURM, Open MPI, Kubernetes or by hand."
 LEFT_OUT = "left out: GYROMC_{}, or what the launcher says."
-HOST = f"HOST:PORT of process 0; {LEFT_OUT.format('COORDINATOR')}"
-WHICH = f"Which process this is, from 0; {LEFT_OUT.format('PROCESS_ID')}"
-HOW_MANY = f"How many processes there are; {LEFT_OUT.format('PROCESSES')}"
-Distributed = Annotated[bool, _process_option(STARTED, "--distributed")]
-Coordinator = Annotated[str | None, _process_option(HOST)]
-ProcessId = Annotated[int | None, _process_option(WHICH)]
-Processes = Annotated[int | None, _process_option(HOW_MANY)]
-Wait = Annotated[float, _process_option("Seconds to wait for the other processes at the start.")]
+Distributed = Annotated[bool, of_several("--distributed", help=STARTED)]
+Coordinator = Annotated[str | None, of_several(help=f"HOST:PORT of process 0; {LEFT_OUT.format('COORDINATOR')}")]
+ProcessId = Annotated[int | None, of_several(help=f"Which process this is, from 0; {LEFT_OUT.format('PROCESS_ID')}")]
+Processes = Annotated[int | None, of_several(help=f"How many processes there are; {LEFT_OUT.format('PROCESSES')}")]
+Wait = Annotated[float, of_several(help="Seconds to wait for the other processes at the start.")]
 
 
 def is_plan_file(what: str) -> bool:
@@ -53,7 +45,7 @@ def is_plan_file(what: str) -> bool:
 
 
 def find(what: str, step_size: float | None = None, allow_import: bool = False) -> "Plan":
-    """Return the plan of a file (a path ending in .toml, or any path that exists) or of an experiment in the catalogue."""
+    """Return the plan of a file or of an experiment in the catalogue."""
     from gyromc.io.planfiles import load
     from gyromc.paper.catalogue import CATALOGUE
     from gyromc.plan import read_step_size
@@ -172,13 +164,13 @@ def _finish(result: "Run", save: Path | None, json: bool) -> None:
         # Until process 0 has written its files: it loses the run where another process ends before that.
         agree(None)
     if result.partial:
-        raise typer.Exit(INTERRUPTED)
+        raise typer.Exit(130)
 
 
 @app.command(epilog="Example: gyromc schema > plan.schema.json")
 def schema() -> None:
     """Print the JSON Schema of plan files, with which editors check and complete them."""
-    from gyromc.io.schema import plan_schema
+    from gyromc.io.planfiles import plan_schema
 
     print_json(plan_schema())
 
@@ -256,21 +248,18 @@ def list_experiments(json: Json = False) -> None:
     """List the paper's experiments and what each costs."""
     from gyromc.paper.catalogue import CATALOGUE, PROFILES, seconds
 
-    def cost(profile, experiment) -> dict[str, float]:
-        steps = profile.chain_steps(experiment)
-        engines = {f"seconds_{engine}": seconds(experiment, steps, engine) for engine in ("scan", "lanes")}
-        return {"chain_steps": steps, **engines}
-
     brief = lambda seconds: "< 1 s" if seconds < 1 else duration(seconds)
     content, rows = [], []
     for e in CATALOGUE.values():
-        costs = {profile.name: cost(profile, e) for profile in PROFILES.values()}
+        costs, cells = {}, [e.name, e.title, f"{e.step_sizes[0]:g} … {e.step_sizes[-1]:g}"]
+        for profile in PROFILES.values():
+            steps = profile.chain_steps(e)
+            scan, lanes = (seconds(e, steps, engine) for engine in ("scan", "lanes"))
+            costs[profile.name] = {"chain_steps": steps, "seconds_scan": scan, "seconds_lanes": lanes}
+            cells += [f"{steps:.2g}", f"{brief(scan)} / {brief(lanes)}"]
         sizes = {"step_sizes": list(e.step_sizes), "dynamics": list(e.roles)}
         content.append({"name": e.name, "title": e.title, **sizes, "cost": costs})
-        rows.append([e.name, e.title, f"{e.step_sizes[0]:g} … {e.step_sizes[-1]:g}"])
-        for one in costs.values():
-            times = f"{brief(one['seconds_scan'])} / {brief(one['seconds_lanes'])}"
-            rows[-1] += [f"{one['chain_steps']:.2g}", times]
+        rows.append(cells)
     left = ["name", "what", "step sizes"]
     columns = [*left, *(text for name in PROFILES for text in (f"{name}: chain-steps", "about"))]
     notes = ["about: time on two cores, engine scan / lanes; equal pieces are computed once"]
@@ -295,17 +284,14 @@ def reproduce(
     from gyromc.paper.report import took
     from gyromc.paper.reproduction import reproduce
 
+    chosen = {"engine": engine, "workers": workers, "sensitivity": sensitivity}
     try:
-        chosen = {"engine": engine, "workers": workers, "sensitivity": sensitivity}
         done = reproduce(names or (), profile, out=out, seed=seed, fresh=fresh, **chosen)
     except KeyboardInterrupt as stop:
-        kept = f": {stop}" if str(stop) else ""
-        say(f"interrupted{kept}. The same command goes on from there.")
+        say(f"interrupted{f': {stop}' if str(stop) else ''}. The same command goes on from there.")
         raise typer.Exit(130) from None
-    every = [
-        cell for found in done.results["experiments"].values() for cells in found["cells"].values() for cell in cells
-    ]
-    if failed := sum(cell["failed_chains"] for cell in every):
+    every = (cells for found in done.results["experiments"].values() for cells in found["cells"].values())
+    if failed := sum(cell["failed_chains"] for cells in every for cell in cells):
         say(f"warning: {counted(failed, 'chain')} failed; the report says which")
     say(f"{done.computed} pieces computed, {done.reused} from the cache")
     say(took(done.results["times"]))

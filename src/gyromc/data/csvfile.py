@@ -1,7 +1,4 @@
-"""CSV files as cells of text with their line numbers: the only parser of CSV in this package.
-
-The separator is the comma, semicolon, tab or bar that the header has most of. A file that cannot be read is refused.
-"""
+"""CSV files as cells of text with their line numbers: the only parser of CSV here. A file that cannot be read is refused."""
 
 import codecs
 import contextlib
@@ -9,13 +6,12 @@ import csv
 import gzip
 import io
 import itertools
-import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from gyromc.checks import require, shown
+from gyromc.checks import explained, require, shown
 from gyromc.errors import InvalidInput
 from gyromc.show.numbers import is_number
 
@@ -35,22 +31,13 @@ class CsvFile:
     """
 
     def __init__(
-        self,
-        source: Path | bytes,
-        encoding: str = "utf-8",
-        name: str | None = None,
-        option: str | None = None,
-        index: bool = False,
+        self, source: Path | bytes, encoding: str = "utf-8", name: str = "", option: str = "", index: bool = False
     ):
-        self.name, self.option = str(name if name is not None else source), option
+        self.name, self.option = name or str(source), option
         self._content = source if isinstance(source, bytes) else source.read_bytes()
         if self._content.startswith(GZIP):
-            try:
+            with explained(f"{self.name} begins like a gzip file but cannot be decompressed", "Is it complete?"):
                 self._content = gzip.decompress(self._content)
-            except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-                raise InvalidInput(
-                    f"{self.name} begins like a gzip file but cannot be decompressed: {error}. Is it complete?"
-                ) from None
         marked = [known for mark, known in BYTE_ORDER_MARKS.items() if self._content.startswith(mark)]
         self.encoding = marked[0] if marked else encoding
         try:
@@ -62,6 +49,7 @@ class CsvFile:
         header = next(self._lines(), "")
         require(header, f"{self.name} holds no lines.")
         require(header.strip(), f"The first line of {self.name} is empty: it must name the columns.")
+        # The separator is the one that the header has most of.
         unquoted = "".join(header.split('"')[::2])
         self._sign = max(SEPARATORS, key=unquoted.count)
         self.separator = SEPARATORS[self._sign]
@@ -79,15 +67,14 @@ class CsvFile:
         """Yield each row once: the line at which it ends, and a cell for each column. Blank rows are left out."""
         width = len(self.names)
         for row in self._cells():
-            if not any(map(str.strip, row)) and (width > 1 or not row):
-                # A blank line, or nothing but separators.
-                continue
-            if len(row) != width:
-                raise InvalidInput(
-                    f"{self.name}, line {self._reader.line_num}: {len(row)} values, but the header names {width} columns "
-                    f"(separated by {self.separator}s). Correct the line; quote values that contain the separator."
-                )
-            yield self._reader.line_num, row
+            # Not a blank line, or nothing but separators.
+            if any(map(str.strip, row)) or (width == 1 and row):
+                if len(row) != width:
+                    found = f"{self.name}, line {self._reader.line_num}: {len(row)} values"
+                    wanted = f"the header names {width} columns (separated by {self.separator}s)"
+                    remedy = "Correct the line; quote values that contain the separator."
+                    raise InvalidInput(f"{found}, but {wanted}. {remedy}")
+                yield self._reader.line_num, row
 
     def chunks(self, places: Sequence[int]) -> Iterator[list[tuple[int, list[str]]]]:
         """Yield the rows, cells at `places` only, in lists of at most `CHUNK`: as numbers they take less memory."""
@@ -99,10 +86,9 @@ class CsvFile:
         try:
             yield from self._reader
         except csv.Error as error:
-            raise InvalidInput(
-                f'{self.name} cannot be read at line {self._reader.line_num}: {error}. A quote (") that is opened there or '
-                'before is not closed, or stands inside a value: write it twice ("").'
-            ) from None
+            why = 'A quote (") that is opened there or before is not closed, or stands inside a value: write it twice ("").'
+            place = f"{self.name} cannot be read at line {self._reader.line_num}"
+            raise InvalidInput(f"{place}: {error}. {why}") from None
 
     def _lines(self) -> Iterator[str]:
         try:
@@ -110,33 +96,24 @@ class CsvFile:
                 if "\0" in line:
                     raise InvalidInput(f"{self.name} is not text: it holds zero bytes. Save it as CSV (UTF-8).")
                 yield line
-        except UnicodeDecodeError:
-            raise InvalidInput(self._undecodable()) from None
-
-    def _undecodable(self) -> str:
-        """The line and the byte that the encoding does not know."""
-        for number, line in enumerate(io.BytesIO(self._content), 1):
-            try:
-                line.decode(self.encoding)
-            except UnicodeDecodeError as error:
-                other = f", or name its encoding: `{self.option} latin-1` (western European) or another"
-                return (
-                    f"{self.name}, line {number}: byte 0x{line[error.start]:02x} is not {self.encoding}. Save the file as "
-                    f"UTF-8{other if self.option else ''}."
-                )
-        return f"{self.name} is not {self.encoding}. Save the file as UTF-8."
+        except UnicodeDecodeError as error:
+            # The part that was read last, with the wrong byte in it.
+            at = self._content.find(error.object) + error.start
+            line, byte = self._content.count(b"\n", 0, at) + 1, self._content[at]
+            other = f", or name its encoding: `{self.option} latin-1` (western European) or another"
+            remedy = f"Save the file as UTF-8{other if self.option else ''}."
+            raise InvalidInput(
+                f"{self.name}, line {line}: byte 0x{byte:02x} is not {self.encoding}. {remedy}"
+            ) from None
 
 
-def read_numbers(source: Path | bytes, name: str | None = None) -> tuple[tuple[str, ...], np.ndarray]:
-    """Read a CSV file of finite numbers; return the column names, all different, and the numbers (rows × columns).
-
-    Messages quote a file only if it is a table of numbers: two columns or more, and a number in the first row.
-    """
+def read_numbers(source: Path | bytes, name: str = "") -> tuple[tuple[str, ...], np.ndarray]:
+    """Read a CSV file of finite numbers; return the column names, all different, and the numbers (rows × columns)."""
+    # Messages quote a file only if it is a table of numbers: two columns or more, and a number in the first row.
     file = CsvFile(source, name=name)
-    none = (
-        f"{file.name} is not a table of numbers: its first line must name two columns or more, and the lines below must hold "
-        "a number for each. (Nothing of it is shown here, since it may be any file.)"
-    )
+    wanted = "its first line must name two columns or more, and the lines below must hold a number for each"
+    hidden = "(Nothing of it is shown here, since it may be any file.)"
+    none = f"{file.name} is not a table of numbers: {wanted}. {hidden}"
     require(len(file.names) > 1, none)
     chunks = file.chunks(range(len(file.names)))
     first = next(chunks, [])
@@ -149,18 +126,16 @@ def read_numbers(source: Path | bytes, name: str | None = None) -> tuple[tuple[s
 
 
 def _numbers(file: CsvFile, chunk: list[tuple[int, list[str]]]) -> np.ndarray:
-    rows = [row for _, row in chunk]
+    rows, found = [row for _, row in chunk], np.full(1, np.nan)
+    with contextlib.suppress(ValueError):
+        found = np.array(rows, dtype=float)
     # Python reads 1_0 as ten.
-    if "_" not in "".join(map("".join, rows)):
-        with contextlib.suppress(ValueError):
-            found = np.array(rows, dtype=float)
-            if np.isfinite(found).all():
-                return found
-    for line, row in chunk:
-        for column, cell in zip(file.names, row, strict=True):
-            place = f"{file.name}, line {line}"
-            require(is_number(cell), f"{place}: column {shown(column)} must hold finite numbers: got {shown(cell)}.")
-    raise AssertionError("every cell is a finite number")
+    if "_" in "".join(map("".join, rows)) or not np.isfinite(found).all():
+        for line, row in chunk:
+            for column, cell in zip(file.names, row, strict=True):
+                what = f"{file.name}, line {line}: column {shown(column)} must hold finite numbers"
+                require(is_number(cell), f"{what}: got {shown(cell)}.")
+    return found
 
 
 def require_distinct(names: Sequence[str], path: str) -> None:
@@ -169,7 +144,5 @@ def require_distinct(names: Sequence[str], path: str) -> None:
     for place, name in enumerate(names, 1):
         places.setdefault(name, []).append(place)
     twice = [f"{name!r} in columns {', '.join(map(str, w[:5]))}" for name, w in places.items() if len(w) > 1]
-    more = f" and {len(twice) - 5} more" if len(twice) > 5 else ""
-    require(
-        not twice, f"Column names in {path} must differ: {'; '.join(twice[:5])}{more}. Rename them in the first line."
-    )
+    listed = "; ".join(twice[:5]) + (f" and {len(twice) - 5} more" if len(twice) > 5 else "")
+    require(not twice, f"Column names in {path} must differ: {listed}. Rename them in the first line.")

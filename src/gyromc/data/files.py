@@ -1,8 +1,7 @@
 """Rows in files: two .npy files, X.npy and y.npy, that are read where they are; and Parquet files.
 
 Passes over all rows read blocks into buffers. Single rows come from a memory map, whose pages count as resident memory of the
-process; those of files larger than `SETTINGS.resident` are given back while rows are read. `store` writes any
-other source as .npy files, in one pass.
+process; those of large files are given back while rows are read. `store` writes any other source as .npy files, in one pass.
 """
 
 import concurrent.futures
@@ -20,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from gyromc.checks import cause, one_of, read_path, require
+from gyromc.checks import explained, one_of, read_path, require
 from gyromc.data.source import FilePrint, RowSource, block_rows, file_print, most_threads, prefetched
 from gyromc.errors import InvalidInput
 from gyromc.extras import needs
@@ -48,9 +47,7 @@ SETTINGS = FileSettings()
 class Mapped(RowSource):
     """X.npy (rows × columns, float32 or float64) and y.npy (one number a row), never read into memory as a whole.
 
-    **Arguments:**
-
-    - `X`, `y`: the paths of the files, as `np.save` writes them.
+    **Arguments:** `X`, `y`: the paths of the files, as `np.save` writes them.
 
     ```python
     import tempfile
@@ -71,17 +68,15 @@ class Mapped(RowSource):
         self.name = str(X)
         self._X, self._y = _File(X), _File(y)
         self.X, self.y = self._X.array, self._y.array
-        require(
-            self.X.ndim == 2 and self.X.dtype in (np.float32, np.float64),
-            f"{X} must hold a matrix of float32 or float64, one row per observation: it has shape {self.X.shape} and type "
-            f"{self.X.dtype}. Convert it: `np.save(path, X.astype(np.float32))`, or `gyromc.data.store`.",
-        )
-        require(
-            self.y.shape == self.X.shape[:1] and self.y.dtype.kind in "fiub",
-            f"{y} must hold one number per row of {X}, which has {self.X.shape[0]} rows: it has shape {self.y.shape} and type "
-            f"{self.y.dtype}.",
-        )
+        found = lambda array: f"it has shape {array.shape} and type {array.dtype}"
+        remedy = "Convert it: `np.save(path, X.astype(np.float32))`, or `gyromc.data.store`."
+        wanted = "a matrix of float32 or float64, one row per observation"
+        good = self.X.ndim == 2 and self.X.dtype in (np.float32, np.float64)
+        require(good, f"{X} must hold {wanted}: {found(self.X)}. {remedy}")
         self.num_rows, self.num_columns = self.X.shape
+        wanted = f"one number per row of {X}, which has {self.num_rows} rows"
+        good = self.y.shape == (self.num_rows,) and self.y.dtype.kind in "fiub"
+        require(good, f"{y} must hold {wanted}: {found(self.y)}.")
 
     def to_archive(self):
         return {"X": self._X.fingerprint(), "y": self._y.fingerprint()}
@@ -89,7 +84,7 @@ class Mapped(RowSource):
     @classmethod
     def from_archive(cls, X: FilePrint, y: FilePrint) -> "Mapped":
         for before in (X, y):
-            before.require_same(lambda before=before: _File(before.path).fingerprint())
+            before.require_same(lambda path: _File(path).fingerprint())
         return cls(X.path, y.path)
 
     def blocks(self, size):
@@ -143,9 +138,7 @@ class Mapped(RowSource):
         self._y.check_size()
 
 
-@functools.cache
-def _pool() -> concurrent.futures.ThreadPoolExecutor:
-    return concurrent.futures.ThreadPoolExecutor(most_threads(), thread_name_prefix="rows")
+_pool = functools.cache(lambda: concurrent.futures.ThreadPoolExecutor(most_threads(), thread_name_prefix="rows"))
 
 
 class _File:
@@ -155,17 +148,15 @@ class _File:
         self.path = read_path(path)
         require(self.path.is_file(), f"There is no file {path}.")
         self.file = self.path.open("rb")
-        try:
+        # NumPy reads a header as Python code: it may raise anything.
+        with explained(f"{path} is no .npy file as `np.save` writes it", "Write it again."):
             version = np.lib.format.read_magic(self.file)
             read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
             self.shape, fortran, self.dtype = read(self.file)
-        except Exception as error:  # NumPy reads a header as Python code: it may raise anything
-            raise InvalidInput(f"{path} is no .npy file as `np.save` writes it: {cause(error)}") from None
-        require(
-            (not fortran or len(self.shape) < 2) and not self.dtype.hasobject and self.dtype.isnative,
-            f"{path} must hold numbers row after row: it is in Fortran's order, of another byte order, or holds objects. "
-            "Save it with `np.save(path, np.ascontiguousarray(X, np.float32))`.",
-        )
+        good = (not fortran or len(self.shape) < 2) and not self.dtype.hasobject and self.dtype.isnative
+        why = "it is in Fortran's order, of another byte order, or holds objects"
+        remedy = "Save it with `np.save(path, np.ascontiguousarray(X, np.float32))`."
+        require(good, f"{path} must hold numbers row after row: {why}. {remedy}")
         self.offset, self.lock = self.file.tell(), threading.Lock()
         self.written_first = self.written()
         self.check_size()
@@ -176,10 +167,8 @@ class _File:
     def check_size(self) -> None:
         needed = self.offset + int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
         found, _ = self.written()
-        require(
-            found >= needed,
-            f"{self.path} is cut off: {found:,} bytes, and its header needs {needed:,}. Write it again.",
-        )
+        cut = f"{self.path} is cut off: {found:,} bytes, and its header needs {needed:,}. Write it again."
+        require(found >= needed, cut)
 
     def written(self) -> tuple[int, int]:
         found = os.fstat(self.file.fileno())
@@ -195,21 +184,16 @@ class _File:
         with self.lock:
             self.file.seek(self.offset + first * out[:1].nbytes)
             read = self.file.readinto(out.reshape(-1).view(np.uint8).data)
-        require(
-            read == out.nbytes,
-            f"{self.path} ended while rows {first} to {first + count} were read: it was changed. Start again.",
-        )
+        ended = f"{self.path} ended while rows {first} to {first + count} were read: it was changed. Start again."
+        require(read == out.nbytes, ended)
         return out
 
 
 def store(source: RowSource, folder: str | Path, dtype: str = "float32") -> Mapped:
     """Write all rows to `folder`/X.npy and y.npy, and return them as a source; one pass, nothing is held in memory.
 
-    **Arguments:**
-
-    - `source`: the rows.
-    - `folder`: where to; it is made if it does not exist, and files of these names in it are replaced when all is written.
-    - `dtype`: `"float32"` or `"float64"`, of X and y.
+    **Arguments:** `source`: the rows; `folder`: where to; it is made if it does not exist, and files of these names in it are
+    replaced when all is written; `dtype`: `"float32"` or `"float64"`, of X and y.
 
     ```python
     import tempfile
@@ -225,10 +209,8 @@ def store(source: RowSource, folder: str | Path, dtype: str = "float32") -> Mapp
     require_writable(folder)
     N, d = source.num_rows, source.num_columns
     needed, free = N * (d + 1) * kind.itemsize, shutil.disk_usage(folder).free
-    require(
-        needed < free,
-        f"{source.name} needs {needed:,} bytes on disk, and {folder} has {free:,} left. Name another folder.",
-    )
+    full = f"{source.name} needs {needed:,} bytes on disk, and {folder} has {free:,} left. Name another folder."
+    require(needed < free, full)
     unfinished = folder / "X.npy.part", folder / "y.npy.part"
     with unfinished[0].open("wb") as x_file, unfinished[1].open("wb") as y_file:
         for file, shape in ((x_file, (N, d)), (y_file, (N,))):
@@ -264,11 +246,8 @@ def random_access(source: RowSource) -> RowSource:
 class Parquet(RowSource):
     """The rows of a Parquet file, read with pyarrow (the extra `data`); never as a whole.
 
-    **Arguments:**
-
-    - `path`: of the file.
-    - `response`: the name of the column that is y.
-    - `columns`: those that are x, in this order; left out: all others.
+    **Arguments:** `path`: of the file; `response`: the name of the column that is y; `columns`: those that are x, in this order;
+    left out: all others.
 
     ```python
     import tempfile
@@ -289,15 +268,13 @@ class Parquet(RowSource):
         arrow = pyarrow()
         self.name, self.path = str(path), read_path(path)
         require(self.path.is_file(), f"There is no file {path}.")
-        try:
+        with explained(f"{path} cannot be read as Parquet", "Write it again."):
             file = arrow.parquet.ParquetFile(self.path)
-        except (arrow.ArrowInvalid, OSError) as error:
-            raise InvalidInput(f"{path} cannot be read as Parquet: {str(error).splitlines()[0]}") from None
         with file:
             schema, self.num_rows = file.schema_arrow, file.metadata.num_rows
         require(self.num_rows > 0, f"{path} has no rows.")
-        self.response = response
-        self.columns = tuple(name for name in schema.names if name != response) if columns is None else tuple(columns)
+        others = (name for name in schema.names if name != response)
+        self.response, self.columns = response, tuple(others if columns is None else columns)
         self.num_columns = len(self.columns)
         missing = [name for name in (response, *self.columns) if name not in schema.names]
         require(not missing, f"{path} has no column {', '.join(missing)}: it has {', '.join(schema.names[:30])}.")
@@ -305,47 +282,37 @@ class Parquet(RowSource):
         numeric = arrow.types.is_integer, arrow.types.is_floating, arrow.types.is_boolean
         for name in (response, *self.columns):
             kind = schema.field(name).type
-            require(
-                any(is_one(kind) for is_one in numeric),
-                f"The column {name!r} of {path} holds {kind}: x and y must be numbers or truth values. Leave it out, or write it "
-                "as numbers.",
-            )
+            found = f"The column {name!r} of {path} holds {kind}: x and y must be numbers or truth values."
+            require(any(is_one(kind) for is_one in numeric), f"{found} Leave it out, or write it as numbers.")
 
     def to_archive(self):
         return {"file": _parquet_print(self.path), "response": self.response, "columns": self.columns}
 
     @classmethod
     def from_archive(cls, file: FilePrint, response: str, columns: tuple[str, ...]) -> "Parquet":
-        file.require_same(lambda: _parquet_print(Path(file.path)))
+        file.require_same(_parquet_print)
         return cls(file.path, response, columns)
 
     def blocks(self, size):
         arrow, names, first = pyarrow(), [*self.columns, self.response], 0
         with arrow.parquet.ParquetFile(self.path, pre_buffer=False, buffer_size=SETTINGS.buffer) as file:
             for batch in file.iter_batches(batch_size=size, columns=names):
-                columns = {name: self._numbers(batch.column(name), name, first) for name in names}
-                X = np.empty(
-                    (batch.num_rows, self.num_columns), np.result_type(*(c.dtype for c in columns.values()), np.float32)
-                )
-                for j, name in enumerate(self.columns):
-                    X[:, j] = columns[name]
-                yield X, columns[self.response]
+                for name in names:
+                    if batch.column(name).null_count:
+                        row = first + int(np.argmax(np.asarray(batch.column(name).is_null())))
+                        missing = f"The column {name!r} of {self.name} has missing values, the first in row {row}."
+                        raise InvalidInput(f"{missing} Drop or fill those rows.")
+                *columns, y = (batch.column(name).to_numpy(zero_copy_only=False) for name in names)
+                kind = np.result_type(*columns, y, np.float32)
+                yield np.stack(columns, axis=1, dtype=kind, casting="unsafe"), y
                 first += batch.num_rows
-                del batch, columns, X
+                del batch, columns, y
         # It keeps as much as a group of rows takes.
         arrow.default_memory_pool().release_unused()
 
-    def _numbers(self, column: Any, name: str, first: int) -> np.ndarray:
-        if column.null_count:
-            at = first + int(np.flatnonzero(np.asarray(column.is_null()))[0])
-            raise InvalidInput(
-                f"The column {name!r} of {self.name} has missing values, the first in row {at}. Drop or fill those rows."
-            )
-        return column.to_numpy(zero_copy_only=False)
 
-
-def _parquet_print(path: Path) -> FilePrint:
-    with path.open("rb") as file:
+def _parquet_print(path: str | Path) -> FilePrint:
+    with open(path, "rb") as file:
         return file_print(file, path, (), "parquet")
 
 

@@ -1,7 +1,6 @@
 """Sources of rows (x, y): their interface, passes over all their blocks, sources of Python objects, and fingerprints of files.
 
-In a pass a thread reads blocks ahead while others compute; results come in the order of the rows, so that sums do not depend on
-the number of threads.
+In a pass a thread reads blocks ahead while others compute; results come in the order of the rows, whatever the number of threads.
 
 A `FilePrint` is stored with a plan in place of the rows, and compared with the file when the plan is read. Its SHA-256 covers 64
 blocks of 4096 bytes, equally spaced, the first and the last among them: a file of up to 256 KiB as a whole. Of a larger file
@@ -16,19 +15,18 @@ import hashlib
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, ClassVar, TypeVar
+from typing import IO, Any, TypeVar
 
 import numpy as np
 
-from gyromc.checks import cause, require, shown, whole
+from gyromc.checks import explained, require, shown, whole
 from gyromc.errors import InvalidInput
 from gyromc.runtime.machine import num_threads
 
 T = TypeVar("T")
 BLOCK_NUMBERS = 2**20
 """Numbers of x in a block: some megabytes, quick to compute with and slow enough to hide a thread's start."""
-MOST_THREADS = 8
-"""More do not read faster from one disk."""
+
 PRINT_BYTES, PRINT_BLOCKS = 2**12, 64
 """The size and the number of the blocks of a file that its fingerprint covers."""
 _END = object()
@@ -36,20 +34,16 @@ Block = tuple[np.ndarray, np.ndarray]  # x as a matrix, y as a vector
 
 
 class RowSource(abc.ABC):
-    """N rows x with their responses y.
-
-    **Attributes:**
-
-    - `num_rows`: N.
-    - `num_columns`: the length of x.
-    - `name`: of the source, for messages.
-    - `reads_rows`: whether single rows can be read in any order, as mini-batches need them.
-    """
+    """N rows x with their responses y."""
 
     num_rows: int
+    """N."""
     num_columns: int
+    """The length of x."""
     name: str
+    """For messages."""
     reads_rows: bool = False
+    """Whether single rows can be read in any order, as mini-batches need them."""
 
     @abc.abstractmethod
     def blocks(self, size: int) -> Iterator[Block]:
@@ -57,10 +51,8 @@ class RowSource(abc.ABC):
 
     def read(self, index: np.ndarray) -> Block:
         """The rows with these numbers, in this order; a number may occur twice."""
-        raise InvalidInput(
-            f"Single rows of {self.name} cannot be read. Write it to a mapped file once: "
-            "`gyromc.data.store(source, folder)` returns a source that can."
-        )
+        remedy = "Write it to a mapped file once: `gyromc.data.store(source, folder)` returns a source that can."
+        raise InvalidInput(f"Single rows of {self.name} cannot be read. {remedy}")
 
     def changed(self) -> str:
         """The files that were written to since the source was made, as "a, b"; empty where none was or it cannot be known."""
@@ -68,11 +60,9 @@ class RowSource(abc.ABC):
 
     def to_archive(self) -> dict[str, Any]:
         """What is stored of the source with a plan, never its rows; `InvalidInput` for one that no file can name."""
-        raise InvalidInput(
-            f"A plan over {self.name} cannot be saved or checkpointed: a {type(self).__name__} is made of Python objects, which "
-            "another process could not find again. Write the rows once, `source = gyromc.data.store(source, folder)`, and use "
-            "that source."
-        )
+        why = f"a {type(self).__name__} is made of Python objects, which another process could not find again"
+        remedy = "Write the rows once, `source = gyromc.data.store(source, folder)`, and use that source."
+        raise InvalidInput(f"A plan over {self.name} cannot be saved or checkpointed: {why}. {remedy}")
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name}: {self.num_rows:,} rows × {self.num_columns} columns)"
@@ -81,20 +71,18 @@ class RowSource(abc.ABC):
 def as_block(X, y, name: str, first: int, columns: int | None = None) -> Block:
     """A block as arrays of numbers, checked: shapes that fit, nothing missing."""
     X, y = np.asarray(X), np.asarray(y)
-    fits = X.ndim == 2 and y.shape == X.shape[:1] and columns in (None, X.shape[1] if X.ndim == 2 else None)
-    wanted = "rows × columns and one response a row" if columns is None else f"rows × {columns} and one response a row"
+    fits = X.ndim == 2 and y.shape == X.shape[:1] and columns in (None, X.shape[-1])
+    wanted = f"rows × {columns or 'columns'} and one response a row"
     require(fits, f"{name} gave a block of shapes {X.shape} and {y.shape} at row {first}: {wanted} are needed.")
     for part, what in ((X, "x"), (y, "y")):
-        require(
-            part.dtype.kind in "fiub",
-            f"{name} has {what} of type {part.dtype} at row {first}: numbers are needed. Encode texts and dates first.",
-        )
+        found = f"{name} has {what} of type {part.dtype} at row {first}"
+        require(part.dtype.kind in "fiub", f"{found}: numbers are needed. Encode texts and dates first.")
     return X, y
 
 
 def most_threads() -> int:
-    """How many threads read and compute."""
-    return min(MOST_THREADS, num_threads())
+    """How many threads read and compute: more than eight do not read faster from one disk."""
+    return min(8, num_threads())
 
 
 def block_rows(columns: int) -> int:
@@ -128,44 +116,32 @@ def prefetched(items: Iterable[T], ahead: int = 2) -> Iterator[T]:
 
 def over_blocks(source: RowSource, function: Callable[..., T], rows: int | None = None) -> Iterator[T]:
     """`function(X, y)` of every block, in the order of the blocks; computed by as many threads as there are processors."""
-    threads, waiting = most_threads(), collections.deque()
-    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
-        for X, y in prefetched(source.blocks(rows or block_rows(source.num_columns))):
-            waiting.append(pool.submit(function, X, y))
-            if len(waiting) > threads:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+    with concurrent.futures.ThreadPoolExecutor(most_threads()) as pool:
+        blocks = source.blocks(rows or block_rows(source.num_columns))
+        for computed in prefetched((pool.submit(function, X, y) for X, y in blocks), most_threads()):
+            yield computed.result()
 
 
 @dataclasses.dataclass(frozen=True)
 class FilePrint:
     """What is stored of a file: where it was, its `size` in bytes, what it holds, and the SHA-256 of some of its blocks."""
 
-    path: str
+    # The same file elsewhere holds the same rows.
+    path: str = dataclasses.field(compare=False)
     size: int
     shape: tuple[int, ...]
     dtype: str
     sha256: str
 
-    # The same file elsewhere holds the same rows.
-    NOT_COMPARED: ClassVar[tuple[str, ...]] = ("path",)
-
-    def require_same(self, read: "Callable[[], FilePrint]") -> None:
+    def require_same(self, read: "Callable[[str], FilePrint]") -> None:
         """Raise `InvalidInput` where the file is missing, or with what differs where it is another one now."""
-        require(
-            Path(self.path).is_file(),
-            f"There is no file {self.path}, whose rows the stored plan reads. Put it back, or say where it is now: "
-            f'`gyromc.load(path, data={{"{self.path}": "…"}})`.',
-        )
-        now = read()
-        names = [field.name for field in dataclasses.fields(self) if field.name not in self.NOT_COMPARED]
-        pairs = {name: (getattr(self, name), getattr(now, name)) for name in names}
+        remedy = f'Put it back, or say where it is now: `gyromc.load(path, data={{"{self.path}": "…"}})`.'
+        missing = f"There is no file {self.path}, whose rows the stored plan reads."
+        require(Path(self.path).is_file(), f"{missing} {remedy}")
+        now, other = read(self.path), "is not the file that the stored plan read"
+        pairs = {f.name: (getattr(self, f.name), getattr(now, f.name)) for f in dataclasses.fields(self) if f.compare}
         changed = [f"{name} {before} → {after}" for name, (before, after) in pairs.items() if before != after]
-        require(
-            not changed,
-            f"{now.path} is not the file that the stored plan read: {', '.join(changed)}. Restore it, or run the plan anew.",
-        )
+        require(not changed, f"{now.path} {other}: {', '.join(changed)}. Restore it, or run the plan anew.")
 
 
 def file_print(file: IO[bytes], path: str | Path, shape: tuple[int, ...], dtype: str) -> FilePrint:
@@ -178,8 +154,8 @@ def file_print(file: IO[bytes], path: str | Path, shape: tuple[int, ...], dtype:
     for place in places:
         file.seek(place)
         block = file.read(PRINT_BYTES)
-        if len(block) != min(PRINT_BYTES, size - place):
-            raise InvalidInput(f"{path} ended at byte {place + len(block):,} of {size:,}: it was changed. Start again.")
+        ended = f"{path} ended at byte {place + len(block):,} of {size:,}: it was changed. Start again."
+        require(len(block) == min(PRINT_BYTES, size - place), ended)
         found.update(block)
     return FilePrint(os.path.abspath(path), size, tuple(shape), dtype, found.hexdigest())
 
@@ -187,11 +163,8 @@ def file_print(file: IO[bytes], path: str | Path, shape: tuple[int, ...], dtype:
 class Sequenced(RowSource):
     """A sequence whose items are records, such as a Grain data source or a PyTorch dataset: `len(records)`, `records[i]`.
 
-    **Arguments:**
-
-    - `records`: the sequence.
-    - `pair`: a function from a record to (x, y); left out: a record is such a pair.
-    - `name`: for messages.
+    **Arguments:** `records`: the sequence; `pair`: a function from a record to (x, y), left out where a record is such a pair;
+    `name`: for messages.
 
     ```python
     import numpy as np
@@ -203,14 +176,11 @@ class Sequenced(RowSource):
 
     reads_rows = True
 
-    def __init__(
-        self, records: Sequence[Any], pair: Callable[[Any], tuple[Any, Any]] | None = None, name: str = "the records"
-    ):
+    def __init__(self, records: Sequence[Any], pair: Callable[[Any], Any] | None = None, name: str = "the records"):
         self.records, self.pair, self.name = records, pair or (lambda record: record), name
-        require(
-            hasattr(records, "__len__") and hasattr(records, "__getitem__"),
-            f"`records` must be a sequence, with `len(records)` and `records[i]`: got {shown(records)}.",
-        )
+        sequence = hasattr(records, "__len__") and hasattr(records, "__getitem__")
+        wanted = "a sequence, with `len(records)` and `records[i]`"
+        require(sequence, f"`records` must be {wanted}: got {shown(records)}.")
         self.num_rows = len(records)
         require(self.num_rows > 0, f"{name} are empty: one at least is needed.")
         self.num_columns = self._rows(range(1), None)[0].shape[1]
@@ -225,11 +195,9 @@ class Sequenced(RowSource):
         return X.reshape(*index.shape, -1), y.reshape(index.shape)
 
     def _rows(self, numbers: Iterable[int], columns: int | None):
-        try:
+        with explained(f"A record of {self.name} cannot be read as a pair (x, y)", "Pass `pair`, which makes it one."):
             pairs = [self.pair(self.records[i]) for i in numbers]
             X, y = np.asarray([np.asarray(x) for x, _ in pairs]), np.asarray([np.asarray(y) for _, y in pairs])
-        except (TypeError, ValueError, LookupError) as error:
-            raise InvalidInput(f"A record of {self.name} cannot be read as a pair (x, y): {cause(error)}.") from error
         return as_block(X, y, self.name, next(iter(numbers)), columns)
 
 
@@ -240,11 +208,8 @@ class Batches(RowSource):
     What comes as a batch is not taken for a random mini-batch, since nothing is known of how the iterable chooses it: chains read
     rows that are drawn uniformly from a copy on disk, which `random_access` makes.
 
-    **Arguments:**
-
-    - `batches`: the iterable, or a function without arguments that returns an iterator.
-    - `num_rows`: N, declared; an iteration that has another number raises an error.
-    - `name`: for messages.
+    **Arguments:** `batches`: the iterable, or a function without arguments that returns an iterator; `num_rows`: N, declared, so
+    that an iteration that has another number raises an error; `name`: for messages.
 
     ```python
     import numpy as np
@@ -255,25 +220,15 @@ class Batches(RowSource):
     """
 
     def __init__(self, batches: Iterable | Callable[[], Iterable], num_rows: int, name: str = "the batches"):
-        require(
-            callable(batches) or isinstance(batches, Iterable),
-            f"`batches` must yield pairs (X, y), or be a function that returns what does: got {shown(batches)}.",
-        )
-        again = batches if callable(batches) else lambda: iter(batches)
+        self._again: Callable[[], Iterable] = batches if callable(batches) else lambda: batches
         self.name, self.num_rows = name, whole(num_rows, "num_rows", least=1)
-        require(
-            callable(batches) or iter(batches) is not batches,
-            f"{name} can be iterated once only. Pass what makes the iterator, such as the DataLoader itself or a function.",
-        )
-        self._again: Callable[[], Iterable] = again
-        made = again()
-        require(
-            isinstance(made, Iterable), f"`batches` must return what yields pairs (X, y): it returned {shown(made)}."
-        )
+        made, wanted = self._again(), "must yield pairs (X, y), or be a function that returns what does"
+        require(isinstance(made, Iterable), f"`batches` {wanted}: got {shown(made)}.")
+        remedy = "Pass what makes the iterator, such as the DataLoader itself or a function."
+        require(callable(batches) or iter(made) is not made, f"{name} can be iterated once only. {remedy}")
         first = next(iter(made), None)
         require(first is not None, f"{name} yield nothing.")
-        X, _ = self._pair(first, 0, None)
-        self.num_columns = X.shape[1]
+        self.num_columns = self._pair(first, 0, None)[0].shape[1]
 
     def blocks(self, size):
         first = 0
@@ -282,15 +237,11 @@ class Batches(RowSource):
             for i in range(0, len(X), size):
                 yield X[i : i + size], y[i : i + size]
             first += len(X)
-            require(
-                first <= self.num_rows,
-                f"{self.name} yield more than the {self.num_rows:,} rows declared as `num_rows`.",
-            )
+            more = f"{self.name} yield more than the {self.num_rows:,} rows declared as `num_rows`."
+            require(first <= self.num_rows, more)
         require(first == self.num_rows, f"{self.name} yield {first:,} rows, and `num_rows` declares {self.num_rows:,}.")
 
     def _pair(self, item: Any, first: int, columns: int | None):
-        require(
-            isinstance(item, tuple | list) and len(item) == 2,
-            f"{self.name} must yield pairs (X, y): got {type(item).__name__} at row {first}.",
-        )
+        pair = isinstance(item, tuple | list) and len(item) == 2
+        require(pair, f"{self.name} must yield pairs (X, y): got {type(item).__name__} at row {first}.")
         return as_block(item[0], item[1], self.name, first, columns)

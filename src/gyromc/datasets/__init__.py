@@ -6,7 +6,7 @@ The logistic experiments use the Statlog heart data: 270 patients, 13 predictors
 
 import dataclasses
 import hashlib
-from importlib import resources
+import json
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +17,10 @@ from gyromc.data.csvfile import read_numbers
 from gyromc.runtime.machine import require_memory
 from gyromc.show.numbers import did_you_mean
 
-__all__ = [
-    "EXAMPLES",
-    "HEART",
-    "Example",
-    "HeartTable",
-    "Split",
-    "heart",
-    "heart_split",
-    "linear_regression",
-    "located",
-]
+__all__ = ["EXAMPLES", "HEART", "Example", "HeartTable", "Split"]
+__all__ += ["heart", "heart_split", "linear_regression", "located"]
 
+FOLDER = Path(__file__).parent
 PREFIX = "example:"
 
 
@@ -58,51 +50,15 @@ class Example:
         print(gm.datasets.EXAMPLES["penguins"].path.read_text().splitlines()[0])
         ```
         """
-        path = Path(str(resources.files("gyromc.datasets").joinpath(self.file)))
+        path = FOLDER / self.file
         found = hashlib.sha256(path.read_bytes()).hexdigest()
         damaged = f"{path} is damaged: SHA-256 is {found}, expected {self.sha256}. Reinstall the package."
         require(found == self.sha256, damaged)
         return path
 
 
-EXAMPLES = {
-    "heart": Example(
-        file="statlog_heart.csv",
-        rows=270,
-        about="heart disease of patients, yes or no",
-        options="--target disease",
-        source="Statlog (Heart), UCI Machine Learning Repository, doi:10.24432/C57303",
-        licence="CC BY 4.0",
-        sha256="e70ec53e0327b6d56e1285ece947bfba67416c2c16e0b7b89d174853785c2be7",
-    ),
-    "penguins": Example(
-        file="penguins.csv",
-        rows=333,
-        about="body mass of penguins, three species on three islands: groups",
-        options='--formula "body_mass ~ flipper_length + sex + (1 | species)"',
-        source="Gorman, Williams & Fraser (2014), Palmer Station LTER, doi:10.1371/journal.pone.0090081; complete rows",
-        licence="CC0 1.0",
-        sha256="2f48d38a8e62b4f67f1486fe36a2604b3ae6bdbe53a8d85bd9846eb3e3a94027",
-    ),
-    "kicks": Example(
-        file="horse_kicks.csv",
-        rows=280,
-        about="deaths by horse kick in 14 Prussian army corps, 1875 to 1894: counts",
-        options="--target deaths --family poisson",
-        source="L. von Bortkiewicz, Das Gesetz der kleinen Zahlen (1898)",
-        licence="public domain",
-        sha256="ed730b2f0d693d15aa4484d366f2d8c691e3611257bffd787b43452dd38a2e5b",
-    ),
-    "visits": Example(
-        file="doctor_visits.csv.gz",
-        rows=20190,
-        about="visits to a doctor in the RAND Health Insurance Experiment: counts, large",
-        options="--target visits --family poisson",
-        source="RAND Health Insurance Experiment, as in Cameron & Trivedi, Microeconometrics (2005)",
-        licence="public domain",
-        sha256="b6a60fc65080c7421d83c72eea07309a9a7ff854632ee60cefc3e2aaad8e7be5",
-    ),
-}
+_TABLES = json.loads((FOLDER / "examples.json").read_text(encoding="utf-8"))
+EXAMPLES = {name: Example(**fields) for name, fields in _TABLES.items()}
 """By name: the tables of the package."""
 HEART = EXAMPLES["heart"]
 

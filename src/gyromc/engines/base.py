@@ -15,6 +15,8 @@ from gyromc.flat import Start, ravel
 from gyromc.plan import Plan
 from gyromc.results import EngineState
 
+BY_CHAIN = ("z", "high", "low", "failed_at", "generator")  # the fields of a state with one row per chain
+
 
 class Session(Protocol):
     """The chains of one plan while they run."""
@@ -29,10 +31,6 @@ class Session(Protocol):
 
     def kept(self, count: int) -> np.ndarray:
         """The draws in the first `count` slots: draws × chains × d."""
-        ...
-
-    def sums(self) -> tuple[Any, float]:
-        """The sums of the observables so far, which `np.asarray` reads now or later, and the sum of their weights."""
         ...
 
     def state(self) -> EngineState:
@@ -103,23 +101,18 @@ def check_state(state: EngineState, engine: Engine, plan: Plan) -> None:
     one = with_chains(plan, 1)
     object.__setattr__(one, "starts", Start(np.zeros((1, plan.dim))))
     begun = engine.initial_state(one)
-    for name in ("z", "high", "low", "failed_at", "generator"):
+    for name in BY_CHAIN:
         found, like = getattr(state, name), getattr(begun, name)
         wanted = None if like is None else (like.dtype, (plan.num_chains, *like.shape[1:]))
-        require(
-            wanted == (None if found is None else (found.dtype, found.shape)),
-            f"The state of the run does not fit its plan: `{name}` has another type or shape. Start anew.",
-        )
+        fits = wanted == (None if found is None else (found.dtype, found.shape))
+        require(fits, f"The state of the run does not fit its plan: `{name}` has another type or shape. Start anew.")
 
 
 def two_sum(high, low, value):
-    """Add `value` to the unevaluated sum high + low, which carries twice the digits of its parts.
-
-    Knuth's error-free transformation gives high + value = total + error exactly. The parts are then renormalised.
-    """
+    """Add `value` to the unevaluated sum high + low, which carries twice the digits of its parts, and renormalise these."""
+    # Knuth's error-free transformation: high + value = total + error exactly.
     total = high + value
     shadow = total - high
-    error = (high - (total - shadow)) + (value - shadow)
-    low = low + error
+    low = low + ((high - (total - shadow)) + (value - shadow))
     renormalised = total + low
     return renormalised, low - (renormalised - total)

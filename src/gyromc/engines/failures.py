@@ -57,12 +57,10 @@ class DensityCheck:
 
 def failures_of(plan: Plan, state: EngineState, outside: Mapping[int, int]) -> tuple[Failure, ...]:
     """The chains that failed, in the order in which they did; those `outside` stood where the density is zero."""
-    names = list(plan.observables)
-    sums = state.sums[:, : len(names)]
-    failures = []
+    sums, failures = state.sums[:, : len(plan.observables)], []
     for chain in sorted(np.flatnonzero(state.failed_at >= 0), key=lambda c: state.failed_at[c]):
         finite = bool(np.all(np.isfinite(state.z[chain])))
-        bad = tuple(name for name, s in zip(names, sums[chain], strict=True) if finite and not np.isfinite(s))
+        bad = tuple(np.array(list(plan.observables))[~np.isfinite(sums[chain]) & finite].tolist())
         cause = Cause.OBSERVABLE_NOT_FINITE if bad else Cause.OUT_OF_RANGE if finite else Cause.STATE_NOT_FINITE
         if outside.get(int(chain)) == state.failed_at[chain]:
             cause, bad = Cause.DENSITY_NOT_POSITIVE, ()
@@ -93,12 +91,9 @@ def explanation(plan: Plan, failures: tuple[Failure, ...], options: RunOptions) 
     else:
         from gyromc.prediction.stability import advice
 
-        remedy = (
-            f"{advice(plan)} (A state beyond {options.sane_range:.3g} counts as diverged; `sane_range` moves that.)"
-        )
-    keep = (
-        "They are left out of means and errors; `run.failures` names them."
-        if options.on_divergence == "report"
-        else 'Pass `on_divergence="report"` to go on without failed chains.'
-    )
+        limit = f"(A state beyond {options.sane_range:.3g} counts as diverged; `sane_range` moves that.)"
+        remedy = f"{advice(plan)} {limit}"
+    keep = 'Pass `on_divergence="report"` to go on without failed chains.'
+    if options.on_divergence == "report":
+        keep = "They are left out of means and errors; `run.failures` names them."
     return f"{chains}, the first: {first}. {remedy} {keep}"

@@ -1,7 +1,6 @@
-"""run: compute the averages of a plan with one of the engines.
+"""run: compute the averages of a plan with one of the engines, which only move all chains by a number of steps.
 
-An engine only moves all chains by a number of steps; everything around that is the same for every engine and is here: which
-engine, what a run takes in memory, chunks, progress, Ctrl-C, kept draws, failures, continuation.
+All else is here: which engine, what a run takes in memory, chunks, progress, Ctrl-C, kept draws, failures, continuation.
 """
 
 import contextlib
@@ -77,11 +76,8 @@ class _OnDemand:
         self.module, self.unsuited = module, unsuited
 
     def why_not(self, plan: Plan, mesh: Any = None) -> str | None:
-        reason = self.unsuited(plan, mesh)
-        if reason is not None:
-            return reason
         try:
-            return self.__getattr__("why_not")(plan, mesh)
+            return self.unsuited(plan, mesh) or self.__getattr__("why_not")(plan, mesh)
         except MissingExtra as missing:
             text = str(missing)
             return f"it would be faster, but {text[0].lower()}{text[1:]}"
@@ -100,26 +96,21 @@ ENGINES: dict[str, Engine] = {
 
 
 def choose(plan: Plan, name: str = "auto", mesh: Any = None) -> tuple[str, str]:
-    """The name of the engine that runs a plan, and the reason; raises `InvalidInput` when the engine asked for cannot.
-
-    `"auto"` chooses the fastest that can run the plan, on the mesh if there is one.
-    """
+    """The engine that runs a plan, for `"auto"` the fastest that can, and the reason; `InvalidInput` where it cannot."""
     one_of(name, ("auto", *ENGINES), "engine", " `auto` takes the fastest that can do the plan.")
     if name != "auto":
         reason = ENGINES[name].why_not(plan, mesh)
         if reason is None:
             return name, "asked for"
-        able, _ = choose(plan, "auto", mesh)
+        able, _ = choose(plan, mesh=mesh)
         raise InvalidInput(f"Engine `{name}` cannot do this plan: {reason}. `{able}` can; `auto` would take it.")
-    reasons = {}
+    reasons: list[str] = []
     for candidate, engine in ENGINES.items():
         reason = engine.why_not(plan, mesh)
         if reason is None:
-            said = "; ".join(f"not {other}: {why}" for other, why in reasons.items())
-            return candidate, said or "the fastest that can do the plan"
-        reasons[candidate] = reason
-    others = "; ".join(f"{candidate}: {reason}" for candidate, reason in reasons.items())
-    raise InvalidInput(f"No engine can do this plan. {others}.")
+            return candidate, "; ".join(f"not {why}" for why in reasons) or "the fastest that can do the plan"
+        reasons.append(f"{candidate}: {reason}")
+    raise InvalidInput(f"No engine can do this plan. {'; '.join(reasons)}.")
 
 
 def _kept_blocks(plan: Plan) -> int:
@@ -158,10 +149,8 @@ def draws_bytes(plan: Plan, thin: int) -> int:
 def _announce(plan: Plan, thin: int, quiet: bool) -> None:
     """Print to standard error what many draws take; raises `InvalidInput` when they and the run do not fit into memory."""
     size, free = draws_bytes(plan, thin), free_memory()
-    text = (
-        f"{math.ceil(plan.num_steps / thin)} draws × {plan.num_chains} chains × {plan.dim} parameters ({plan.dtype}): "
-        f"{size / 2**20:.0f} MiB"
-    )
+    shape = f"{math.ceil(plan.num_steps / thin)} draws × {plan.num_chains} chains × {plan.dim} parameters"
+    text = f"{shape} ({plan.dtype}): {size / 2**20:.0f} MiB"
     require(
         2 * size + run_bytes(plan) < 0.8 * free,  # twice at the end, when they are put together
         f"Keeping {text}, twice at the end, does not fit into the {free / 2**20:.0f} MiB of free memory. "
@@ -222,16 +211,12 @@ def run(
     """
     require(isinstance(plan, Plan), f"`run` takes a `Plan`: got {type(plan).__name__}.")
     _check_length(plan)
-    require(
-        checkpoint is not None or (every, keep) == ("60s", 3),
-        "`every` and `keep` are about checkpoints: pass `checkpoint`, a directory for them, or leave them out.",
-    )
+    about = "`every` and `keep` are about checkpoints: pass `checkpoint`, a directory for them, or leave them out."
+    require(checkpoint is not None or (every, keep) == ("60s", 3), about)
     mesh = read_mesh(mesh)
     name, reason = choose(plan, engine, mesh)
-    require(
-        progress is None or isinstance(progress, bool) or callable(progress),
-        f"`progress` must be True, False, None or a function: got {shown(progress)}.",
-    )
+    known = progress is None or isinstance(progress, bool) or callable(progress)
+    require(known, f"`progress` must be True, False, None or a function: got {shown(progress)}.")
     require_memory(
         run_bytes(plan),
         f"{plan.num_chains:,} chains, each with {plan.state_size:,} numbers and {len(plan.observables):,} observables,",
@@ -253,17 +238,15 @@ def run(
         require_same(plan, options)
     if checkpoint is None:
         return _execute(plan, None, options)
-    stored = (checkpoint, plan, options, every, keep)
-    with delayed() as ended, Checkpoints(*stored, ended) as checkpoints:
-        found = checkpoints.newest()
-        before = None if found is None else dataclasses.replace(found, resume=resume)
+    with delayed() as ended, Checkpoints(checkpoint, plan, options, every, keep, ended) as checkpoints:
+        before = checkpoints.newest()
         return _execute(plan if before is None else before.plan, before, options, checkpoints)
 
 
 def resume(plan: Plan, before: Run, mesh: Any = None) -> Run:
     """Continue a run up to the steps of `plan`, with the options it was started with, on another mesh where one is given."""
-    assert before.options is not None
     options = before.options
+    assert options is not None
     if mesh is not None:
         options = dataclasses.replace(options, mesh=read_mesh(mesh))
     choose(plan, options.engine, options.mesh)
@@ -275,11 +258,9 @@ def resume(plan: Plan, before: Run, mesh: Any = None) -> Run:
 
 def _execute(plan: Plan, before: Run | None, options: RunOptions, checkpoints: Checkpoints | None = None) -> Run:
     """Make the steps that `before`, if any, still lacks, and return all that is known then."""
-    written = _written(plan)
-    require(
-        not written, f"{written} was written to since the target was made. Make the target again: it reads other rows."
-    )
-    began = time.perf_counter()
+    began, written = time.perf_counter(), _written(plan)
+    again = "was written to since the target was made. Make the target again: it reads other rows."
+    require(not written, f"{written} {again}")
     if processes.count() > 1:
         plan = same_start(plan)
     if processes.index() > 0:
@@ -304,8 +285,8 @@ def _execute(plan: Plan, before: Run | None, options: RunOptions, checkpoints: C
         else:
             progress = stack.enter_context(show_progress(loop.total, wanted, plan.dynamics.name, state.step))
         result = lambda: loop.result(time.perf_counter() - began, compile_time)
-        signals, stopped = (interrupted, None if checkpoints is None else checkpoints.ended), (False, False)
-        while loop.step < loop.total and not any(stopped := _heard(*signals)):
+        ended, stopped = Interruption() if checkpoints is None else checkpoints.ended, (False, False)
+        while loop.step < loop.total and not any(stopped := _heard(interrupted, ended)):
             progress.advance(loop.chunk(None if checkpoints is None else checkpoints.steps))
             if loop.step == loop.total:
                 loop.check_density()
@@ -323,28 +304,23 @@ def _execute(plan: Plan, before: Run | None, options: RunOptions, checkpoints: C
     return run
 
 
-def _heard(*signals: Interruption | None) -> tuple[bool, ...]:
+def _heard(*signals: Interruption) -> tuple[bool, ...]:
     """Whether each of the signals came to any process; then all of them go on as if it had come to themselves."""
-    own = [None if signal is None else [signal.pressed, signal.number] for signal in signals]
-    for theirs in processes.everyone(own):
-        for signal, found in zip(signals, theirs, strict=True):
-            if signal is not None and found is not None and found[0]:
-                signal.pressed, signal.number = True, signal.number or found[1]
-    return tuple(bool(signal) for signal in signals)
+    for theirs in processes.everyone([[signal.pressed, signal.number] for signal in signals]):
+        for signal, (pressed, number) in zip(signals, theirs, strict=True):
+            if pressed:
+                signal.pressed, signal.number = True, signal.number or number
+    return tuple(map(bool, signals))
 
 
 def _warn(run: Run, options: RunOptions) -> None:
     """Warn about a run that was interrupted, whose rows were written to, or whose chains failed."""
-    found = []
+    found, done = [], f"{run.steps_done} of {run.plan.num_steps} steps"
     if run.partial:
-        found.append(
-            f"Interrupted: averages over {run.steps_done} of {run.plan.num_steps} steps. `run.continue_()` does the rest."
-        )
+        found.append(f"Interrupted: averages over {done}. `run.continue_()` does the rest.")
     if written := _written(run.plan):
-        found.append(
-            f"{written} was written to while the run read rows from it: its averages mix what was there before and after. "
-            "Run it again."
-        )
+        mixed = "its averages mix what was there before and after. Run it again."
+        found.append(f"{written} was written to while the run read rows from it: {mixed}")
     if run.failures:  # otherwise raised above
         found.append(explanation(run.plan, run.failures, options))
     for text in found:
@@ -361,13 +337,13 @@ class _Loop:
 
     def __init__(self, plan: Plan, state: EngineState, options: RunOptions, before: Run | None):
         self.plan, self.options, self.before = plan, options, before
-        self.step = state.step
-        self.total = plan.num_steps + plan.burn_in
+        self.step, self.total = state.step, plan.num_steps + plan.burn_in
         # A power of two, so that the blocks of a longer run are unions of those of a shorter one.
         self.length = 1 << max(0, math.ceil(math.log2(plan.num_steps / _kept_blocks(plan))))
         self.snapshots = {k: v for k, v in state.snapshots.items() if k % self.length == 0}
         self.clocks = {k: state.clocks[k] for k in self.snapshots}
-        self.slots = 0  # how many draws are stored on the device before they are copied to the host
+        # How many draws are stored on the device before they are copied to the host.
+        self.slots = 0
         if options.thin is not None:
             draws = math.ceil(plan.num_steps / options.thin)
             self.slots = max(1, min(draws, SETTINGS.on_device * draws // draws_bytes(plan, options.thin)))
@@ -404,7 +380,8 @@ class _Loop:
         wanted = int(self.pace * SETTINGS.seconds / max(spent, 1e-6)) + 1
         self.pace = max(1, min(growth * self.pace, wanted, SETTINGS.longest))
         if self.step > burn_in and (self.step - burn_in) % self.length == 0:
-            self.snapshots[self.step - burn_in], self.clocks[self.step - burn_in] = self.session.sums()
+            state = self.session.state()
+            self.snapshots[self.step - burn_in], self.clocks[self.step - burn_in] = state.sums, sum(state.clock)
             if self.density.due(self.step):
                 self.check_density()
         if thin is not None:
@@ -427,9 +404,8 @@ class _Loop:
     def state(self) -> EngineState:
         """The state of the chains, with the sums at the end of each block."""
         state = self.session.state()
-        snapshots = {k: np.asarray(sums) for k, sums in self.snapshots.items()}
-        marks = {"snapshots": snapshots, "clocks": dict(self.clocks), "checked": self.density.step}
-        return dataclasses.replace(state, failed_at=self.density.marked(state.failed_at), **marks)
+        marks = {"failed_at": self.density.marked(state.failed_at), "checked": self.density.step}
+        return dataclasses.replace(state, snapshots=dict(self.snapshots), clocks=dict(self.clocks), **marks)
 
     def result(self, seconds: float, compile_time: float) -> Run:
         """Where the chains stand, as a run without its draws; times are added to those of the run before."""
@@ -448,12 +424,10 @@ class _Loop:
         )
 
     def draws(self) -> Any:
-        """Kept states, chains × draws, shaped like the parameters; those of an earlier run first.
-
-        Each part is dropped as soon as it is copied: draws are in memory twice at most.
-        """
+        """Kept states, chains × draws, shaped like the parameters; those of an earlier run first."""
         if self.options.thin is None:
             return None
+        # Each part is dropped as soon as it is copied: draws are in memory twice at most.
         parts, self.kept, done = self.kept[::-1], [], 0
         theta = np.empty((self.plan.num_chains, sum(map(len, parts)), self.plan.dim), self.plan.dtype)
         while parts:

@@ -31,8 +31,8 @@ class LinearStep(NamedTuple):
 def linear_step(plan: Plan) -> LinearStep:
     """The step of a linear scheme; the noise of a Gaussian oracle and the scheme's are drawn as one Gaussian where that can be.
 
-    That is the same law for half the normals. It cannot be where a martingale is summed, which is made of the scheme's own ξ, or
-    where the scheme has a memory, which would have to hold the oracle's noise as well. The oracle then has d normals of its own.
+    It cannot be where a martingale is summed, which is made of the scheme's own ξ, or where the scheme has a memory, which would
+    have to hold the oracle's noise as well: the oracle then has d normals of its own.
     """
     n, d = plan.dynamics.size, plan.dim
     if plan.scheme.is_euler:
@@ -42,12 +42,10 @@ def linear_step(plan: Plan) -> LinearStep:
         kept[:n, :n] -= np.eye(n)
     tau = float(plan.oracle.tau) if isinstance(plan.oracle, Gaussian) else None
     if plan.martingale or plan.state_size > n:
-        own = None if tau is None else scale * tau * G[:, :d]
-        return LinearStep(kept, scale, G, plan.step_matrices.C, own)
+        return LinearStep(kept, scale, G, plan.step_matrices.C, None if tau is None else scale * tau * G[:, :d])
     if tau is None and not plan.scheme.is_euler:
         return LinearStep(kept, scale, G, plan.step_matrices.C, None)
-    C = None if plan.scheme.is_euler else plan.step_matrices.C
-    W = 2 * plan.eta * plan.dynamics.D if C is None else C @ C.T
+    W = 2 * plan.eta * plan.dynamics.D if plan.scheme.is_euler else plan.step_matrices.C @ plan.step_matrices.C.T
     if tau is not None:
         W = W + (scale * tau) ** 2 * G[:, :d] @ G[:, :d].T  # T1: independent Gaussian noises
     try:

@@ -17,7 +17,7 @@ from jax.sharding import Mesh, NamedSharding
 
 from gyromc import processes
 from gyromc.checks import require, shown, whole
-from gyromc.engines.base import Session, with_chains
+from gyromc.engines.base import BY_CHAIN, Session, with_chains
 from gyromc.plan import Plan
 from gyromc.results import EngineState
 
@@ -29,21 +29,17 @@ def read_mesh(mesh: Any) -> Mesh | None:
     if mesh is None:
         return None
     known = ", ".join(f"`{axis}`" for axis in AXES)
-    require(
-        isinstance(mesh, Mesh | Mapping),
-        f"`mesh` must be a `jax.sharding.Mesh` or a dictionary of sizes such as {{'chains': 4, 'data': 2}}: got {shown(mesh)}.",
-    )
+    kinds = "a `jax.sharding.Mesh` or a dictionary of sizes such as {'chains': 4, 'data': 2}"
+    require(isinstance(mesh, Mesh | Mapping), f"`mesh` must be {kinds}: got {shown(mesh)}.")
     sizes = dict(mesh.shape) if isinstance(mesh, Mesh) else dict(mesh)
     for axis in sizes:
         require(axis in AXES, f"A mesh may have the axes {known}: got {shown(axis)}. Rename or drop it.")
     require(sizes, f"`mesh` must name at least one of the axes {known}: got none.")
     sizes = {axis: whole(size, f"mesh[{axis!r}]", least=1) for axis, size in sizes.items()}
     if isinstance(mesh, Mesh):
-        given = [axis for axis in AXES if axis in sizes]
-        devices = np.transpose(mesh.devices, [mesh.axis_names.index(axis) for axis in given])
+        devices = np.transpose(mesh.devices, [mesh.axis_names.index(axis) for axis in AXES if axis in sizes])
     else:
-        found, needed = jax.devices(), math.prod(sizes.values())
-        text = " × ".join(str(size) for size in sizes.values())
+        found, needed, text = jax.devices(), math.prod(sizes.values()), " × ".join(map(str, sizes.values()))
         require(
             needed <= len(found),
             f"`mesh` needs {text} = {needed} devices, and JAX has {len(found)}. Make an axis smaller; on a CPU "
@@ -51,11 +47,8 @@ def read_mesh(mesh: Any) -> Mesh | None:
         )
         devices = np.array(found[:needed])
     made = Mesh(devices.reshape([sizes.get(axis, 1) for axis in AXES]), AXES)
-    used = {device.process_index for device in made.devices.flat}
-    require(
-        len(used) == processes.count(),
-        f"`mesh` must have devices of all {processes.count()} processes: it has those of {len(used)}.",
-    )
+    used, count = {device.process_index for device in made.devices.flat}, processes.count()
+    require(len(used) == count, f"`mesh` must have devices of all {count} processes: it has those of {len(used)}.")
     return made
 
 
@@ -82,7 +75,6 @@ def put(value: Any, sharding: NamedSharding) -> jax.Array:
     return jax.make_array_from_callback(host.shape, sharding, lambda at: host[at])
 
 
-BY_CHAIN = ("z", "high", "low", "failed_at", "generator")  # the fields of a state with one row per chain
 Make = Callable[[Plan, EngineState, int], Session]  # of chains in a state, whose first one has this number among all
 
 
@@ -104,11 +96,8 @@ class Slices:
         self.own = slice(edges[0], edges[-1])
         bounds = [(device, a, b) for device, a, b in zip(devices, edges[:-1], edges[1:], strict=True) if a < b]
         self.devices = [device for device, _, _ in bounds]
-        self.sessions: list[Session] = self._each([lambda a=a, b=b: self._part(make, a, b) for _, a, b in bounds])
-
-    def _part(self, make: Make, first: int, last: int) -> Session:
-        """A session of the chains from `first` to `last`."""
-        return make(with_chains(self.plan, int(last - first)), _rows_of(self.begun, slice(first, last)), int(first))
+        part = lambda a, b: make(with_chains(plan, int(b - a)), _rows_of(state, slice(a, b)), int(a))
+        self.sessions: list[Session] = self._each([lambda a=a, b=b: part(a, b) for _, a, b in bounds])
 
     def _each(self, functions: list[Callable[[], Any]]) -> list[Any]:
         """What the functions return, each called on its own device, at the same time."""
@@ -118,7 +107,7 @@ class Slices:
                 return function()
 
         if len(functions) <= 1:
-            return [called(*pair) for pair in zip(self.devices, functions, strict=True)]
+            return list(map(called, self.devices, functions))
         with ThreadPoolExecutor(len(functions)) as pool:
             return list(pool.map(called, self.devices, functions))
 
@@ -136,18 +125,14 @@ class Slices:
         none = np.zeros((0, count, self.plan.dim), self.plan.dtype)
         return processes.joined(np.concatenate([none, *own])).swapaxes(0, 1)
 
-    def sums(self) -> tuple[Any, float]:
-        state = self.state()
-        return state.sums, sum(state.clock)
-
     def state(self) -> EngineState:
         states = [session.state() for session in self.sessions]
         if not states:  # more processes than chains
             states = [dataclasses.replace(_rows_of(self.begun, self.own), step=self.begun.step + self.steps)]
-        parts = {name: [getattr(state, name) for state in states] for name in BY_CHAIN}
-        whole: dict[str, Any] = {
-            name: None if rows[0] is None else processes.joined(np.concatenate(rows)) for name, rows in parts.items()
-        }
+        whole: dict[str, Any] = {}
+        for name in BY_CHAIN:
+            rows = [getattr(state, name) for state in states]
+            whole[name] = None if rows[0] is None else processes.joined(np.concatenate(rows))
         clock = processes.agree(list(states[0].clock))
         return EngineState(step=states[0].step, clock=(clock[0], clock[1]), **whole)
 

@@ -1,7 +1,6 @@
 """Which plans suit which engine, as far as that can be said without importing the engine.
 
-Each function returns the first reason against a plan on a mesh, or None. The compilers of `lanes` and `pallas` may still refuse
-a user's function: these engines ask here first and then their compiler.
+Each function returns the first reason against a plan on a mesh, or None. `lanes` and `pallas` ask their compilers afterwards.
 """
 
 import dataclasses
@@ -15,16 +14,12 @@ from gyromc import targets
 from gyromc.data import Mapped
 from gyromc.engines.meshes import shares
 from gyromc.flat import identity
-from gyromc.observables import Ridge, ridge_of
+from gyromc.observables import PROFILES, Ridge, ridge_of
 from gyromc.oracles import Batch, ControlVariate, Exact, Gaussian, Minibatch, Oracle
 from gyromc.plan import Plan
 from gyromc.runtime.machine import why_no_jax
 
 KNOWN_ORACLES = (Exact, Gaussian, Minibatch, ControlVariate)  # of the fused engines
-PROFILES = ("linear", "tanh", "predictive", "brier, y = 1", "brier, y = 0", "entropy", "square")
-"""The ridge observables of `lanes`; a profile's place is its number in the loop."""
-EXACTLY = (targets.Quadratic, targets.CosinePerturbed)  # and no class derived from them
-KINDS = (targets.StreamedRegression, targets.GeneralizedLinear, targets.Separable)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,8 +49,7 @@ LIMITS = EngineLimits()
 
 def scan(plan: Plan, mesh: Any = None) -> str | None:
     """Why engine `scan` cannot run the plan."""
-    steps = plan.num_steps + plan.burn_in
-    functions = sum(ridge_of(h) is None for h in plan.observables.values())
+    steps, functions = plan.num_steps + plan.burn_in, sum(ridge_of(h) is None for h in plan.observables.values())
     if reason := why_no_jax():
         return reason
     if "data" in shares(mesh) and not _has_rows(plan):
@@ -74,13 +68,12 @@ def scan(plan: Plan, mesh: Any = None) -> str | None:
 
 
 def _has_rows(plan: Plan) -> bool:
-    count = getattr(plan.flat_target, "num_data", None)
-    held = any(np.shape(leaf)[:1] == (count,) for leaf in jax.tree.leaves(plan.flat_target))
-    oracle = plan.oracle
-    batches = (
-        isinstance(oracle, Batch) and oracle.evaluations(plan.flat_target) <= 2 * oracle.size
-    )  # no sums of all rows
-    return held or (isinstance(plan.flat_target, targets.StreamedRegression) and batches)
+    target, oracle = plan.flat_target, plan.oracle
+    if any(np.shape(leaf)[:1] == (getattr(target, "num_data", None),) for leaf in jax.tree.leaves(target)):
+        return True
+    # Of a source, those of batches, where no sum of all rows is computed.
+    batches = isinstance(oracle, Batch) and oracle.evaluations(target) <= 2 * oracle.size
+    return isinstance(target, targets.StreamedRegression) and batches
 
 
 def lanes(plan: Plan, mesh: Any = None) -> str | None:
@@ -99,9 +92,8 @@ def lanes(plan: Plan, mesh: Any = None) -> str | None:
     if not plan.scheme.linear:
         return f"the scheme is {plan.scheme}, which is not linear in its noise"
     for name, h in plan.observables.items():
-        if not isinstance(h, Ridge) or h.profile not in PROFILES:
-            kind = type(h).__name__ if not isinstance(h, Ridge) else f"ridge with profile {h.profile!r}"
-            return f"observable {name!r} is a general {kind}, not one of {', '.join(PROFILES)} of aᵀθ"
+        if not isinstance(h, Ridge):
+            return f"observable {name!r} is a general {type(h).__name__}, not one of {', '.join(PROFILES)} of aᵀθ"
     if type(oracle) not in KNOWN_ORACLES:
         return f"the oracle is a {type(oracle).__name__}"
     if isinstance(oracle, ControlVariate) and oracle.curvature is not None:
@@ -112,7 +104,9 @@ def lanes(plan: Plan, mesh: Any = None) -> str | None:
         return f"it draws at most {LIMITS.lanes_distinct} distinct rows, and the batch has {oracle.size}"
     if isinstance(target, targets.StreamedRegression):
         return _lanes_over_files(target, oracle)
-    known = type(target) in EXACTLY or isinstance(target, KINDS)
+    # Classes derived from the first two are not known.
+    exactly = type(target) in (targets.Quadratic, targets.CosinePerturbed)
+    known = exactly or isinstance(target, targets.GeneralizedLinear | targets.Separable)
     return None if known else f"target is a general {type(target).__name__}"
 
 
@@ -136,7 +130,7 @@ def interpreting() -> bool:
 
 def pallas(plan: Plan, mesh: Any = None) -> str | None:
     """Why engine `pallas` cannot run the plan, by what can be found without tracing a function."""
-    steps, n = plan.num_steps + plan.burn_in, plan.dynamics.size
+    steps, most, n = plan.num_steps + plan.burn_in, LIMITS.steps - 1, plan.dynamics.size
     if reason := why_no_jax() or _only_scan(plan, mesh):
         return reason
     device = jax.devices()[0]
@@ -149,8 +143,7 @@ def pallas(plan: Plan, mesh: Any = None) -> str | None:
         f"it takes schemes that are linear in their noise and the plan asks for {plan.scheme}": not plan.scheme.linear,
         f"it has no {type(plan.oracle).__name__} oracle": not isinstance(plan.oracle, KNOWN_ORACLES),
         f"it holds states of at most {LIMITS.pallas_state} numbers and the plan's has {n}": n > LIMITS.pallas_state,
-        f"it counts at most {LIMITS.steps - 1} steps and the plan has {steps}: continue a shorter run": steps
-        > LIMITS.steps - 1,
+        f"it counts at most {most} steps and the plan has {steps}: continue a shorter run": steps > most,
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
 

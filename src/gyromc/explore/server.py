@@ -10,13 +10,7 @@ from gyromc.errors import InvalidInput
 
 ADDRESS = "127.0.0.1"
 FOLDER = Path(__file__).parent
-KINDS = {
-    ".html": "text/html; charset=utf-8",
-    ".css": "text/css; charset=utf-8",
-    ".mjs": "text/javascript; charset=utf-8",
-    ".json": "application/json",
-    ".svg": "image/svg+xml",
-}
+KINDS = {".html": "text/html", ".css": "text/css", ".mjs": "text/javascript", ".json": "application/json"}
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -46,15 +40,10 @@ class PageServer(ThreadingHTTPServer):
         try:
             super().__init__((ADDRESS, port), _Handler)
         except OSError as error:
-            raise InvalidInput(
-                f"Port {port} of {ADDRESS} cannot be used ({error.strerror}). Pass another `--port`, or 0 for any free one."
-            ) from None
+            remedy = "Pass another `--port`, or 0 for any free one."
+            raise InvalidInput(f"Port {port} of {ADDRESS} cannot be used ({error.strerror}). {remedy}") from None
         self.hosts = {f"{name}:{self.server_port}" for name in (ADDRESS, "localhost")}
-
-    @property
-    def url(self) -> str:
-        """The address of the page."""
-        return f"http://{ADDRESS}:{self.server_port}/"
+        self.url = f"http://{ADDRESS}:{self.server_port}/"
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -72,6 +61,7 @@ class _Handler(BaseHTTPRequestHandler):
             only = b"This server answers to 127.0.0.1 and localhost only.\n"
             status, body, kind = HTTPStatus.FORBIDDEN, only, "text/plain"
         self.send_response(status)
+        kind += "; charset=utf-8" if kind.startswith("text/") else ""
         for name, value in {"Content-Type": kind, "Content-Length": str(len(body)), **HEADERS}.items():
             self.send_header(name, value)
         self.end_headers()
@@ -89,9 +79,8 @@ def copy_in_one_file() -> str:
     read = lambda name: (FOLDER / name).read_text(encoding="utf-8")
     data = read("data/logistic.json").strip().replace("</", "<\\/")
     script = f'<script type="application/json" id="logistic-data">{data}</script>\n<script type="module">\n{_bundle()}</script>'
-    page = read("index.html").replace(
-        '<link rel="stylesheet" href="style.css">', f"<style>\n{read('style.css')}</style>"
-    )
+    style = f"<style>\n{read('style.css')}</style>"
+    page = read("index.html").replace('<link rel="stylesheet" href="style.css">', style)
     return page.replace('<script type="module" src="js/main.mjs"></script>', script)
 
 
@@ -105,15 +94,10 @@ def _bundle() -> str:
         text = (FOLDER / "js" / f"{name}.mjs").read_text(encoding="utf-8")
         for match in IMPORT.finditer(text):
             add(match[2])
-        body = IMPORT.sub(_as_constant, text)
+        # `import { a } from "./b.mjs"` becomes `const { a } = $b`.
+        body = IMPORT.sub(lambda m: f"const {m[1].removeprefix('* as ').replace(' as ', ': ')} = ${m[2]};", text)
         names = ", ".join(EXPORT.findall(body))
         done[name] = f"const ${name} = (() => {{\n{EXPORT.sub('', body)}return {{ {names} }};\n}})();\n"
 
     add("main")
     return "".join(done.values())
-
-
-def _as_constant(match: re.Match[str]) -> str:
-    """`import { a } from "./b.mjs"` as `const { a } = $b`."""
-    names = match[1].removeprefix("* as ").replace(" as ", ": ")
-    return f"const {names} = ${match[2]};"

@@ -25,6 +25,10 @@ from gyromc.runtime.precision import private
 from gyromc.show.records import plain_attributes
 from gyromc.targets import FiniteSum, SumOverData, Target
 
+with needs("arviz", "`to_datatree`"):
+    import arviz_base
+    import xarray
+
 LIBRARY = {"inference_library": "gyromc", "inference_library_version": __version__}
 MOST_TERMS = 1e9
 """Data terms touched for the log density of every draw; with more it is left out."""
@@ -55,8 +59,6 @@ def to_datatree(
     assert tree.posterior["slope"].shape == (4, 20) and "V" in tree.averages
     ```
     """
-    with needs("arviz", "`to_datatree`"):
-        import arviz_base
     none = "A DataTree holds draws, and this run kept none: `gyromc.run(plan, thin=10)` keeps every tenth state."
     require(run.draws is not None, none)
     good = ~run.diverged
@@ -99,8 +101,6 @@ def to_datatree(
 
 def posterior_datatree(found: Posterior) -> Any:
     """What `gyromc.expect` returned as an ArviZ DataTree, with draws of equal weight: each as often as its weight says."""
-    with needs("arviz", "`to_datatree`"):
-        import arviz_base
     target, rng, both = found.model.target, np.random.default_rng(0), zip(found.draws, found.weights, strict=True)
     draws = np.stack([chain[systematic(weights, len(weights), rng)] for chain, weights in both])
     values, (dims, coords) = target.reported(shaped(found.model.unravel, draws)), _axes(target)
@@ -124,11 +124,9 @@ def _posterior(draws, names: Sequence[str] | None) -> dict[str, np.ndarray]:
     if names is None:
         return {"theta": leaves[0][1]} if vector else {_path(path): leaf for path, leaf in leaves}
     names = [str(name) for name in names]
-    require(
-        len(names) == len(parts) and len(set(names)) == len(names),
-        f"`names` must hold {len(parts)} different names, one for each "
-        f"{'parameter' if vector else 'array of parameters'}: got {len(names)}, {len(set(names))} of them different.",
-    )
+    wanted = f"{len(parts)} different names, one for each {'parameter' if vector else 'array of parameters'}"
+    got = f"got {len(names)}, {len(set(names))} of them different"
+    require(len(names) == len(parts) == len(set(names)), f"`names` must hold {wanted}: {got}.")
     return dict(zip(names, parts, strict=True))
 
 
@@ -142,11 +140,9 @@ def _pointwise(target: Target, wanted: bool | Callable, draws) -> dict[str, np.n
     one = private(wanted) if callable(wanted) else target.log_likelihoods
     with jax.enable_x64(jax.tree.leaves(draws)[0].dtype == np.float64):
         shapes = jax.eval_shape(one, jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), draws))
-        require(
-            shapes is not None,
-            f"The target ({type(target).__name__}) does not know the likelihood of one observation: pass "
-            "`log_likelihood=f`, a function of the parameters that returns an array with one number per observation.",
-        )
+        remedy = "pass `log_likelihood=f`, a function of the parameters that returns an array with one number per observation."
+        unknown = f"The target ({type(target).__name__}) does not know the likelihood of one observation"
+        require(shapes is not None, f"{unknown}: {remedy}")
         count = sum(x.size for x in jax.tree.leaves(shapes)) * math.prod(jax.tree.leaves(draws)[0].shape[:2])
         what = f"The log likelihood of {float(count):.3g} pairs of draw and observation"
         require_memory(8 * count, what, "Keep fewer draws.")
@@ -156,8 +152,6 @@ def _pointwise(target: Target, wanted: bool | Callable, draws) -> dict[str, np.n
 
 def _averages(found: Run | Posterior, **further: Any) -> Any:
     """Means with their standard errors, R-hat, effective sample size and `further` columns, by observable."""
-    import xarray
-
     columns = {"mean": found.mean, "std_error": found.std_error, **further, "r_hat": found.r_hat, "ess": found.ess}
     by_name = {key: ("observable", np.array([*column.values()])) for key, column in columns.items()}
     return xarray.Dataset(by_name, coords={"observable": list(found)})

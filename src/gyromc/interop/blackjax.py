@@ -133,7 +133,15 @@ def _algorithm(
     _require_function(grad_estimator, "grad_estimator")
     P: Any = None if curvature is None else numbers(curvature, "curvature")
     family = functools.lru_cache(maxsize=8)(family)
-    limits = functools.lru_cache(maxsize=8)(lambda d: _largest_steps(P, family(d), d))
+
+    @functools.lru_cache(maxsize=8)
+    def limits(d: int) -> tuple[float, float]:
+        """The largest stable step sizes of the dynamics and of SGLD, on a Gaussian of the given curvature."""
+        wanted = f"a number, {d} numbers or a {d} × {d} matrix"
+        require(P.shape in ((), (d,), (d, d)), f"`curvature` must be {wanted}: got shape {P.shape}.")
+        K = P if P.ndim == 2 else np.diag(np.broadcast_to(P, d))
+        A = (family(d).D + family(d).Q) @ augment(K, family(d).has_momentum(d, "the position"))
+        return limit_of_mean(np.linalg.eigvals(A)), limit_of_mean(np.linalg.eigvals(K))
 
     def init(position, rng_key=None):
         position = _checked_position(position)
@@ -158,38 +166,20 @@ def _algorithm(
         eta, T = _number(step_size, "step_size", theta.dtype), _number(temperature, "temperature", theta.dtype)
         if P is not None and scheme.is_euler and not isinstance(step_size, Tracer):
             limit, plain = limits(theta.size)
-            require(
-                step_size < limit,
-                f"`step_size` = {float(step_size):g} is beyond the largest stable one of {dynamics.name} for the curvature "
-                f"given, {limit:.4g}: the state would grow until it is NaN. Take at most {limit / 2:.3g}. (SGLD is stable up "
-                f"to {plain:.4g}.)",
-            )
+            beyond = f"is beyond the largest stable one of {dynamics.name} for the curvature given, {limit:.4g}"
+            remedy = f"Take at most {limit / 2:.3g}. (SGLD is stable up to {plain:.4g}.)"
+            said = f"`step_size` = {float(step_size):g} {beyond}: the state would grow until it is NaN. {remedy}"
+            require(step_size < limit, said)
         log_gradient = grad_estimator(position, minibatch)
         _check_gradient(log_gradient, position)
-        # BlackJAX's gradient is that of log π = -U.
-        z, gradient = theta, -ravel(log_gradient, theta.dtype)
-        if with_momentum:
-            r = ravel(state.momentum, theta.dtype)
-            # ∇H = (∇U, r).
-            z, gradient = jnp.concatenate([theta, r]), jnp.concatenate([gradient, r])
+        z = ravel(state, theta.dtype)
+        # ∇H = (∇U, r); BlackJAX's gradient is that of log π = -U.
+        gradient = jnp.concatenate([-ravel(log_gradient, theta.dtype), z[theta.size :]])
         xi = jnp.sqrt(T) * jax.random.normal(rng_key, z.shape, z.dtype)
-        moved = scheme(dynamics, z, gradient, xi, eta)
-        if not with_momentum:
-            return _like(moved, position)
-        return AugmentedState(_like(moved[: theta.size], position), _like(moved[theta.size :], position))
+        like = AugmentedState(position, position) if with_momentum else position
+        return _like(scheme(dynamics, z, gradient, xi, eta), like)
 
     return SamplingAlgorithm(init, step)  # type: ignore[arg-type]  # BlackJAX's types have no mini-batch argument
-
-
-def _largest_steps(P: np.ndarray, dynamics: Dynamics, d: int) -> tuple[float, float]:
-    """The largest stable step sizes of the dynamics and of SGLD, on a Gaussian of the given curvature."""
-    require(
-        P.shape in ((), (d,), (d, d)),
-        f"`curvature` must be a number, {d} numbers or a {d} × {d} matrix: got shape {P.shape}.",
-    )
-    K = P if P.ndim == 2 else np.diag(np.broadcast_to(P, d))
-    A = (dynamics.D + dynamics.Q) @ augment(K, dynamics.has_momentum(d, "the position"))
-    return limit_of_mean(np.linalg.eigvals(A)), limit_of_mean(np.linalg.eigvals(K))
 
 
 def _require_function(value, name: str) -> None:

@@ -76,7 +76,7 @@ class Graphs:
     def call(self, what: str, inputs: Sequence[Any], data: Sequence[Any]):
         x64 = bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]  # JAX adds it at run time
         if (what, x64) not in self._made:
-            taken, outputs = getattr(self, f"_{what}")()
+            taken, outputs = self._graph(what)
             replaced = graph_replace(outputs, self.places, strict=False)
             with jax.ensure_compile_time_eval(), _quiet():
                 self._made[what, x64] = get_jaxified_graph([*taken, *self.places.values()], replaced)
@@ -96,28 +96,19 @@ class Graphs:
             dims[site] = tuple(name or f"{site}_dim_{axis}" for axis, name in enumerate(named))
         derived = [name for name in self.reported if name not in self.latent]
         large = [name for name in derived if np.prod(shapes[name]) > LARGEST_REPORTED]
-        return Structure(
-            sites=tuple(self.latent),
-            deterministic=tuple(name for name in derived if name not in large),
-            on_rows=tuple(large),
-            parameters=parameters,
-            shapes=shapes,
-            dims=dims,
-        )
+        usual = tuple(name for name in derived if name not in large)
+        known = {"parameters": parameters, "shapes": shapes, "dims": dims}
+        return Structure(sites=tuple(self.latent), deterministic=usual, on_rows=tuple(large), **known)
 
-    def _potential(self):
-        return self.model.value_vars, [-self.logp]
-
-    def _values(self):
-        return self.model.value_vars, self.model.replace_rvs_by_values([*self.reported.values()])
-
-    def _likelihoods(self):
-        return self.model.value_vars, self.model.logp(vars=self.model.observed_RVs, sum=False)
-
-    def _parameters(self):
-        """Value variables from the values of the random variables, by PyMC's transformations."""
-        given = {rv: rv.type(name) for name, rv in self.latent.items()}
-        how = self.model.rvs_to_transforms
+    def _graph(self, what: str):
+        """The inputs and the outputs of a function: those of the value variables, and these from the random variables."""
+        if what == "potential":
+            return self.model.value_vars, [-self.logp]
+        if what == "values":
+            return self.model.value_vars, self.model.replace_rvs_by_values([*self.reported.values()])
+        if what == "likelihoods":
+            return self.model.value_vars, self.model.logp(vars=self.model.observed_RVs, sum=False)
+        given, how = {rv: rv.type(name) for name, rv in self.latent.items()}, self.model.rvs_to_transforms
         move = lambda rv, value: value if how[rv] is None else how[rv].forward(value, *rv.owner.inputs)
         return list(given.values()), graph_replace([move(*one) for one in given.items()], given, strict=False)
 
@@ -176,10 +167,8 @@ def target(model: Any = None) -> PyMCPosterior:
     model = pymc.modelcontext(model)
     require(isinstance(model, pymc.Model), f"`model` must be a `pymc.Model`: got {type(model).__name__}.")
     discrete = [rv.name for rv in model.free_RVs if rv.dtype.startswith(("int", "uint", "bool"))]
-    require(
-        not discrete,
-        f"Free variables {', '.join(map(repr, discrete))} are discrete: sum them out, for example with `pm.Mixture`.",
-    )
+    remedy = "sum them out, for example with `pm.Mixture`"
+    require(not discrete, f"Free variables {', '.join(map(repr, discrete))} are discrete: {remedy}.")
     known = ", ".join(model.named_vars) or "none"
     require(model.free_RVs, f"The model has no free variable to sample: it has {known}.")
     try:
@@ -190,15 +179,11 @@ def target(model: Any = None) -> PyMCPosterior:
     except InvalidInput:
         raise
     except Exception as error:
-        raise InvalidInput(
-            f"The model's log density cannot be computed by JAX: {cause(error)}. PyTensor says which operation has no JAX form; "
-            "`pm.Minibatch` and random operations inside the model have none."
-        ) from error
-    require(
-        np.isfinite(value) and np.all(np.isfinite(slope)),
-        f"The model's log density or its gradient is not finite at its initial point ({float(value):.6g}): `model.debug()` names "
-        "the variable. Check data and supports, or pass `initval=`.",
-    )
+        remedy = "PyTensor says which operation has no JAX form; `pm.Minibatch` and random operations inside the model have none."
+        raise InvalidInput(f"The model's log density cannot be computed by JAX: {cause(error)}. {remedy}") from error
+    wrong = f"The model's log density or its gradient is not finite at its initial point ({float(value):.6g})"
+    remedy = "`model.debug()` names the variable. Check data and supports, or pass `initval=`."
+    require(np.isfinite(value) and np.all(np.isfinite(slope)), f"{wrong}: {remedy}")
     return found
 
 

@@ -9,7 +9,6 @@ versions, SHA-256 of every other member), `content.json` and arrays as .npy. A d
 import contextlib
 import dataclasses
 import enum
-import functools
 import hashlib
 import inspect
 import io
@@ -28,7 +27,7 @@ import numpy as np
 from jaxtyping import jaxtyped
 
 from gyromc import __version__
-from gyromc.checks import cause, read_path, require, shown
+from gyromc.checks import explained, read_path, require, shown
 from gyromc.errors import InvalidInput
 from gyromc.runtime.machine import require_memory
 from gyromc.show.files import json_text, write_atomically
@@ -85,7 +84,12 @@ class Codec:
         if isinstance(value, float):
             return value if math.isfinite(value) else {"number": repr(value)}
         if isinstance(value, np.ndarray | jax.Array):
-            return _plain_array(value, arrays)
+            storable = getattr(value.dtype, "kind", "") in tuple("OU" + NUMBERS)
+            require(storable, f"An array of {value.dtype} cannot be saved.")
+            if (array := np.asarray(value)).dtype.kind in "OU":
+                return {"texts": [str(text) for text in array.ravel()], "shape": list(array.shape)}
+            arrays[f"{len(arrays)}"] = array
+            return {"array": f"{len(arrays) - 1}"}
         if name in ("tuple", "list") and isinstance(value, tuple | list):
             return {name: [inside(v) for v in value]}
         if self.functions is not None and (names := getattr(value, "_fields", None)):
@@ -111,7 +115,8 @@ class Codec:
             return value
         if "class" in value:
             name, fields = value["class"], {key: inside(entry) for key, entry in value["fields"].items()}
-            return _made(self.classes[name], fields) if isinstance(name, str) else _as_it_was(inside(name), fields)
+            listed = isinstance(name, str)
+            return _made(self.classes[name] if listed else inside(name), fields, listed)
         if "member" in value:
             return self.classes[value["of"]][value["member"]]  # type: ignore[index]  # an enumeration
         if "array" in value:
@@ -133,28 +138,14 @@ class Codec:
         return {"tuple": tuple, "list": list}[kind](inside(v) for v in entries)
 
 
-def _plain_array(value: np.ndarray | jax.Array, arrays: dict[str, np.ndarray]) -> Any:
-    require(getattr(value.dtype, "kind", "") in tuple("OU" + NUMBERS), f"An array of {value.dtype} cannot be saved.")
-    value = np.asarray(value)
-    if value.dtype.kind in "OU":
-        return {"texts": [str(text) for text in value.ravel()], "shape": list(value.shape)}
-    arrays[f"{len(arrays)}"] = value
-    return {"array": f"{len(arrays) - 1}"}
-
-
-def _made(known: type, fields: dict[str, Any]) -> Any:
-    """An instance of a class of the table, by its constructor where that takes these fields, with all its checks."""
-    if (make := getattr(known, "from_archive", None)) is not None:
+def _made(known: Any, fields: dict[str, Any], listed: bool) -> Any:
+    """An instance, of a class of the table by its constructor, with all its checks; prepared modules are set as they were."""
+    if listed and (make := getattr(known, "from_archive", None)) is not None:
         return make(**fields)
-    check_fields(known, fields)
-    if set(fields) <= set(inspect.signature(known).parameters):
-        return known(**fields)
-    return _as_it_was(known, fields)
-
-
-def _as_it_was(known: type, fields: dict[str, Any]) -> Any:
-    """An instance with these fields. Those of an Equinox module are set as they were, prepared ones too, without `__init__`."""
-    if not isinstance(known, type) or not issubclass(known, eqx.Module):
+    if listed:
+        check_fields(known, fields)
+    module = isinstance(known, type) and issubclass(known, eqx.Module)
+    if not module or (listed and set(fields) <= set(inspect.signature(known).parameters)):
         return known(**fields)
     if unknown := set(fields) - {field.name for field in dataclasses.fields(known)}:
         raise ValueError(f"{known.__name__} has no field {', '.join(sorted(unknown))}")
@@ -169,22 +160,19 @@ def _as_it_was(known: type, fields: dict[str, Any]) -> Any:
 
 def check_fields(known: type, fields: Mapping[str, Any]) -> None:
     """Raise `ValueError` where a field of a dataclass is missing or does not fit its annotation; named dimensions must agree."""
-    hints = _hints(known)
+    hints = typing.get_type_hints(known)
     with jaxtyped("context"):
         for field in dataclasses.fields(known):
             if field.name not in fields:
-                if (field.default, field.default_factory) != (dataclasses.MISSING, dataclasses.MISSING):
-                    continue
-                raise ValueError(f"{known.__name__} lacks its field {field.name}")
+                if field.default is field.default_factory is dataclasses.MISSING:
+                    raise ValueError(f"{known.__name__} lacks its field {field.name}")
+                continue
             value, hint = fields[field.name], hints[field.name]
             if not _fits(value, hint):
-                wanted, got = getattr(hint, "__name__", None) or str(hint), shown(value)
-                if isinstance(value, np.ndarray):
-                    got = f"an array of {value.dtype}, {value.shape}"
+                array = isinstance(value, np.ndarray)
+                got = f"an array of {value.dtype}, {value.shape}" if array else shown(value)
+                wanted = getattr(hint, "__name__", None) or str(hint)
                 raise ValueError(f"{known.__name__}.{field.name} must be {wanted}: got {got}")
-
-
-_hints = functools.cache(typing.get_type_hints)
 
 
 def _fits(value: Any, hint: Any) -> bool:
@@ -229,26 +217,18 @@ class Archive:
     @contextlib.contextmanager
     def reading(self, remedy: str) -> Iterator[None]:
         """Around all that makes values of the content: whatever it raises becomes an `InvalidInput` that names the file."""
+        unknown = f"it was written by gyromc {self.written_by} and holds what this gyromc ({__version__}) does not know"
         try:
-            yield
+            with explained(unknown, f"Use the gyromc that wrote it, or {remedy}."):
+                yield
         except InvalidInput as error:
             raise InvalidInput(f"{self.path}: {error}") from None
-        except Warning:
-            raise
-        except Exception as error:
-            raise InvalidInput(
-                f"{self.path} was written by gyromc {self.written_by} and holds what this gyromc ({__version__}) does not know "
-                f"({cause(error)}). Use the gyromc that wrote it, or {remedy}."
-            ) from None
 
 
 def write_archive(path: str | Path, kind: str, value: Any, codec: Codec, own_folder: bool = False) -> None:
-    """Write a value; the file appears whole or not at all. The same value gives the same bytes.
-
-    It replaces an archive, and nothing else but in a folder of gyromc's own.
-    """
+    """Write a value; the file appears whole or not at all. The same value gives the same bytes."""
     path = read_path(path)
-    # Saving must not destroy data.
+    # Saving must not destroy data: it replaces an archive, and nothing else but in a folder of gyromc's own.
     if not own_folder and path.is_file():
         with path.open("rb") as file:
             own = file.read(2) in (b"PK", b"")
@@ -266,8 +246,7 @@ def write_archive(path: str | Path, kind: str, value: Any, codec: Codec, own_fol
                 entry = zipfile.ZipInfo(name)
                 entry.file_size = sum(len(part) for part in parts)
                 with archive.open(entry, "w") as member:
-                    for part in parts:
-                        member.write(part)
+                    member.writelines(parts)
 
     write_atomically(path, write)
 
@@ -280,45 +259,31 @@ def read_archive(path: str | Path) -> Archive:
     require(path.is_file(), f"{path} is a device or a pipe: name a file that gyromc saved.")
     size = path.stat().st_size
     require_memory(2 * size, f"Reading {path}", "Read it on a machine with more memory.")
-    try:
+    # Damaged bytes make zipfile, zlib, NumPy and JSON raise errors of a dozen kinds.
+    with explained(f"{path} is damaged or no file that gyromc saved", "Copy it again, or save it anew."):
         with open(path, "rb") as file, zipfile.ZipFile(file) as archive:
-            header = _header(archive, path, size)
-            members = {name: archive.read(name) for name in header["sha256"]}
+            names = [entry.filename for entry in archive.infolist()]
+            foreign = f"{path} is a zip archive that gyromc did not write. Files of gyromc come from `--save` and from `save`."
+            require("header.json" in names, foreign)
+            unpacked = sum(entry.file_size for entry in archive.infolist())
+            large = f"{path} would unpack to {unpacked:,} bytes, more than it has: gyromc compresses nothing."
+            require(unpacked <= size, large)
+            header = json.loads(archive.read("header.json"))
+            require(isinstance(header, dict) and header.get("format") == FORMAT, foreign)
+            version, sums = header.get("version"), header.get("sha256", {})
+            found = f"{path} has version {version!r} of the format, written by gyromc {header.get('written_by')}"
+            known = type(version) is int and 1 <= version <= VERSION
+            require(known, f"{found}; this gyromc reads up to {VERSION}. Install a newer gyromc.")
+            good = isinstance(sums, dict) and sorted([*sums, "header.json"]) == sorted(names) and "content.json" in sums
+            if not good or not all(isinstance(header.get(name), str) for name in ("kind", "written_by")):
+                raise ValueError("its list of parts does not match")
+            members = {name: archive.read(name) for name in sums}
         for name, data in members.items():
-            if hashlib.sha256(data).hexdigest() != header["sha256"][name]:
+            if hashlib.sha256(data).hexdigest() != sums[name]:
                 raise ValueError(f"the checksum of {name} does not match")
         arrays = {name.removesuffix(".npy"): _array(data) for name, data in members.items() if name.endswith(".npy")}
         content = json.loads(members["content.json"])
-    except InvalidInput:
-        raise
-    # Damaged bytes make zipfile, zlib, NumPy and JSON raise errors of a dozen kinds.
-    except Exception as error:
-        why = str(error) or type(error).__name__
-        raise InvalidInput(
-            f"{path} is damaged or no file that gyromc saved ({why}). Copy it again, or save it anew."
-        ) from None
     return Archive(path, header["kind"], header["written_by"], content, arrays)
-
-
-def _header(archive: zipfile.ZipFile, path: Path, most: int) -> dict[str, Any]:
-    names = [entry.filename for entry in archive.infolist()]
-    foreign = f"{path} is a zip archive that gyromc did not write. Files of gyromc come from `--save` and from `save`."
-    require("header.json" in names, foreign)
-    size = sum(entry.file_size for entry in archive.infolist())
-    require(size <= most, f"{path} would unpack to {size:,} bytes, more than it has: gyromc compresses nothing.")
-    header = json.loads(archive.read("header.json"))
-    require(isinstance(header, dict) and header.get("format") == FORMAT, foreign)
-    version = header.get("version")
-    require(
-        type(version) is int and 1 <= version <= VERSION,
-        f"{path} has version {version!r} of the format, written by gyromc {header.get('written_by')}; this gyromc reads up to "
-        f"{VERSION}. Install a newer gyromc.",
-    )
-    sums = header.get("sha256")
-    good = isinstance(sums, dict) and sorted([*sums, "header.json"]) == sorted(names) and "content.json" in sums
-    if not good or not all(isinstance(header.get(name), str) for name in ("kind", "written_by")):
-        raise ValueError("its list of parts does not match")
-    return header
 
 
 def _npy(array: np.ndarray) -> tuple[bytes | memoryview, ...]:

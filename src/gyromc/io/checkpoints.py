@@ -1,9 +1,8 @@
 """Checkpoints: what a run needs to go on after its process ended, in a directory of files.
 
-A checkpoint is one archive, named by its step, that appears whole or not at all: the state of the chains with the position of
-their random numbers, all sums, what was computed for the plan before its first step, the versions of the programs, a description
-of the plan, and how much of the file of draws belongs to it. Files are ordered by step, never by date. Several processes that
-compute one run begin from the same numbers, and process 0 reads and writes for all.
+A checkpoint is one archive, named by its step, that appears whole or not at all: the state of the chains and of their random
+numbers, all sums, what was computed for the plan before its first step, versions, a description of the plan, and how much of the
+file of draws belongs to it. Several processes of one run begin from the same numbers; process 0 reads and writes for all.
 """
 
 import contextlib
@@ -25,17 +24,13 @@ from gyromc import processes
 from gyromc.checks import read_path, require, shown, whole
 from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.flat import shaped
-from gyromc.io.archive import Codec, check_fields, read_archive, write_archive
-from gyromc.io.runs import CLASSES, check_run, described, differences, prepared, remember, versions, warn_of_versions
+from gyromc.io.archive import read_archive, write_archive
+from gyromc.io.runs import PLAIN, checked_run, described, differences, prepared, remember, versions, warn_of_versions
 from gyromc.plan import Plan
 from gyromc.results import Run, RunOptions
 from gyromc.show.files import locked, require_writable, sync_folder
 from gyromc.show.interruption import Interruption
 from gyromc.show.progress import say
-
-KIND = "checkpoint"
-CODEC = Codec(CLASSES)
-UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
 
 class DrawsFile:
@@ -83,12 +78,13 @@ class DrawsFile:
         return data.view(self.dtype).reshape(count, *self.shape) if count else None
 
 
-class Checkpoints:
+class Checkpoints(contextlib.ExitStack):
     """The checkpoints of one run; a context that keeps other processes off its directory. `ended`: whether a signal came."""
 
     def __init__(
         self, directory: str | Path, plan: Plan, options: RunOptions, every: str | int, keep: int, ended: Interruption
     ):
+        super().__init__()
         good = isinstance(directory, str | Path) and directory != ""
         require(good, f"`checkpoint` must be a directory: got {shown(directory)}.")
         self.directory, self.plan, self.options, self.ended = read_path(directory), plan, options, ended
@@ -100,7 +96,6 @@ class Checkpoints:
         self.last: int | None = None
         self.draws = DrawsFile(self.directory / "draws.bin", plan)
         self._computed: dict[str, Any] | None = None
-        self._held = contextlib.ExitStack()
 
     def __enter__(self) -> "Checkpoints":
         processes.first(self._lock)
@@ -108,25 +103,18 @@ class Checkpoints:
 
     def _lock(self) -> None:
         require_writable(self.directory)
-        free = self._held.enter_context(locked(self.directory))
+        free = self.enter_context(locked(self.directory))
         if free is False:
-            self._held.close()
-            raise InvalidInput(
-                f"Another process saves checkpoints to {self.directory}. Wait for it, or pass another directory."
-            )
+            self.close()
+            said = f"Another process saves checkpoints to {self.directory}."
+            raise InvalidInput(f"{said} Wait for it, or pass another directory.")
         if free is None:
             say(f"{self.directory} has no locks: see to it that no other run saves there at the same time")
         for unfinished in self.directory.glob(".step-*.gyromc.*"):
             unfinished.unlink(missing_ok=True)
 
-    def __exit__(self, *raised: Any) -> None:
-        self._held.close()
-
     def newest(self) -> Run | None:
-        """The newest checkpoint that is not damaged, as a partial run; None in an empty directory.
-
-        `InvalidInput` where all are damaged, or the newest is of another plan; nothing is changed then.
-        """
+        """The newest undamaged checkpoint, as a partial run; None in an empty directory, `InvalidInput` where all are damaged."""
         found, content = processes.first(self._newest) or (None, None)
         if processes.count() > 1 and (content := sent(content)) is not None:
             found = self._run(content)
@@ -153,11 +141,9 @@ class Checkpoints:
                 warnings.warn(text, GyromcWarning, stacklevel=4)
             self.saved = time.monotonic()
             return found
-        require(
-            not files,
-            f"None of the {len(files)} checkpoints in {self.directory} can be read, and none was changed. The newest: "
-            f"{next(iter(reasons.values()), '')} Pass another directory to start anew.",
-        )
+        said = f"None of the {len(files)} checkpoints in {self.directory} can be read, and none was changed."
+        newest = next(iter(reasons.values()), "")
+        require(not files, f"{said} The newest: {newest} Pass another directory to start anew.")
         return None
 
     def due(self, step: int) -> bool:
@@ -178,44 +164,32 @@ class Checkpoints:
             if self._computed is None:
                 self._computed = prepared(run.plan, functions=False)
             count, checksum = self.draws.append(kept)
-            content = {
-                "description": self.description,
-                "versions": versions(),
-                "failures": run.failures,
-                "prepared": self._computed,
-                "times": (run.wall_time, run.compile_time),
-                "draws": (count, checksum.hexdigest()),
-                "state": run.state,
-            }
-            write_archive(path, KIND, content, CODEC, own_folder=True)
+            content = {"description": self.description, "versions": versions(), "failures": run.failures}
+            content |= {"prepared": self._computed, "times": (run.wall_time, run.compile_time)}
+            content |= {"draws": (count, checksum.hexdigest()), "state": run.state}
+            write_archive(path, "checkpoint", content, PLAIN, own_folder=True)
             sync_folder(self.directory)
             self.last, self.draws.count, self.draws.sum = run.state.step, count, checksum
             for old in [p for p in self._files() if p <= path][: -self.keep]:
                 old.unlink(missing_ok=True)
         except (InvalidInput, OSError) as error:
-            warnings.warn(
-                f"The checkpoint at step {run.state.step} was not saved, and the run goes on: {error}",
-                GyromcWarning,
-                stacklevel=4,
-            )
+            said = f"The checkpoint at step {run.state.step} was not saved, and the run goes on: {error}"
+            warnings.warn(said, GyromcWarning, stacklevel=4)
             self.draws.forget()
         self.saved = time.monotonic()
 
     def _read(self, path: Path) -> tuple[Run, dict[str, Any]]:
         """A file as a run of this plan, and its content with the draws."""
         archive = read_archive(path)
-        require(archive.kind == KIND, f"{path} holds {archive.kind!r}, not a checkpoint.")
+        require(archive.kind == "checkpoint", f"{path} holds {archive.kind!r}, not a checkpoint.")
         with archive.reading("start anew"):
-            content = CODEC.unpack(archive)
+            content = PLAIN.unpack(archive)
             count, checksum = content["draws"]
             whole(count, "draws", least=0)
             changed = differences(content["description"], self.description)
         if changed:
-            raise _OtherPlan(
-                f"{path} is a checkpoint of another plan. What differs:\n  "
-                + "\n  ".join(changed)
-                + "\nPass the plan as it was, or another directory to start anew."
-            )
+            remedy = "Pass the plan as it was, or another directory to start anew."
+            raise _OtherPlan(f"{path} is a checkpoint of another plan. What differs:\n  {changed}\n{remedy}")
         content["draws"] = self.draws.read(count, checksum)
         with archive.reading("start anew"):
             found = self._run(content)
@@ -224,28 +198,17 @@ class Checkpoints:
         return found, content
 
     def _files(self) -> list[Path]:
+        # By step, never by date.
         return sorted(self.directory.glob(f"step-{'[0-9]' * 15}.gyromc"))
 
     def _run(self, content: dict[str, Any]) -> Run:
         """A checkpoint as a partial run, its plan with what was computed for it; its draws: draws × chains × d, or None."""
         plan, draws, (wall_time, compile_time) = self.plan.replace(), content["draws"], content["times"]
         remember(plan, content["prepared"])
-        fields = {
-            "plan": plan,
-            "engine": self.options.engine,
-            "engine_reason": self.options.reason,
-            "state": content["state"],
-            "wall_time": wall_time,
-            "compile_time": compile_time,
-            "partial": True,
-            "failures": content["failures"],
-            "draws": None if draws is None else shaped(plan.unravel, draws.swapaxes(0, 1)),
-            "options": self.options,
-        }
-        check_fields(Run, fields)
-        run = Run(**fields)
-        check_run(run)
-        return run
+        draws = None if draws is None else shaped(plan.unravel, draws.swapaxes(0, 1))
+        fields = {"plan": plan, "state": content["state"], "failures": content["failures"], "draws": draws}
+        fields |= {"wall_time": wall_time, "compile_time": compile_time, "partial": True, "options": self.options}
+        return checked_run({**fields, "engine": self.options.engine, "engine_reason": self.options.reason})
 
 
 class _OtherPlan(InvalidInput):
@@ -258,10 +221,9 @@ def _interval(every: str | int) -> tuple[float | None, int | None]:
         return None, whole(every, "every", least=1)
     given = re.fullmatch(r"\s*(\d+\.?\d*)\s*(s|min|h)\s*", every)
     if given is None:
-        raise InvalidInput(
-            f'`every` must be a time such as "30s", "5min" or "2h", or a whole number of steps: got {shown(every)}.'
-        )
-    return float(given[1]) * UNITS[given[2]], None
+        wanted = 'a time such as "30s", "5min" or "2h", or a whole number of steps'
+        raise InvalidInput(f"`every` must be {wanted}: got {shown(every)}.")
+    return float(given[1]) * {"s": 1.0, "min": 60.0, "h": 3600.0}[given[2]], None
 
 
 def sent(content: Any) -> Any:
@@ -269,10 +231,10 @@ def sent(content: Any) -> Any:
     with tempfile.TemporaryDirectory() as folder:
         path, own = Path(folder) / "message.gyromc", np.zeros(0, np.uint8)
         if processes.index() == 0:
-            write_archive(path, "message", {"content": content}, CODEC)
+            write_archive(path, "message", {"content": content}, PLAIN)
             own = np.frombuffer(path.read_bytes(), np.uint8)
         path.write_bytes(processes.joined(own).tobytes())
-        return CODEC.unpack(read_archive(path))["content"]
+        return PLAIN.unpack(read_archive(path))["content"]
 
 
 def same_start(plan: Plan) -> Plan:
@@ -292,10 +254,7 @@ def require_same(plan: Plan, options: RunOptions, done: int = 0) -> None:
     own |= {f"version of {name}": str(version) for name, version in versions().items()}
     everyone = processes.everyone(own)
     other = next((i for i, theirs in enumerate(everyone) if theirs != everyone[0]), None)
-    if other is None:
-        return
-    raise InvalidInput(
-        f"Process {other} computes something else than process 0. What differs (process 0 → process {other}):\n  "
-        + "\n  ".join(differences(everyone[0], everyone[other]))
-        + "\nGive all processes the same plan, options and versions."
-    )
+    if other is not None:
+        said = f"Process {other} computes something else than process 0. What differs (process 0 → process {other})"
+        listed = differences(everyone[0], everyone[other])
+        raise InvalidInput(f"{said}:\n  {listed}\nGive all processes the same plan, options and versions.")

@@ -19,14 +19,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from gyromc.checks import require, shown
-from gyromc.errors import GyromcWarning, InvalidInput
+from gyromc.checks import explained, require, shown
+from gyromc.errors import GyromcWarning
 from gyromc.io.archive import NUMBERS, digest
 from gyromc.runtime.precision import Owned, owned
 
-REMEDY = (
-    "Define it at the top of a module with `def`, and pass that; what it needs besides can be variables of the module."
-)
+REMEDY = "Define it at the top of a module with `def`, and pass that; what it needs can be variables of the module."
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 BUILT_IN = ("gyromc.schemes.base:euler_step",)
 """Functions of gyromc itself that values refer to."""
@@ -52,14 +50,10 @@ def find_function(name: str, allow_import: bool, given: Mapping[str, Any], remed
         return given[name]
     module, colon, path = name.partition(":")
     require(colon and module and path, f"A function is named `module:function`: got {shown(name)}.")
-    require(
-        allow_import or name in BUILT_IN, f"The function `{name}` would have to be imported, which runs code. {remedy}"
-    )
-    try:
+    why = f"The function `{name}` would have to be imported, which runs code."
+    require(allow_import or name in BUILT_IN, f"{why} {remedy}")
+    with explained(f"The module of `{name}` cannot be imported", "Is it installed, or in the current folder?"):
         found: Any = importlib.import_module(module)
-    # Whatever a user's module raises.
-    except Exception as error:
-        raise InvalidInput(f"The module of `{name}` cannot be imported: {type(error).__name__}: {error}.") from error
     for part in path.split("."):
         require(hasattr(found, part), f"`{module}` has no `{path}`: it was renamed or removed since.")
         found = getattr(found, part)
@@ -69,14 +63,11 @@ def find_function(name: str, allow_import: bool, given: Mapping[str, Any], remed
 
 @dataclasses.dataclass(frozen=True)
 class References:
-    """Functions by reference, for a codec.
-
-    `allow_import`: whether modules may be imported; `given`: functions by the names that a file has for them. With `compared`,
-    what is packed is compared only: a function without a name is known by its code.
-    """
+    """Functions by reference, for a codec: imported where that is allowed, or `given` by the names that a file has for them."""
 
     allow_import: bool = False
     given: Mapping[str, Callable] = dataclasses.field(default_factory=dict)
+    # What is packed is compared only: a function without a name is known by its code.
     compared: bool = False
 
     def pack(self, value: Any) -> Any:
@@ -97,43 +88,30 @@ class References:
     def unpack(self, entry: Any) -> Any:
         """The function or class, found by its name."""
         name = entry.get("type") or entry["function"]
-        remedy = (
-            "Pass `allow_import=True` (on the command line `--allow-import`) if you trust the file, or the function itself: "
-            f'`gyromc.load(path, functions={{"{name}": f}})`.'
-        )
-        function = find_function(name, self.allow_import, self.given, remedy)
+        remedy = "Pass `allow_import=True` (on the command line `--allow-import`) if you trust the file"
+        itself = f'or the function itself: `gyromc.load(path, functions={{"{name}": f}})`'
+        function = find_function(name, self.allow_import, self.given, f"{remedy}, {itself}.")
         require(isinstance(function, type) or "type" not in entry, f"`{name}` is no class.")
         found = function if "type" in entry else owned(function)
         reads = _digests(found.arrays) if isinstance(found, Owned) else None
-        require(
-            reads == entry.get("reads"),
-            f"The function `{name}` reads other arrays than when it was saved: it would compute something else. Restore them.",
-        )
+        other = f"The function `{name}` reads other arrays than when it was saved"
+        require(reads == entry.get("reads"), f"{other}: it would compute something else. Restore them.")
         # Other versions of Python compile the same text to other code.
         python, _, code = entry.get("code", "").partition(" ")
         if python == PYTHON and code != code_digest(function):
-            warnings.warn(
-                f"The function `{name}`, or what it calls and reads, is not what it was when the file was saved: a continuation "
-                "would mix both. Restore it, or run the plan anew.",
-                GyromcWarning,
-                stacklevel=2,
-            )
+            other = f"The function `{name}`, or what it calls and reads, is not what it was when the file was saved"
+            remedy = "Restore it, or run the plan anew."
+            warnings.warn(f"{other}: a continuation would mix both. {remedy}", GyromcWarning, stacklevel=2)
         return found
 
 
-def _digests(arrays: tuple[np.ndarray, ...]) -> str:
-    return hashlib.sha256("".join(map(digest, arrays)).encode()).hexdigest()
-
-
-def _root(module: str | None) -> str:
-    return (module or "builtins").partition(".")[0]
+_digests = lambda arrays: hashlib.sha256("".join(map(digest, arrays)).encode()).hexdigest()
+_root = lambda module: (module or "builtins").partition(".")[0]
 
 
 def code_digest(function: Any) -> str:
-    """A digest that changes with the code of a function or class, the values it holds, and what it refers to in a user's modules.
-
-    It does not change with a comment, another place in the file, or another version of an installed package.
-    """
+    """A digest that changes with the code of a function or class, the values it holds and what it uses of a user's modules."""
+    # It does not change with a comment, another place in the file, or another version of an installed package.
     found, seen = hashlib.sha256(), {}
 
     def visit(value: Any) -> None:
@@ -152,10 +130,6 @@ def code_digest(function: Any) -> str:
 
     visit(function)
     return found.hexdigest()
-
-
-INSIDE = ("__wrapped__", "py_func", "__func__", "fget", "func", "method")
-"""Where compiled functions, properties and methods of Equinox modules hold the function in Python."""
 
 
 def _parts(value: Any, outermost: bool) -> Iterator[Any]:
@@ -191,7 +165,9 @@ def _parts(value: Any, outermost: bool) -> Iterator[Any]:
     elif _users(type(value).__module__):
         yield from (type(value), getattr(value, "__dict__", None))
     else:
-        yield from (getattr(value, name) for name in INSIDE if hasattr(value, name))
+        # Where compiled functions, properties and methods of Equinox modules hold the function in Python.
+        inside = ("__wrapped__", "py_func", "__func__", "fget", "func", "method")
+        yield from (getattr(value, name) for name in inside if hasattr(value, name))
 
 
 def _users(module: str | None) -> bool:

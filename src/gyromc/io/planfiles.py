@@ -11,6 +11,8 @@ import json
 import os
 import re
 import tomllib
+import types
+import typing
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,20 +20,15 @@ from typing import Any
 import numpy as np
 
 from gyromc import coordinates, data, dynamics, observables, oracles, schemes, targets
-from gyromc.checks import flag, numbers, read_path, require, shown
+from gyromc.checks import explained, flag, numbers, read_path, require, shown
 from gyromc.data.csvfile import read_numbers
 from gyromc.errors import InvalidInput
 from gyromc.io.functions import find_function
 from gyromc.oracles import ControlVariate
-from gyromc.plan import Plan
+from gyromc.plan import WEIGHTINGS, Plan
 from gyromc.schemes import Balanced
 from gyromc.show.numbers import did_you_mean
 from gyromc.targets import families
-
-
-def rotations(dim, rate=1.0) -> dynamics.Dynamics:
-    """D = I and Q = blockdiag(rate [[0, -1], [1, 0]]), without a matrix."""
-    return dynamics.nonreversible(dynamics.rotations(dim, rate))
 
 
 def streamed_regression(X_file, y_file, family: str, prior_scale: float = 1.0) -> targets.StreamedRegression:
@@ -46,7 +43,7 @@ def _named(*makers: Callable) -> dict[str, Callable]:
 
 def _public(module: Any, base: type) -> dict[str, Callable]:
     """The classes of a module that derive from a class and can be made, or the functions that are annotated to return one."""
-    found = [getattr(module, name) for name in module.__all__]
+    found = [getattr(module, name) for name in sorted(module.__all__)]
     classes = [one for one in found if isinstance(one, type) and issubclass(one, base) and not inspect.isabstract(one)]
     makers = [one for one in found if inspect.isfunction(one) and one.__annotations__.get("return") is base]
     return _named(*(makers or classes))
@@ -54,15 +51,15 @@ def _public(module: Any, base: type) -> dict[str, Callable]:
 
 KINDS: dict[str, Mapping[str, Callable]] = {
     "target": {**_public(targets, targets.Target), "streamed_regression": streamed_regression},
-    "dynamics": {**_public(dynamics, dynamics.Dynamics), "rotations": rotations},
+    "dynamics": {
+        **_public(dynamics, dynamics.Dynamics),
+        "rotations": lambda dim, rate=1.0: dynamics.nonreversible(dynamics.rotations(dim, rate)),
+    },
     "oracle": _public(oracles, oracles.Oracle),
     "coordinates": _named(coordinates.Linear, coordinates.Bijection),
     "observable": _public(observables, observables.Observable),
     "likelihood": _named(*families.LIKELIHOODS),
-    "scheme": {
-        **{name: functools.partial(schemes.find, name) for name in schemes.SCHEMES},
-        "balanced": schemes.balanced,
-    },
+    "scheme": {name: functools.partial(schemes.find, name) for name in schemes.SCHEMES} | _named(schemes.balanced),
     **{key: {"rotations": dynamics.rotations} for key in ("J", "K", "C", "D", "Q", "S", "preconditioner")},
 }
 """The kinds of pieces, by the argument that they stand for and by name; what makes each."""
@@ -171,10 +168,8 @@ class _Reader:
         """What is passed for an argument: a piece, a function, an array, or what stands there."""
         try:
             return self._value(given, path)
-        except _AtKey:
-            raise
         except InvalidInput as error:
-            raise _AtKey(str(error), path) from None
+            raise error if isinstance(error, _AtKey) else _AtKey(str(error), path) from None
 
     def _value(self, given: Any, path: tuple) -> Any:
         name = path[-1]
@@ -250,10 +245,8 @@ class _Reader:
     def stored(self, name: Any) -> np.ndarray:
         """The array of a .npy file, which holds numbers alone."""
         place = self.file(name)
-        try:
+        with explained(f"{place} cannot be read as an array of numbers", "Save it with `np.save`."):
             found = np.load(place, allow_pickle=False)
-        except (ValueError, OSError, EOFError) as error:
-            raise InvalidInput(f"{place} cannot be read as an array of numbers ({error}).") from None
         require(isinstance(found, np.ndarray) and found.dtype.kind in "fiub", f"{place} holds no array of numbers.")
         return found
 
@@ -292,19 +285,12 @@ def text_of(plan: Plan, source: Path, destination: Path) -> str:
     if isinstance(plan.oracle, ControlVariate):
         numbers_of = {"size": plan.oracle.size, "order": plan.oracle.order}
         oracle = {"kind": "control_variate", **numbers_of, "center": np.asarray(plan.oracle.center, float)}
-    table = {
-        "step_size": plan.eta,
-        **{name: getattr(plan, name) for name in kept},
-        "start": np.asarray(plan.start, float),
-        "target": target,
-        "dynamics": {"kind": "general", "D": plan.dynamics.D, "Q": Q if np.any(Q) else 0},
-        "scheme": scheme,
-        "oracle": oracle,
-        "observables": given["observables"],
-    }
-    return "\n".join(
-        [f"# gyromc tune {source.name}", *(f"{name} = {_value(value)}" for name, value in table.items()), ""]
-    )
+    dynamics_of = {"kind": "general", "D": plan.dynamics.D, "Q": Q if np.any(Q) else 0}
+    table = {"step_size": plan.eta, **{name: getattr(plan, name) for name in kept}}
+    table |= {"start": np.asarray(plan.start, float), "target": target, "dynamics": dynamics_of}
+    table |= {"scheme": scheme, "oracle": oracle, "observables": given["observables"]}
+    lines = (f"{name} = {_value(value)}\n" for name, value in table.items())
+    return f"# gyromc tune {source.name}\n{''.join(lines)}"
 
 
 def _value(value: Any) -> str:
@@ -319,3 +305,68 @@ def _value(value: Any) -> str:
         return repr(value)
     require(isinstance(value, str | int), f"A plan file holds no {type(value).__name__}.")
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+# --- their JSON Schema, from the kinds and their signatures
+
+NUMBER, WHOLE, TEXT, FLAG = ({"type": name} for name in ("number", "integer", "string", "boolean"))
+
+
+_refer = lambda name: {"$ref": f"#/$defs/{name}"}
+_any_of = lambda *schemas: {"anyOf": list(schemas)}
+NUMBERS, PARAMETERS, FUNCTIONS = map(_refer, ("numbers", "parameters", "function"))
+BY_ANNOTATION = {int: WHOLE, float: NUMBER, bool: FLAG, str: TEXT, Callable: FUNCTIONS}
+BY_NAME: dict[str, dict[str, Any]] = {
+    **{name: _refer(name) if name in TABLES else _any_of(NUMBERS, _refer(name)) for name in KINDS},
+    "scheme": _any_of({"enum": list(schemes.SCHEMES)}, _refer("scheme")),
+    "observables": {"type": "object", "minProperties": 1, "additionalProperties": _refer("observable")},
+    "groups": {"type": "array", "items": _refer("group")},
+    "priors": {"type": ["string", "array", "object"]},
+    "step_size": _any_of(NUMBER, FUNCTIONS),
+    "start": _any_of(PARAMETERS, FUNCTIONS),
+    **dict.fromkeys(("data", "center"), PARAMETERS),
+    **dict.fromkeys(("X_file", "y_file", "correlations"), TEXT),
+    "dim": WHOLE,
+    "weighting": {"enum": list(WEIGHTINGS)},
+    "dtype": {"enum": ["float32", "float64"]},
+}
+"""What may stand for arguments of these names; for others the annotation says it, and where that does not, they are numbers."""
+
+
+def plan_schema() -> dict[str, Any]:
+    """The JSON Schema of plan files as plain values, with which editors check and complete TOML."""
+    definitions = {
+        "array": {"type": "array", "items": _any_of(NUMBER, _refer("array"))},
+        "stored": {"type": "object", "properties": {"npy": TEXT}, "required": ["npy"], "additionalProperties": False},
+        "numbers": _any_of(NUMBER, _refer("array"), _refer("stored")),
+        "parameters": _any_of(NUMBERS, {"type": "object", "additionalProperties": PARAMETERS}),
+        "function": {"type": "string", "pattern": f"^{FUNCTION.pattern}$"},
+        "group": _table(targets.Group),
+        **{name: _any_of(*(_piece(name, *kind) for kind in kinds.items())) for name, kinds in KINDS.items()},
+    }
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **_table(Plan), "$defs": definitions}
+
+
+def _piece(argument: str, kind: str, make: Callable) -> dict[str, Any]:
+    """The table of one kind, which `LinearRegression` names too; the target gives `dim`, and a CSV file X and y."""
+    found = _table(make)
+    found["properties"]["kind"] = {"enum": sorted({kind, kind.title().replace("_", "")})}
+    left_out = {"dim"} if argument == "dynamics" else set()
+    if argument == "target" and {"X", "y"} <= set(found["required"]):
+        left_out = {"X", "y"}
+        found["properties"] |= {"csv": TEXT, "response": TEXT, "intercept": FLAG}
+        found["anyOf"] = [{"required": ["X", "y"]}, {"required": ["csv", "response"]}]
+    return {**found, "title": kind, "required": ["kind", *(name for name in found["required"] if name not in left_out)]}
+
+
+def _table(make: Callable) -> dict[str, Any]:
+    """The table of a function's arguments, with what its docstring says of them."""
+    taken = [p for p in inspect.signature(make).parameters.values() if p.kind is not p.VAR_KEYWORD]
+    said, properties = inspect.getdoc(make) or "", {}
+    for p in taken:
+        among = [one for one in typing.get_args(p.annotation) or (p.annotation,) if one is not types.NoneType]
+        schema = BY_NAME.get(p.name) or (BY_ANNOTATION.get(among[0]) if len(among) == 1 else None) or NUMBERS
+        words = re.search(rf"^- [^:\n]*`{p.name}`[^:\n]*: (.*?)(?=^- |^$|\Z)", said, re.M | re.S)
+        properties[p.name] = {**schema, "description": " ".join(words[1].split())} if words else schema
+    required = [p.name for p in taken if p.default is p.empty]
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}

@@ -32,7 +32,7 @@ from gyromc.flat import shaped
 from gyromc.io.archive import Archive, Codec, Packed, check_fields, digest, known_classes, read_archive, write_archive
 from gyromc.io.functions import References
 from gyromc.observables import Observable
-from gyromc.operators import Dense, Operator
+from gyromc.operators import Operator
 from gyromc.oracles import ControlVariate, Oracle
 from gyromc.plan import FIELDS, Plan
 from gyromc.prediction.martingale import Martingale, martingale
@@ -40,15 +40,9 @@ from gyromc.results import Cause, EngineState, Failure, Run, RunOptions
 from gyromc.schemes import Scheme
 from gyromc.targets import Group, Prior, StreamedRegression, Target, families
 
-RUN = "run"
 RUN_FIELDS = ("engine", "state", "wall_time", "compile_time", "partial", "failures", "draws", "engine_reason")
 RESTORED = {"fit": "restored_model", "estimator": "restored_estimator"}
 """The function that makes each other kind of thing from its archive."""
-MOST_SHOWN = 8
-"""Differences between two plans in a message."""
-# Classes that are not imported are not found.
-assert issubclass(Dense, Operator)
-
 CLASSES = known_classes(
     *(Group, Prior, Martingale, FilePrint, EngineState, Failure, Cause, RunOptions),
     *families.LIKELIHOODS,
@@ -63,8 +57,7 @@ def prepared(plan: Plan, functions: bool = True) -> dict[str, Any]:
     """What was computed for a plan before its first step; without `functions` only what holds none of a user's own."""
     stored = {}
     # What there was to warn of was said when the plan ran.
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         found = {
             "oracle": plan.prepared_oracle,
             "scheme": None if plan.scheduled else plan.prepared_scheme,
@@ -138,16 +131,17 @@ class SentPlan:
 
     plan: Plan
 
-    def __reduce__(self):
-        return _arrived, tuple(Codec(CLASSES, References()).pack(_packed(self.plan)))
+    def __getstate__(self):
+        return Codec(CLASSES, References()).pack(_packed(self.plan))
+
+    def __setstate__(self, packed: Packed):
+        vars(self)["plan"] = _unpacked(Codec(CLASSES, References(allow_import=True)).unpack(packed))
 
 
-def _arrived(*packed: Any) -> SentPlan:
-    return SentPlan(_unpacked(Codec(CLASSES, References(allow_import=True)).unpack(Packed(*packed))))
-
-
-def check_run(run: Run) -> None:
-    """Raise `ValueError` where the state, the failures or the draws of a run do not have the shapes that its plan says."""
+def checked_run(fields: Mapping[str, Any], resume: Any = None) -> Run:
+    """A run; `ValueError` where its state, failures or draws do not have the shapes that its plan says."""
+    check_fields(Run, fields)
+    run = Run(**fields, resume=resume)
     plan, state = run.plan, run.state
     chains, sums = plan.num_chains, len(plan.observables) * (2 if plan.martingale else 1)
     shapes = {"z": (chains, plan.state_size), "high": (chains, sums), "low": (chains, sums), "failed_at": (chains,)}
@@ -177,6 +171,7 @@ def check_run(run: Run) -> None:
         wanted, structure = jax.tree.flatten(shaped(plan.unravel, np.zeros((chains, 0, plan.dim))))
         trimmed = [leaf[:, :0].shape for leaf in given]
         _require(structure == found and trimmed == [leaf.shape for leaf in wanted], "draws")
+    return run
 
 
 def versions() -> dict[str, str | None]:
@@ -196,7 +191,7 @@ def warn_of_versions(path: Path, before: Mapping[str, str | None], consequence: 
         warnings.warn(f"{path} was written by other programs ({other}): {consequence}.", GyromcWarning, stacklevel=3)
 
 
-def described(plan: Plan, options: RunOptions | None = None) -> dict[str, str]:
+def described(plan: Plan, options: RunOptions) -> dict[str, str]:
     """Everything that the numbers of a run depend on, one short text for each place: what a checkpoint is compared with."""
     fields = {name: getattr(plan, name) for name in FIELDS}
     drawn = None if plan.starts.draw is None else plan.start
@@ -204,7 +199,7 @@ def described(plan: Plan, options: RunOptions | None = None) -> dict[str, str]:
     # Sums are stored in the order of the observables.
     found = {"observables": ", ".join(plan.observables)}
     codec = Codec(CLASSES, References(compared=True))
-    numbers = {} if options is None else {name: getattr(options, name) for name in ("engine", "thin", "sane_range")}
+    numbers = {name: getattr(options, name) for name in ("engine", "thin", "sane_range")}
     for name, value in {**fields, **numbers}.items():
         packed = codec.pack(value)
         _describe(packed.content, name, packed.arrays, found)
@@ -223,8 +218,9 @@ def _describe(value: Any, where: str, arrays: Mapping[str, np.ndarray], found: d
     elif "class" in value:
         kind = value["class"]
         found[where] = kind if isinstance(kind, str) else f"{kind['type']}, code {kind.get('code')}"
-        left_out = getattr(CLASSES.get(found[where]), "NOT_COMPARED", ())
-        inside = {f".{name}": field for name, field in value["fields"].items() if name not in left_out}
+        declared = getattr(CLASSES.get(found[where]), "__dataclass_fields__", {})
+        compared = lambda name: name not in declared or declared[name].compare
+        inside = {f".{name}": field for name, field in value["fields"].items() if compared(name)}
     elif "pairs" in value:
         inside = {f".{key}": entry for key, entry in value["pairs"]}
     elif sequence := {"tuple", "list"} & set(value):
@@ -235,11 +231,11 @@ def _describe(value: Any, where: str, arrays: Mapping[str, np.ndarray], found: d
         _describe(entry, where + name, arrays, found)
 
 
-def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """What changed between two descriptions, one line for each place."""
+def differences(before: Mapping[str, str], now: Mapping[str, str], most: int = 8) -> str:
+    """What changed between two descriptions, one line for each place, for a message; empty where nothing did."""
     places = [place for place in {**before, **now} if before.get(place) != now.get(place)]
     lines = [f"{place}: {before.get(place, 'absent')} → {now.get(place, 'absent')}" for place in places]
-    return lines if len(lines) <= MOST_SHOWN else [*lines[:MOST_SHOWN], f"and {len(places) - MOST_SHOWN} more"]
+    return "\n  ".join(lines if len(lines) <= most else [*lines[:most], f"and {len(places) - most} more"])
 
 
 def load(
@@ -255,8 +251,7 @@ def load(
 
     - `path`: a file written by `gyromc fit … --save FILE`, by `FittedModel.save`, by the `save` of a scikit-learn estimator, by
       `run.save` or by `gyromc run … --save FILE`.
-    - `allow_import`: whether modules may be imported for the functions that a run refers to by `module:function`. Importing a
-      module runs its code.
+    - `allow_import`: whether modules may be imported for functions of a run, by `module:function`. Importing one runs its code.
     - `functions`: the functions themselves, by these names, in place of importing them.
     - `data`: where files of rows are now (`gyromc.data`), by the paths that they had when a run over them was saved.
 
@@ -279,17 +274,13 @@ def load(
         require(callable(function), f"`functions` must hold functions: {shown(name)} is {shown(function)}.")
     now = {str(before): read_path(after) for before, after in (data or {}).items()}
     archive = read_archive(path)
-    require(
-        archive.kind != "checkpoint",
-        f"{path} is a checkpoint: `gyromc.run(plan, checkpoint={str(Path(path).parent)!r})` goes on from it.",
-    )
-    if archive.kind == RUN:
+    onward = f"`gyromc.run(plan, checkpoint={str(Path(path).parent)!r})` goes on from it"
+    require(archive.kind != "checkpoint", f"{path} is a checkpoint: {onward}.")
+    if archive.kind == "run":
         return _run(archive, References(flag(allow_import, "allow_import"), functions or {}), now)
-    require(
-        archive.kind in RESTORED,
-        f"{path} holds {archive.kind!r}, which this gyromc does not know; it was written by gyromc {archive.written_by}. Install "
-        "that version.",
-    )
+    unknown = f"{path} holds {archive.kind!r}, which this gyromc does not know"
+    written = f"it was written by gyromc {archive.written_by}. Install that version."
+    require(archive.kind in RESTORED, f"{unknown}; {written}")
     require(not now, f"{path} holds a {archive.kind}, which reads no files of rows: leave `data` out.")
     restored = function_above(RESTORED[archive.kind])
     with archive.reading("fit again"):
@@ -298,13 +289,9 @@ def load(
 
 def save_run(run: Run, path: str | Path) -> None:
     """Write a run to a file; `InvalidInput` where a function in it has no name."""
-    content = {
-        "plan": _packed(run.plan),
-        "run": {name: getattr(run, name) for name in RUN_FIELDS},
-        "options": None if run.options is None else run.options.__getstate__(),
-        "versions": versions(),
-    }
-    write_archive(path, RUN, content, Codec(CLASSES, References()))
+    options = None if run.options is None else run.options.__getstate__()
+    stored = {"plan": _packed(run.plan), "run": {name: getattr(run, name) for name in RUN_FIELDS}}
+    write_archive(path, "run", {**stored, "options": options, "versions": versions()}, Codec(CLASSES, References()))
 
 
 def _run(archive: Archive, functions: References, data: Mapping[str, str | Path]) -> Run:
@@ -315,9 +302,7 @@ def _run(archive: Archive, functions: References, data: Mapping[str, str | Path]
             check_fields(RunOptions, options := {**options, "mesh": None})
             options = RunOptions(**options)
         fields = {"plan": _unpacked(content["plan"]), "options": options, **content["run"]}
-        check_fields(Run, fields)
-        run = Run(**fields, resume=None if options is None else function_above("resume"))
-        check_run(run)
+        run = checked_run(fields, None if options is None else function_above("resume"))
         consequence = "a continuation may differ in its last digits from one that they would make"
         warn_of_versions(archive.path, content["versions"], consequence)
     return run

@@ -4,9 +4,9 @@ A problem is a potential U, a gradient oracle and observables h; an experiment a
 and sampler parameters are the paper's; every other choice (data seed, split, test row, ddof, start) is a recorded field.
 """
 
-import abc
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
@@ -23,24 +23,18 @@ U_DIRECTION = (math.sqrt(2) / 2, -math.sqrt(2) / 2, 0.0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PaperProblem(abc.ABC):
+class PaperProblem:
     """A target with its oracle and observables; the fields are the choices that the paper does not state."""
 
     family: ClassVar[str]
+    # `target`, `oracle` and `observables`, as a plan takes them.
+    pieces: ClassVar[Mapping[str, Any]]
+    # U, h, oracle and reference as text.
+    formulas: ClassVar[Mapping[str, str]]
     # The observable of the paper's panels.
     primary: ClassVar[str] = "h"
     # One whose mean shows the bias of the step size, which odd observables hide.
     even: ClassVar[str | None] = "even"
-
-    @functools.cached_property
-    @abc.abstractmethod
-    def pieces(self) -> Mapping[str, Any]:
-        """`target`, `oracle` and `observables`, as a plan takes them."""
-
-    @property
-    @abc.abstractmethod
-    def formulas(self) -> Mapping[str, str]:
-        """U, h, oracle and reference as text."""
 
     @functools.cached_property
     def gaussian(self) -> bool:
@@ -94,12 +88,10 @@ class SyntheticRegression(PaperProblem):
     @functools.cached_property
     def pieces(self):
         X, y = datasets.linear_regression(self.data_seed, self.num_data, self.coefficients)
-        return {
-            # pyright takes the fields of the class for the arguments of its inherited constructor
-            "target": targets.LinearRegression(X, y, self.prior_scale),  # pyright: ignore[reportArgumentType]
-            "oracle": oracles.Minibatch(self.batch_size),
-            "observables": {"h": observables.linear(U_DIRECTION), "even": observables.square([1.0, 0.0, 0.0])},
-        }
+        # pyright takes the fields of the class for the arguments of its inherited constructor
+        target = targets.LinearRegression(X, y, self.prior_scale)  # pyright: ignore[reportArgumentType]
+        watched = {"h": observables.linear(U_DIRECTION), "even": observables.square([1.0, 0.0, 0.0])}
+        return {"target": target, "oracle": oracles.Minibatch(self.batch_size), "observables": watched}
 
     @property
     def formulas(self):
@@ -141,11 +133,9 @@ class HeartDisease(PaperProblem):
     @functools.cached_property
     def pieces(self):
         X, y = self.split.X_train, self.split.y_train
-        return {
-            "target": targets.LogisticRegression(X, y, self.prior_scale),  # pyright: ignore[reportArgumentType]  # as above
-            "oracle": oracles.Minibatch(self.batch_size),
-            "observables": {f"row {i}": observables.predictive(x) for i, x in enumerate(self.split.X_test)},
-        }
+        target = targets.LogisticRegression(X, y, self.prior_scale)  # pyright: ignore[reportArgumentType]  # as above
+        watched = {f"row {i}": observables.predictive(x) for i, x in enumerate(self.split.X_test)}
+        return {"target": target, "oracle": oracles.Minibatch(self.batch_size), "observables": watched}
 
     @property
     def formulas(self):
@@ -182,8 +172,8 @@ class Sampler:
     dynamics: Callable[[int], dynamics.Dynamics]
 
 
-def _nld(scale: float, formula: str) -> Sampler:
-    return Sampler("SGNLMC", f"J = {formula}", lambda dim: dynamics.nonreversible(scale * CYCLE))
+def _nld(formula: str, J: Callable[[int], Any]) -> Sampler:
+    return Sampler("SGNLMC", f"J = {formula}", lambda dim: dynamics.nonreversible(J(dim)))
 
 
 def _hfhr(alpha: float, gamma: float) -> Sampler:
@@ -191,8 +181,8 @@ def _hfhr(alpha: float, gamma: float) -> Sampler:
 
 
 def _gaul(a: float, gamma: float, C: Any, formula: str) -> Sampler:
-    text = f"a = {a:g}, γ = {gamma:g}, C = {formula}"
-    return Sampler("SGGAULMC", text, lambda dim: dynamics.gaul(np.full(dim, C), a, gamma))
+    formula = f"a = {a:g}, γ = {gamma:g}, C = {formula}"
+    return Sampler("SGGAULMC", formula, lambda dim: dynamics.gaul(np.full(dim, C), a, gamma))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -225,9 +215,8 @@ class Experiment:
         """The dynamics by role; without `sgld` where the baseline is plain SGLD already (D = I, Q = 0)."""
         dim = self.problem.pieces["target"].dim
         own, sgld = self.sampler.dynamics(dim), dynamics.overdamped(dim)
-        if not own.augmented:
-            return {"nonreversible": own, "reversible": sgld}
-        return {"nonreversible": own, "reversible": own.reversible(), "sgld": sgld}
+        others = {"reversible": own.reversible(), "sgld": sgld} if own.augmented else {"reversible": sgld}
+        return {"nonreversible": own, **others}
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -236,16 +225,10 @@ class Experiment:
     def plan(self, step_size: float, dynamics: str = "nonreversible", num_chains: int = 2000, **changes) -> Plan:
         """The plan of one cell, with N = ⌊η⁻²⌋ steps."""
         role = one_of(dynamics, ROLE_NAMES, "dynamics")
-        fields = {
-            **self.problem.pieces,
-            "dynamics": self.dynamics.get(role, self.dynamics["reversible"]),
-            "start": None if self.start == 0 else np.full(self.problem.pieces["target"].dim, self.start),
-            "seed": self.noise_seed(step_size),
-            "dtype": "float32",
-            "step_size": step_size,
-            "num_chains": num_chains,
-        }
-        return Plan(**{**fields, **changes})
+        start = None if self.start == 0 else np.full(self.problem.pieces["target"].dim, self.start)
+        own = {"dynamics": self.dynamics.get(role, self.dynamics["reversible"]), "start": start, "dtype": "float32"}
+        cell = {"step_size": step_size, "num_chains": num_chains, "seed": self.noise_seed(step_size)}
+        return Plan(**{**self.problem.pieces, **own, **cell, **changes})
 
     def noise_seed(self, step_size: float) -> int:
         """The plan's seed: different for each η, the same for each dynamics, so that comparisons are paired."""
@@ -255,31 +238,28 @@ class Experiment:
     def choices(self) -> Mapping[str, object]:
         """Every choice that the paper does not state."""
         own = {"start": self.start, "momentum_start": 0.0, "seed": self.seed, "dtype": "float32"}
-        return {**dataclasses.asdict(self.problem), **own}
+        return dataclasses.asdict(self.problem) | own
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Profile:
-    """Chains R and the step sizes kept, by family: how many from the largest, or their positions; None keeps all."""
+    """Chains R and the step sizes kept, by family: how many from the largest, or their positions; left out: all."""
 
     name: str
     num_chains: Mapping[str, int]
-    num_step_sizes: Mapping[str, int | tuple[int, ...] | None]
-    reference_draws: int
-    digits: int
+    num_step_sizes: Mapping[str, int | tuple[int, ...] | None] = dataclasses.field(default_factory=dict)
+    reference_draws: int = 2**17
+    digits: int = 4
     # Of the variants over which claim (i) is judged again.
     sensitivity: "Profile | None" = None
 
     def step_sizes(self, experiment: Experiment) -> tuple[float, ...]:
-        kept, published = self.num_step_sizes[experiment.problem.family], experiment.step_sizes
+        kept, published = self.num_step_sizes.get(experiment.problem.family), experiment.step_sizes
         return tuple(published[k] for k in kept) if isinstance(kept, tuple) else published[:kept]
-
-    def chains(self, experiment: Experiment) -> int:
-        return self.num_chains[experiment.problem.family]
 
     def chain_steps(self, experiment: Experiment) -> int:
         steps = sum(paper_steps(eta) for eta in self.step_sizes(experiment))
-        return len(experiment.roles) * self.chains(experiment) * steps
+        return len(experiment.roles) * self.num_chains[experiment.problem.family] * steps
 
 
 PROFILES: Mapping[str, Profile] = {
@@ -287,25 +267,17 @@ PROFILES: Mapping[str, Profile] = {
         name="quick",
         num_chains={"quadratic": 1000, "nonquadratic": 1000, "linear": 500, "logistic": 128},
         num_step_sizes={"quadratic": 4, "nonquadratic": 4, "linear": 3, "logistic": (0, 2)},
-        reference_draws=2**17,
-        digits=4,
     ),
     "paper": Profile(
         name="paper",
         num_chains=dict.fromkeys(TITLES, 2000),
-        num_step_sizes=dict.fromkeys(TITLES, None),
         reference_draws=2**20,
         digits=6,
         sensitivity=Profile(
-            name="sensitivity",
-            num_chains={"quadratic": 256, "nonquadratic": 256, "linear": 64, "logistic": 64},
-            num_step_sizes=dict.fromkeys(TITLES, None),
-            reference_draws=2**17,
-            digits=4,
+            name="sensitivity", num_chains={"quadratic": 256, "nonquadratic": 256, "linear": 64, "logistic": 64}
         ),
     ),
 }
-
 STARTS = (0.0, 1.0)
 DATA = {"linear": ("data_seed", range(10)), "logistic": ("split_seed", range(5))}
 """By family: the field that varies the data, and its values."""
@@ -314,17 +286,12 @@ DATA = {"linear": ("data_seed", range(10)), "logistic": ("split_seed", range(5))
 def variants(experiment: Experiment) -> list[Experiment]:
     """The experiment with other data and other noise (where it has data) and from another start, its own choices first."""
     field, values = DATA.get(experiment.problem.family, ("", (None,)))
-    return [
-        dataclasses.replace(
-            experiment,
-            name=f"{experiment.name} {field} {value} start {start:g}",
-            problem=dataclasses.replace(experiment.problem, **({field: value} if field else {})),
-            start=start,
-            seed=experiment.seed + k,
-        )
-        for start in STARTS
-        for k, value in enumerate(values)
-    ]
+    made = []
+    for start, (k, value) in itertools.product(STARTS, enumerate(values)):
+        problem = dataclasses.replace(experiment.problem, **({field: value} if field else {}))
+        fields = {"name": f"{experiment.name} {field} {value} start {start:g}", "problem": problem, "start": start}
+        made.append(dataclasses.replace(experiment, seed=experiment.seed + k, **fields))
+    return made
 
 
 RATES = {
@@ -344,21 +311,17 @@ def _halvings(first: float, count: int) -> tuple[float, ...]:
 
 
 _BASIC = {
-    "nld": _nld(1.0, "J₁"),
+    "nld": _nld("J₁", lambda dim: CYCLE),
     "hfhr": _hfhr(alpha=1.0, gamma=2.0),
     "gaul": _gaul(a=1.0, gamma=2.0, C=(0.5, 1.5, 2.0), formula="diag(0.5, 1.5, 2)"),
 }
 _LINEAR = {
-    "nld": (_nld(0.3377, "0.3377 J₁"), _halvings(0.05, 6)),
+    "nld": (_nld("0.3377 J₁", lambda dim: 0.3377 * CYCLE), _halvings(0.05, 6)),
     "hfhr": (_hfhr(alpha=0.5, gamma=6.0), _halvings(0.025, 6)),
     "gaul": (_gaul(a=0.3, gamma=4.0, C=2.0, formula="2 I"), _halvings(0.025, 5)),
 }
 _LOGISTIC = {
-    "nld": Sampler(
-        "SGNLMC",
-        "J = 1.0113 blockdiag([[0, -1], [1, 0]])",
-        lambda dim: dynamics.nonreversible(dynamics.rotations(dim, 1.0113)),
-    ),
+    "nld": _nld("1.0113 blockdiag([[0, -1], [1, 0]])", lambda dim: dynamics.rotations(dim, 1.0113)),
     "hfhr": _hfhr(alpha=0.1, gamma=40.0),
     "gaul": _gaul(a=0.1, gamma=73.5, C=5.0, formula="5 I"),
 }

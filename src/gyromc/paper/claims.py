@@ -37,10 +37,7 @@ def rmse_interval(errors: np.ndarray, unit: float = 1.0) -> Interval:
 
 
 def rmse_ratio(ours: np.ndarray, theirs: np.ndarray, level: float = 0.95) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The ratio of two RMSEs and the ends of its interval, for each observable.
-
-    Errors are chains (× observables). Chain r has the same noise in both; one that failed in one of them is left out of both.
-    """
+    """The ratio of two RMSEs of errors (chains × observables) and its paired interval; a chain that failed in one is left out."""
     squares = np.where(np.isfinite(ours) & np.isfinite(theirs), [ours**2, theirs**2], np.nan)
     means = np.nanmean(squares, axis=1)
     ratio = np.sqrt(means[0] / means[1])
@@ -140,43 +137,6 @@ class Claim:
     items: tuple[Item, ...]
 
 
-STATEMENTS = {
-    "smaller-error": (
-        "At every step size the non-reversible RMSE is below that of {rival}{about}.",
-        "RMSE ratio < 1",
-        "95 %, paired, simultaneous over step sizes",
-    ),
-    "asymptotic": (
-        "RMSE/√(ηV) tends to 1 as η decreases.",
-        f"→ 1 within {RATIO_TOLERANCE:g}",
-        "95 %, at the smallest η",
-    ),
-    "slope": (
-        "The log-log slope of the RMSE tends to ½.",
-        f"→ ½ within {SLOPE_TOLERANCE:g}",
-        "95 %, over the {count} smallest η",
-    ),
-    "normality": (
-        "At the smallest step size the errors divided by {by} are standard normal.",
-        f"p > 0.01, Q-Q line within {QQ_TOLERANCE:g} of y = x",
-        "Q-Q slope, 95 %; {test}",
-    ),
-    "exact": (
-        "RMSE equals the exact finite-step prediction in all {count} cells (χ² = {chi2:.1f} on {count}, p = {p:.2g}).",
-        f"|z| ≤ {MAX_Z:g}",
-        "largest |z| = {largest:.2f}, {where}",
-    ),
-    "even-bias": (
-        "The bias of the even observable {name}, hidden from odd ones by symmetry, equals its prediction.",
-        f"|z| ≤ {MAX_Z:g}",
-        "largest |z| = {largest:.2f}, {where}",
-    ),
-}
-"""By kind of claim: the statement, the relation that decides it, and how its interval is made."""
-LIMITS = ("asymptotic", "slope", "normality")
-"""The claims about the limit of small step sizes."""
-
-
 def judged_at(claim: Claim, step_sizes: Sequence[float], published: Sequence[float]) -> Claim:
     """A claim whose verdict says no more than the step sizes that were run can decide.
 
@@ -184,7 +144,7 @@ def judged_at(claim: Claim, step_sizes: Sequence[float], published: Sequence[flo
     the smallest they do not refute a limit either.
     """
     missing = set(published) - set(step_sizes)
-    open_limit = claim.key in LIMITS and min(published) in missing
+    open_limit = claim.key in ("asymptotic", "slope", "normality") and min(published) in missing
 
     def decided(verdict: Judgement) -> Judgement:
         if missing and claim.key not in ("exact", "even-bias") and verdict is CONFIRMED:
@@ -195,13 +155,12 @@ def judged_at(claim: Claim, step_sizes: Sequence[float], published: Sequence[flo
     return dataclasses.replace(claim, verdict=decided(claim.verdict), items=items)
 
 
-def _claim(kind: str, source: str, judged: Sequence[tuple[Item, float]], key: str | None = None, **words: Any) -> Claim:
+def _claim(key: str, statement: str, source: str, relation: str, level: str, judged: list[tuple[Item, float]]) -> Claim:
     """A claim of the items with their distance from holding: the one with the worst verdict, or furthest from it, decides."""
     order = list(Judgement)
     worst, _ = max(judged, key=lambda pair: (-order.index(pair[0].verdict), pair[1]))
-    statement, relation, level = (text.format(**words) for text in STATEMENTS[kind])
     items = tuple(item for item, _ in judged)
-    return Claim(key or kind, statement, source, relation, worst.value, worst.interval, level, worst.verdict, items)
+    return Claim(key, statement, source, relation, worst.value, worst.interval, level, worst.verdict, items)
 
 
 def _limit(
@@ -224,18 +183,17 @@ def _limit(
     return Item(where, value, bounds, verdict, "; ".join(notes)), abs(value - goal)
 
 
-def smaller_error(
-    errors: Errors, etas: Sequence[float], baseline: str = "reversible",
-    key: str = "smaller-error", source: str = "paper", about: str = "",
-) -> Claim:  # fmt: skip
-    """(i) At every η the RMSE is below the baseline's: paired intervals, simultaneous over the step sizes."""
-    judged = []
-    for eta, ours, theirs in zip(etas, errors["nonreversible"], errors[baseline], strict=True):
+def smaller_error(errors: Errors, etas: Sequence[float], kind: str = "", about: str = "") -> Claim:
+    """(i) At every η the RMSE is below the baseline's, by paired intervals; `kind` ends the key of a claim beyond the paper."""
+    judged, sgld = [], kind == "-sgld"
+    for eta, ours, theirs in zip(etas, errors["nonreversible"], errors["sgld" if sgld else "reversible"], strict=True):
         ratio, low, high = map(float, rmse_ratio(ours, theirs, 1 - 0.05 / len(etas)))
         verdict = CONFIRMED if high < 1 else REFUTED if low > 1 else UNRESOLVED
         judged.append((Item(f"η = {eta:g}", ratio, (low, high), verdict), ratio))
-    rival = "plain SGLD" if baseline == "sgld" else "the reversible baseline"
-    return _claim("smaller-error", source, judged, key, rival=rival, about=about)
+    rival = "plain SGLD" if sgld else "the reversible baseline"
+    statement = f"At every step size the non-reversible RMSE is below that of {rival}{about}."
+    level = "95 %, paired, simultaneous over step sizes"
+    return _claim(f"smaller-error{kind}", statement, "beyond" if kind else "paper", "RMSE ratio < 1", level, judged)
 
 
 def asymptotic(
@@ -252,7 +210,8 @@ def asymptotic(
         predicted = exact_rmse[role][-1] / units[-1] if role in exact_rmse else None
         at, before = f"{role}, η = {etas[-1]:g}", "at the step size before"
         judged.append(_limit(at, ratios[-1], bounds, 1.0, RATIO_TOLERANCE, earlier, before, predicted))
-    return _claim("asymptotic", source, judged)
+    statement, relation = "RMSE/√(ηV) tends to 1 as η decreases.", f"→ 1 within {RATIO_TOLERANCE:g}"
+    return _claim("asymptotic", statement, source, relation, "95 %, at the smallest η", judged)
 
 
 def half_slope(errors: Errors, etas: Sequence[float], source: str, exact_rmse: Mapping[str, Sequence[float]]) -> Claim:
@@ -267,7 +226,8 @@ def half_slope(errors: Errors, etas: Sequence[float], source: str, exact_rmse: M
         predicted = slope(small, exact[-SLOPE_POINTS:], [0.0] * len(small))[0] if exact else None
         bounds, before = (value - 1.96 * se, value + 1.96 * se), "over the two largest step sizes"
         judged.append(_limit(role, value, bounds, 0.5, SLOPE_TOLERANCE, earlier, before, predicted))
-    return _claim("slope", source, judged, count=len(small))
+    statement, relation = "The log-log slope of the RMSE tends to ½.", f"→ ½ within {SLOPE_TOLERANCE:g}"
+    return _claim("slope", statement, source, relation, f"95 %, over the {len(small)} smallest η", judged)
 
 
 def normal_errors(found: Mapping[str, Mapping[str, Any]]) -> Claim:
@@ -281,16 +241,24 @@ def normal_errors(found: Mapping[str, Mapping[str, Any]]) -> Claim:
         judged.append((Item(role, n["slope"], n["slope_interval"], verdict, note), -p))
     first = found["nonreversible"]
     known, estimated = "Kolmogorov-Smirnov against N(0, 1)", "Shapiro-Wilk, location and scale estimated"
-    return _claim("normality", "paper", judged, by=first["by"], test=known if first["scale_known"] else estimated)
+    statement = f"At the smallest step size the errors divided by {first['by']} are standard normal."
+    relation = f"p > 0.01, Q-Q line within {QQ_TOLERANCE:g} of y = x"
+    level = f"Q-Q slope, 95 %; {known if first['scale_known'] else estimated}"
+    return _claim("normality", statement, "paper", relation, level, judged)
 
 
-def exact(z_scores: Cells, values: Cells, kind: str = "exact", name: str = "") -> Claim:
-    """A value equals its prediction in every cell, within `MAX_Z` standard errors: the RMSE, or the bias of `name`."""
+def exact(z_scores: Cells, values: Cells, even: str | None = None) -> Claim:
+    """A value equals its prediction in every cell, within `MAX_Z` standard errors: the RMSE, or the bias of `even`."""
     judged = []
     for (role, eta), z in z_scores.items():
         verdict = CONFIRMED if abs(z) <= MAX_Z else REFUTED
         judged.append((Item(f"{role}, η = {eta:g}", values[role, eta], None, verdict, f"z = {z:+.2f}"), abs(z)))
-    worst, largest = max(judged, key=lambda pair: pair[1])
+    (worst, largest), count = max(judged, key=lambda pair: pair[1]), len(judged)
     chi2 = float(np.sum(np.square(list(z_scores.values()))))
-    words = {"count": len(judged), "chi2": chi2, "p": float(special.chdtrc(len(judged), chi2)), "name": name}
-    return _claim(kind, "beyond", judged, largest=largest, where=worst.where, **words)
+    law = f"(χ² = {chi2:.1f} on {count}, p = {special.chdtrc(count, chi2):.2g})"
+    key, statement = "exact", f"RMSE equals the exact finite-step prediction in all {count} cells {law}."
+    if even is not None:
+        key = "even-bias"
+        statement = f"The bias of the even observable {even}, hidden from odd ones by symmetry, equals its prediction."
+    level = f"largest |z| = {largest:.2f}, {worst.where}"
+    return _claim(key, statement, "beyond", f"|z| ≤ {MAX_Z:g}", level, judged)

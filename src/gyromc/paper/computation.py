@@ -35,7 +35,6 @@ ERRORS = ("expectation", "rmse", "rmse_method", "bias", "bias_method", "std")
 
 Index = tuple[str, str, float]
 """(experiment, dynamics, η)."""
-Predicted = Mapping[Index, dict[str, Any]]
 Job = tuple[str, WorkerTask]
 """A task, and before it the key under which its result is stored."""
 
@@ -71,7 +70,7 @@ class Cell(NamedTuple):
 def cells(experiments: Sequence[Experiment], profile: Profile, most: int | None = None) -> list[Cell]:
     """Every cell of the experiments, in order; of at most so many dynamics each."""
     return [
-        Cell(e, role, eta, e.plan(eta, role, num_chains=profile.chains(e)))
+        Cell(e, role, eta, e.plan(eta, role, num_chains=profile.num_chains[e.problem.family]))
         for e in experiments
         for role in e.roles[:most]
         for eta in profile.step_sizes(e)
@@ -86,38 +85,30 @@ def fingerprint(plan: Plan, engine: str) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 
 
-def piece_jobs(todo: Sequence[Cell], engine: str = "auto") -> dict[Index, Job]:
-    """The cells as jobs; those with equal plans have the same key."""
-    found = {}
-    for cell in todo:
-        name, _ = engines.choose(cell.plan, engine)
-        expected = 0.2 + seconds(cell.experiment, cell.plan.gradients, name)
-        task = WorkerTask(str(cell), compute, (SentPlan(cell.plan), name), expected)
-        found[cell.place] = fingerprint(cell.plan, name), task
-    return found
+def piece_job(cell: Cell, engine: str) -> Job:
+    """The run of a cell; those with equal plans have the same key."""
+    name, _ = engines.choose(cell.plan, engine)
+    expected = 0.2 + seconds(cell.experiment, cell.plan.gradients, name)
+    return fingerprint(cell.plan, name), WorkerTask(str(cell), compute, (SentPlan(cell.plan), name), expected)
 
 
 def compute(sent: SentPlan, engine: str) -> Piece:
     """Run one plan; return its piece. Ctrl-C raises `KeyboardInterrupt`."""
-    with warnings.catch_warnings():
-        # Chains that failed are NaN.
-        warnings.simplefilter("ignore", GyromcWarning)
+    # Chains that failed are NaN.
+    with warnings.catch_warnings(action="ignore", category=GyromcWarning):
         run = engines.run(sent.plan, engine, on_divergence="report", progress=False)
     if run.partial:
         raise KeyboardInterrupt
     return Piece(np.column_stack([*run.averages.values()]), run.engine, run.wall_time)
 
 
-def prediction_jobs(todo: Sequence[Cell], digits: int) -> dict[Index, Job]:
-    """The predictions of cells, of one chain each."""
-    found = {}
-    for cell in todo:
-        problem = cell.experiment.problem
-        predicted = {h: cell.plan.observables[h] for h in (problem.primary, problem.even) if h is not None}
-        plan = cell.plan.replace(observables=predicted, num_chains=1)
-        task = WorkerTask(f"{cell}: prediction", predict, (SentPlan(plan), digits), PREDICTION_SECONDS[problem.family])
-        found[cell.place] = f"prediction-{fingerprint(plan, f'to {digits} digits')}", task
-    return found
+def prediction_job(cell: Cell, digits: int) -> Job:
+    """The prediction of a cell, of one chain."""
+    problem = cell.experiment.problem
+    predicted = {h: cell.plan.observables[h] for h in (problem.primary, problem.even) if h is not None}
+    plan = cell.plan.replace(observables=predicted, num_chains=1)
+    task = WorkerTask(f"{cell}: prediction", predict, (SentPlan(plan), digits), PREDICTION_SECONDS[problem.family])
+    return f"prediction-{fingerprint(plan, f'to {digits} digits')}", task
 
 
 def predict(sent: SentPlan, digits: int) -> dict[str, Any]:
@@ -169,10 +160,7 @@ class Cache:
 def obtain(
     jobs: Iterable[Job], cache: Cache, workers: int = 1, shown: Progress | None = None, fresh: bool = False
 ) -> tuple[dict[str, Any], set[str]]:
-    """Load what the cache has, compute the rest, and store each result as soon as it is there.
-
-    Returns the results by key, and the keys of those that were computed now.
-    """
+    """The results by key, from the cache or computed and stored as soon as they are there; and the keys of those computed now."""
     tasks, shown = dict(jobs), shown or Progress()
     values = {} if fresh else {key: value for key in tasks if (value := cache.load(key)) is not None}
     shown.advance(sum(tasks[key].seconds for key in values))
@@ -191,7 +179,7 @@ class Outcome(NamedTuple):
     """Pieces and predictions, and how many pieces were computed and reused."""
 
     pieces: Mapping[Index, Piece]
-    predicted: Predicted
+    predicted: Mapping[Index, dict[str, Any]]
     computed: int
     reused: int
 
@@ -213,12 +201,12 @@ class Computation:
         if profile.sensitivity is not None:
             # The non-reversible sampler and its baseline.
             others = cells([one for e in experiments for one in variants(e)], profile.sensitivity, most=2)
+        exact = lambda c: c.experiment.problem.gaussian
         # Where errors are not exact, the prediction at the smallest η is converted to the others.
-        smallest = {(e.name, profile.step_sizes(e)[-1]) for e in experiments}
-        wanted = [c for c in todo if c.experiment.problem.gaussian or (c.experiment.name, c.step_size) in smallest]
-        wanted += [c for c in others if c.experiment.problem.gaussian]
-        self.pieces = piece_jobs([*todo, *(c for c in others if not c.experiment.problem.gaussian)], engine)
-        self.predictions = prediction_jobs(wanted, profile.digits)
+        wanted = [c for c in todo if exact(c) or c.step_size == profile.step_sizes(c.experiment)[-1]]
+        wanted += filter(exact, others)
+        self.pieces = {c.place: piece_job(c, engine) for c in (*todo, *(c for c in others if not exact(c)))}
+        self.predictions = {c.place: prediction_job(c, profile.digits) for c in wanted}
         self.jobs: dict[str, WorkerTask] = {}
         for key, task in (*self.pieces.values(), *self.predictions.values()):
             # A variant that has the plan of a cell is that cell.
@@ -234,10 +222,6 @@ class Computation:
     def outcome(self, shown: Progress) -> Outcome:
         """Compute what the cache does not have; return all pieces and predictions."""
         values, made = obtain(self.jobs.items(), self.cache, self.workers, shown, self.fresh)
-        mine = dict.fromkeys(key for key, _ in self.pieces.values())
-        return Outcome(
-            pieces={at: values[key] for at, (key, _) in self.pieces.items()},
-            predicted={at: values[key] for at, (key, _) in self.predictions.items()},
-            computed=len(mine.keys() & made),
-            reused=len(mine.keys() - made),
-        )
+        found = lambda jobs: {at: values[key] for at, (key, _) in jobs.items()}
+        mine = {key for key, _ in self.pieces.values()}
+        return Outcome(found(self.pieces), found(self.predictions), computed=len(mine & made), reused=len(mine - made))

@@ -13,21 +13,22 @@ import sys
 import threading
 import traceback
 import types
-from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
+from gyromc.checks import cause
 from gyromc.errors import InvalidInput
 from gyromc.runtime.machine import num_threads
-from gyromc.show.interruption import interruptible
+from gyromc.show.interruption import Interruption, interruptible
 from gyromc.show.progress import Progress
 
-POLL = 0.1
-"""Seconds between two looks at Ctrl-C."""
 SHORT = 30.0
 """Seconds of work for which no processes are started: that alone takes some."""
 SHARED = ("GYROMC_THREADS", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NPROC")  # NPROC is XLA's
+Results = Generator[tuple[int, Any], None, None]
+"""The number and the result of each task, once it is finished."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -40,84 +41,45 @@ class WorkerTask:
     seconds: float = 1.0
 
 
-def fastest(seconds: Sequence[float], available: int | None = None) -> int:
+def fastest(seconds: Sequence[float]) -> int:
     """How many processes compute tasks of these lengths the fastest; one for work of less than half a minute.
 
     One for each processor, unless the longest task would then still run when all others are done: then fewer, with several
     threads each.
     """
-    available = num_threads() if available is None else available
-    total = sum(seconds)
+    available, total = num_threads(), sum(seconds)
     if total < SHORT:
         return 1
     threads = max(1, math.ceil(max(seconds) * available / total - 1e-9))
     return max(1, available // threads)
 
 
-def computed(
-    tasks: Sequence[WorkerTask], workers: int = 1, shown: Progress | None = None
-) -> Generator[tuple[int, Any], None, None]:
+def computed(tasks: Sequence[WorkerTask], workers: int = 1, shown: Progress | None = None) -> Results:
     """Compute all tasks; yield each one's number and result once it is finished.
 
     With one worker all are computed in this process, in the order given. Several are new processes, which take the longest task
     first; they are not forks, which JAX does not survive, and end with this process, however that one ends.
-
-    ```python
-    import operator
-    from gyromc.paper.workers import WorkerTask, computed
-    tasks = [WorkerTask("five", operator.add, (2, 3)), WorkerTask("six", operator.mul, (2, 3))]
-    assert list(computed(tasks)) == [(0, 5), (1, 6)]
-    ```
     """
     shown = shown or Progress()
-    finished = 0
-
-    def note(task: WorkerTask) -> None:
-        nonlocal finished
-        finished += 1
-        shown.describe(f"{task.name} ({finished} of {len(tasks)})")
-        shown.advance(task.seconds)
-
-    with contextlib.ExitStack() as stack:
-        numbers = stack.enter_context(_submitted(tasks, workers)) if workers > 1 and tasks else {}
-        stop, left = stack.enter_context(interruptible("stopping")), set(numbers)
-        if not numbers:
-            for number, task in enumerate(tasks):
-                stop.check()
-                shown.describe(task.name)
-                value = _value(task)
-                note(task)
+    with interruptible("stopping") as stop:
+        results = _by_processes(tasks, workers, stop) if workers > 1 and tasks else _here(tasks, stop, shown)
+        with contextlib.closing(results):
+            for finished, (number, value) in enumerate(results, 1):
+                shown.describe(f"{tasks[number].name} ({finished} of {len(tasks)})")
+                shown.advance(tasks[number].seconds)
                 yield number, value
-        while left:
-            stop.check()
-            done, left = wait(left, POLL, FIRST_COMPLETED)
-            # Errors last: what is finished is not lost.
-            for future in sorted(done, key=lambda one: one.exception() is not None):
-                task = tasks[numbers[future]]
-                if isinstance(future.exception(), BrokenProcessPool):
-                    raise InvalidInput(
-                        f"{task.name}: a worker process ended before it was finished. Where memory is short, the system ends "
-                        "processes: pass fewer `workers`. What was finished need not be computed again."
-                    )
-                value = future.result()
-                note(task)
-                yield numbers[future], value
 
 
-def _value(task: WorkerTask) -> Any:
-    """The result of a task in this process."""
-    try:
-        return task.function(*task.arguments)
-    except InvalidInput as error:
-        raise InvalidInput(f"{task.name}: {error}") from None
-    except Exception as error:
-        error.add_note(f"(while computing {task.name})")
-        raise
+def _here(tasks: Sequence[WorkerTask], stop: Interruption, shown: Progress) -> Results:
+    """Compute the tasks in this process."""
+    for number, task in enumerate(tasks):
+        stop.check()
+        shown.describe(task.name)
+        yield number, _value(task)
 
 
-@contextlib.contextmanager
-def _submitted(tasks: Sequence[WorkerTask], workers: int) -> Iterator[dict[Future[Any], int]]:
-    """Tasks in a pool of new processes, as futures with their numbers; the processes are gone when the block ends."""
+def _by_processes(tasks: Sequence[WorkerTask], workers: int, stop: Interruption) -> Results:
+    """Compute the tasks in a pool of new processes, which are gone when the generator ends."""
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(min(workers, len(tasks)), mp_context=context, initializer=_begin)
     before, main, processes = dict(os.environ), sys.modules["__main__"], ()
@@ -134,13 +96,35 @@ def _submitted(tasks: Sequence[WorkerTask], workers: int) -> Iterator[dict[Futur
             sys.modules["__main__"] = main
             os.environ.clear()
             os.environ.update(before)
-        yield numbers
+        left = set(numbers)
+        while left:
+            stop.check()
+            # Ctrl-C is looked at ten times a second.
+            done, left = wait(left, 0.1, FIRST_COMPLETED)
+            # Errors last: what is finished is not lost.
+            for future in sorted(done, key=lambda one: one.exception() is not None):
+                if isinstance(future.exception(), BrokenProcessPool):
+                    ended = f"{tasks[numbers[future]].name}: a worker process ended before it was finished."
+                    remedy = "Where memory is short, the system ends processes: pass fewer `workers`."
+                    raise InvalidInput(f"{ended} {remedy} What was finished need not be computed again.")
+                yield numbers[future], future.result()
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
         for process in processes:
             process.kill()
         for process in processes:
             process.join()
+
+
+def _value(task: WorkerTask) -> Any:
+    """The result of a task in this process."""
+    try:
+        return task.function(*task.arguments)
+    except InvalidInput as error:
+        raise InvalidInput(f"{task.name}: {error}") from None
+    except Exception as error:
+        error.add_note(f"(while computing {task.name})")
+        raise
 
 
 def _begin() -> None:
@@ -164,5 +148,4 @@ def _sent(task: WorkerTask) -> Any:
     except InvalidInput:
         raise
     except BaseException as error:
-        said = f"{type(error).__name__}: {str(error) or type(error).__name__}"
-        raise RuntimeError(f"{task.name}: {said}\n\nIn the worker:\n{traceback.format_exc()}") from None
+        raise RuntimeError(f"{task.name}: {cause(error)}\n\nIn the worker:\n{traceback.format_exc()}") from None

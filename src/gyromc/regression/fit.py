@@ -19,7 +19,7 @@ from gyromc.approx.sample import SETTINGS as SAMPLES
 from gyromc.approx.sample import systematic
 from gyromc.checks import coverage, flag, positive, require, shown, whole
 from gyromc.errors import GyromcWarning
-from gyromc.observables import linear
+from gyromc.observables import OnRows, linear
 from gyromc.posterior import Account, PosteriorRow, PosteriorTable, weighted_quantiles
 from gyromc.regression import marginal
 from gyromc.regression.draws import Draws, GroupDraws, Predictions, Predictive, moments, spread_errors
@@ -306,7 +306,8 @@ def _marginal(question: _Question) -> Fit | str:
     share = found.effective / settings.rounds[-1]
     if share < SAMPLES.even_share:
         return f"the effective sample size of the draws of the variances is {found.effective:.0f}"
-    posterior = _draws(question, target, found.theta.reshape(*question.shape, -1))
+    theta = found.theta.reshape(*question.shape, -1)
+    posterior = _draws(question, target, theta, rng=np.random.default_rng(question.seed))
     further = posterior.further()
     mean, error, variance = moments(further.copy())
     # Draws that were picked from fewer independent ones have the errors of those.
@@ -338,7 +339,7 @@ def _solved(question: _Question) -> Fit:
     names = [f"{i}: {label}" for i, label in enumerate(labels)]
     asked: dict[str, Any] = dict(zip(names, map(linear, wide), strict=True))
     if further:
-        asked["further"] = lambda theta: _draws(question, target, theta, lift).further()
+        asked["further"] = OnRows(lambda theta: _draws(question, target, theta, lift).further())
     with warnings.catch_warnings(), interruptible() as stop:
         warnings.simplefilter("ignore", GyromcWarning)  # they are in the answer
         options = {"seconds": SECONDS, "seed": question.seed, "progress": question.progress}
@@ -346,7 +347,7 @@ def _solved(question: _Question) -> Fit:
     # Draws of equal weight, in the order of the chains: each group of draws comes from one chain.
     picked = systematic(found.weights.ravel(), math.prod(question.shape), np.random.default_rng(question.seed))
     theta = found.draws.reshape(-1, target.dim)[picked].reshape(*question.shape, -1)
-    posterior = _draws(question, target, theta, lift)
+    posterior = _draws(question, target, theta, lift, np.random.default_rng(question.seed))
     # Directions without data follow their prior.
     prior = np.random.default_rng(question.seed).normal(0.0, prior_scale, posterior.theta.shape)
     posterior = dataclasses.replace(posterior, theta=posterior.theta + prior - prior @ lift @ lift.T)
@@ -376,11 +377,12 @@ METHODS: dict[str, Callable[[_Question], Fit | str]] = {
 """By name: a `Fit`, or a sentence why there is none."""
 
 
-def _draws(question: _Question, target: MixedRegression, theta: Any, lift: np.ndarray | None = None) -> Draws:
+def _draws(question: _Question, target: MixedRegression, theta: Any, lift=None, rng=None) -> Draws:
     """θ, … × dim, NumPy's or JAX's, in the user's units; `lift`: from the coefficients of `target` to all."""
+    # Without a generator, which draws those that were integrated out, the groups have no deviations.
     units, likelihood, beta = question.standard.units, target.likelihood, target.parts(theta)[0]
-    rng = np.random.default_rng(question.seed) if isinstance(theta, np.ndarray) else None
-    parts, unit = zip(question.groups, target.deviations(theta, rng), target.roots(theta), strict=True), units.y_scale
+    deviations = [np.zeros(0)] * len(question.groups) if rng is None else target.deviations(theta, rng)
+    parts, unit = zip(question.groups, deviations, target.roots(theta), strict=True), units.y_scale
     groups = tuple(GroupDraws(of.name, of.columns, of.levels, unit * b, unit * root) for of, b, root in parts)
     given = likelihood.in_units(target.given(theta), unit)
     return Draws(likelihood, units, beta if lift is None else beta @ lift.T, given, groups)

@@ -42,26 +42,22 @@ def free_memory() -> int:
 
 
 def _free_in_group(proc: Path = Path("/proc/self/cgroup"), mounted: Path = Path("/sys/fs/cgroup")) -> int:
-    """What the control groups of this process leave of their limits: those of a SLURM job, a container, a service.
-
-    Limits of every group above it count too. The cache of files is taken back where memory is short, and counts as free.
-    """
+    """What the control groups of this process (a SLURM job, a container, a service) and those above leave of their limits."""
     free = sys.maxsize
     try:
         groups = [line.split(":", 2)[1:] for line in proc.read_text().splitlines()]
     except (OSError, ValueError):  # not Linux
         return free
     for controllers, path in groups:
-        if controllers not in ("", "memory"):
-            continue
-        names = GROUP_FILES[controllers]
-        root, inside = (mounted / controllers, PurePosixPath(path.lstrip("/")))
-        for folder in (root / inside, *(root / above for above in inside.parents)):
-            # No such group here, or no limit ("max").
+        limits, uses, cached = GROUP_FILES.get(controllers, ("", "", ""))
+        inside = PurePosixPath(path.lstrip("/"))
+        for folder in (mounted / controllers / above for above in (inside, *inside.parents)):
+            # Not of memory, no such group here, or no limit ("max").
             with contextlib.suppress(OSError, ValueError):
-                limit, used = (int((folder / name).read_text()) for name in names[:2])
+                limit, used = (int((folder / name).read_text()) for name in (limits, uses))
+                # The cache of files is taken back where memory is short.
                 stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-                free = min(free, max(0, limit - used + int(stat.get(names[2], 0))))
+                free = min(free, max(0, limit - used + int(stat.get(cached, 0))))
     return free
 
 
@@ -74,14 +70,11 @@ def release_memory() -> None:
 
 @contextlib.contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Let NumPy's linear algebra use one thread inside: with some hundred rows its threads mostly wait for each other, busily.
-
-    Nothing changes where NumPy has another library than OpenBLAS.
-    """
-    places = Path(np.__file__).parent, Path(np.__file__).parent.parent
+    """Let NumPy's OpenBLAS, if it has that, use one thread inside: with some hundred rows its threads mostly wait, busily."""
+    places = list(Path(np.__file__).parents)[:2]
     found = [path for place in places for path in place.glob("*libs/*scipy_openblas64_*")]
-    library = ctypes.CDLL(str(found[0])) if found else None
-    if library is None or not hasattr(library, "scipy_openblas_set_num_threads64_"):
+    library: Any = ctypes.CDLL(str(found[0])) if found else None
+    if not hasattr(library, "scipy_openblas_set_num_threads64_"):
         yield
         return
     before = library.scipy_openblas_get_num_threads64_()
@@ -95,10 +88,8 @@ def one_blas_thread() -> Iterator[None]:
 def require_memory(size: int, what: str, remedy: str) -> None:
     """Raise unless `size` bytes fit into four fifths of the free memory."""
     free = free_memory()
-    require(
-        size < 0.8 * free,
-        f"{what} would take {size / 2**30:,.1f} GiB, but {free / 2**30:,.1f} GiB of memory are free. {remedy}",
-    )
+    sizes = f"{size / 2**30:,.1f} GiB, but {free / 2**30:,.1f} GiB of memory are free"
+    require(size < 0.8 * free, f"{what} would take {sizes}. {remedy}")
 
 
 _forked_after_jax: list[bool] = []
@@ -127,15 +118,13 @@ def why_no_jax() -> str | None:
 
 def num_threads() -> int:
     """How many threads share the work: `GYROMC_THREADS`, or the processors this process may use."""
-    asked = os.environ.get("GYROMC_THREADS")
-    if asked:
+    if asked := os.environ.get("GYROMC_THREADS"):
         try:
             return max(1, int(asked))
         except ValueError:
-            raise InvalidInput(
-                f"The environment variable `GYROMC_THREADS` must be a whole number: got {asked!r}. Set it to how many threads to "
-                "use, or unset it for one per processor."
-            ) from None
+            remedy = "Set it to how many threads to use, or unset it for one per processor."
+            wrong = f"The environment variable `GYROMC_THREADS` must be a whole number: got {asked!r}."
+            raise InvalidInput(f"{wrong} {remedy}") from None
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -158,8 +147,7 @@ def keep_compiled() -> Path | None:
     """Let JAX keep compiled programs in a folder of the user's; returns it, or None where nothing was changed."""
     import jax
 
-    # JAX adds its settings at run time.
-    settings: Any = jax.config
+    settings: Any = jax.config  # JAX adds its settings at run time
     off = os.environ.get("GYROMC_NO_CACHE") or not settings.jax_enable_compilation_cache
     if off or settings.jax_compilation_cache_dir is not None:
         return None

@@ -48,9 +48,8 @@ class Owned:
         return private(self.fn)(*args)
 
     def __eq__(self, other):
-        if not isinstance(other, Owned) or self.function != other.function:
-            return False
-        return list(map(id, self.arrays)) == list(map(id, other.arrays))
+        same = isinstance(other, Owned) and self.function == other.function
+        return same and list(map(id, self.arrays)) == list(map(id, other.arrays))
 
     def __hash__(self):
         return hash((self.function, *map(id, self.arrays)))
@@ -161,8 +160,7 @@ class _Renewal:
         elif isinstance(leaf, JITTED):
             made = self.of(leaf.__wrapped__)  # type: ignore[attr-defined]  # compiled by whoever calls it
         elif isinstance(leaf, functools.partial):
-            keywords = {key: self.of(value) for key, value in leaf.keywords.items()}
-            made = functools.partial(self.of(leaf.func), *map(self.of, leaf.args), **keywords)
+            made = functools.partial(self.of(leaf.func), *map(self.of, leaf.args), **self._each(leaf.keywords))
         elif isinstance(leaf, Owned):
             made = self.of(leaf.fn)
         elif isinstance(leaf, types.MethodType):
@@ -172,12 +170,15 @@ class _Renewal:
         self.done[id(leaf)] = made
         return made
 
+    def _each(self, values: dict) -> dict:
+        return {key: self.of(value) for key, value in values.items()}
+
     def _object(self, old):
         """A shallow copy with new attributes."""
         if not hasattr(old, "__dict__"):
             return old
         new = self.done[id(old)] = copy.copy(old)
-        vars(new).update({key: self.of(value) for key, value in vars(old).items()})
+        vars(new).update(self._each(vars(old)))
         return new
 
     def _function(self, old: types.FunctionType) -> types.FunctionType:
@@ -188,7 +189,7 @@ class _Renewal:
         names = dict(old.__globals__) if changed else old.__globals__
         new = types.FunctionType(old.__code__, names, old.__name__, None, cells or None)
         self.done[id(old)] = new
-        names.update({key: self.of(value) for key, value in changed.items()})
+        names.update(self._each(changed))
         for cell, before in zip(cells, theirs, strict=True):
             if cell is not before:
                 cell.cell_contents = self.of(before.cell_contents)

@@ -16,23 +16,11 @@ from gyromc.extras import needs
 from gyromc.show.numbers import bounds, duration, number, plus_minus, signed
 
 FIGURE_STYLE: dict[Any, Any] = {
-    "font.size": 9,
-    "axes.titlesize": 9,
-    "axes.titlelocation": "left",
-    "axes.labelsize": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": "#B8B8B8",
-    "grid.linewidth": 0.4,
-    "grid.alpha": 0.5,
-    "legend.fontsize": 8,
-    "legend.frameon": False,
-    "lines.linewidth": 1.3,
-    "lines.markersize": 5,
-    "xtick.labelsize": 8,
-    "ytick.labelsize": 8,
-    "svg.hashsalt": "gyromc",
+    **dict.fromkeys(("font.size", "axes.titlesize", "axes.labelsize"), 9),
+    **dict.fromkeys(("legend.fontsize", "xtick.labelsize", "ytick.labelsize"), 8),
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
+    **{"axes.grid": True, "grid.color": "#B8B8B8", "grid.linewidth": 0.4, "grid.alpha": 0.5},
+    **{"axes.titlelocation": "left", "lines.linewidth": 1.3, "lines.markersize": 5, "svg.hashsalt": "gyromc"},
 }
 """Matplotlib's settings for every figure."""
 

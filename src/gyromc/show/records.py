@@ -52,11 +52,9 @@ class Records(Mapping[str, Row]):
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
-    def __hash__(self) -> int:
-        return id(self)
+    # By identity: a mapping would be equal to a dictionary, and have no hash.
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__  # type: ignore[assignment]  # that of `Mapping` is None
 
 
 class Column(functools.cached_property[dict[str, Value]]):

@@ -1,7 +1,6 @@
 """A CSV, Excel or Parquet file or a data frame as a `DataTable` that knows the place of each row in the file.
 
-A file that cannot be read as it stands is refused, with place and remedy. Formulas of an Excel file are not computed: the values
-that Excel stored are read.
+A file that cannot be read as it stands is refused, with place and remedy. Of formulas in an Excel file the stored values count.
 """
 
 import dataclasses
@@ -13,26 +12,30 @@ from typing import Any
 
 import numpy as np
 
-from gyromc.checks import require
-from gyromc.checks import shown as quoted
+from gyromc.checks import require, shown
 from gyromc.data.csvfile import CsvFile, require_distinct
+from gyromc.data.files import pyarrow
 from gyromc.datasets import located
 from gyromc.errors import InvalidInput
 from gyromc.extras import needs
 from gyromc.show.numbers import counted, is_number, listed
 
-MISSING = frozenset({"", "na", "n/a", "#n/a", "nan", "null", "?"})
-"""Texts that stand for a missing value, in any case; everything else is a value."""
-
+MISSING = frozenset({"", "na", "n/a", "#n/a", "nan", "null", "?"})  # in any case; every other text is a value
 DATES = (
     r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}([T ].*)?|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4}([T ].*)?|\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?"
     r"|\d{1,2}[- ][A-Za-z]{3,9}[- ]\d{2,4}"
 )
+# Numbers with extra signs: 1,234 or 1_000 or 3,14 or 12 % or $5, and numbers to other bases: 0x1F.
 ADORNED = r"[+-]?[$€£]?\s*\d[\d,.'_ ]*\s*[%$€£]?|[+-]?0[xX][\da-fA-F_]+|[+-]?0[bBoO][0-7_]+"
-"""Numbers with extra signs: 1,234 or 1_000 or 3,14 or 12 % or $5, and numbers to other bases: 0x1F."""
-MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-CALENDAR = (MONTHS, ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"))
+CALENDAR = ("Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec", "Mon Tue Wed Thu Fri Sat Sun")
 LEAST_SPREAD, MOST_SIZE, LEAST_CHANGE = 1e-30, 1e30, 1e-9
+MAX_COLUMNS = 1000  # to predict from: the sampler's matrices are dense
+Select = Callable[..., list[int]]  # `_select` without the names
+MARKS = {
+    b"\xd0\xcf\x11\xe0": "an old Excel workbook: save it as .xlsx or CSV (UTF-8)",
+    b"%PDF": "a PDF document: export the table as CSV",
+    b"SQLite format 3": "an SQLite database: export the table as CSV",
+}
 
 
 @functools.cache
@@ -76,9 +79,9 @@ def ordered(texts) -> list[str]:
     """Return the different values in order: numbers by size, months and weekdays by the calendar, other texts by the alphabet."""
     pandas = pandas_module()
     distinct = [str(t) for t in pandas.unique(texts)]
-    for names in CALENDAR:
+    for names in map(str.split, CALENDAR):
         if set(distinct) <= set(names):
-            return [name for name in names if name in distinct]
+            return sorted(distinct, key=names.index)
     values, _ = as_numbers(pandas.Series(distinct, dtype=text_dtype()))
     if not np.isnan(values).any():
         return [distinct[i] for i in np.argsort(values, kind="stable")]
@@ -93,10 +96,8 @@ def adorned(texts) -> bool:
 def is_dates(column) -> bool:
     """Whether most values look like dates or times."""
     types = pandas_module().api.types
-    if types.is_numeric_dtype(column):
-        return False
     if not types.is_string_dtype(column):
-        return True  # typed columns are numbers, texts or dates
+        return not types.is_numeric_dtype(column)  # typed columns are numbers, texts or dates
     known = column.dropna()
     return bool(len(known)) and bool(known.str.fullmatch(DATES).mean() > 0.5)
 
@@ -114,15 +115,6 @@ def require_scale(values: np.ndarray, what: str) -> None:
     require(spread > LEAST_SPREAD and size < MOST_SIZE, f"{what} runs from {low:.3g} to {high:.3g}: {far}")
 
 
-MAX_COLUMNS = 1000
-"""More predictors than this are refused: the sampler's matrices are dense."""
-MARKS = {
-    b"\xd0\xcf\x11\xe0": "an old Excel workbook: save it as .xlsx or CSV (UTF-8)",
-    b"%PDF": "a PDF document: export the table as CSV",
-    b"SQLite format 3": "an SQLite database: export the table as CSV",
-}
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class DataTable:
     """Columns as pandas Series, texts stripped of blanks, missing values as NaN; and the place of each row in its file.
@@ -135,10 +127,6 @@ class DataTable:
     columns: Mapping[str, Any]
     lines: np.ndarray
     notes: tuple[str, ...] = ()
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(self.columns)
 
     @property
     def num_rows(self) -> int:
@@ -155,14 +143,14 @@ class DataTable:
     def refuse(self, wrong: np.ndarray, text: str, remedy: str, values: Any = None) -> None:
         """Raise where some rows are wrong, with the place and the value of the first, and their number."""
         if np.any(wrong):
-            first = "" if values is None else values[wrong].iloc[0] if hasattr(values, "iloc") else values[wrong][0]
-            value = f" {first:g}" if isinstance(first, float) else f" {first!r}" if values is not None else ""
+            first = None if values is None else np.asarray(values)[wrong][0]
+            value = "" if values is None else f" {first:g}" if isinstance(first, float) else f" {first!r}"
             rows = counted(int(np.sum(wrong)), "row")
             raise InvalidInput(f"{self.path}, {self.place(wrong)}: {text}{value} there ({rows} like that). {remedy}")
 
     def require_column(self, name: str, role: str) -> None:
         """Raise unless there is a column of that name; the message names the nearest."""
-        _require_names([name], self.names, self.path, role)
+        _require_names([name], self.columns, self.path, role)
 
 
 def read_table(
@@ -184,7 +172,7 @@ def read_table(
     roles = role if isinstance(role, Mapping) else dict.fromkeys(keep, role)
     select = functools.partial(_select, columns=columns, drop=drop, keep=keep, roles=roles, choose=choose)
     if not isinstance(path, str | Path):
-        return _read_frame(path, select)
+        return _read_frame(path, functools.partial(select, path="the data"))
     path = located(path)
     select = functools.partial(select, path=str(path))
     require(decimal in (".", ","), f"The decimal sign must be '.' or ',': got {decimal!r}.")
@@ -209,7 +197,7 @@ def read_table(
     return _read_csv(path, select, {*keep, *columns, *drop}, encoding, decimal)
 
 
-def _read_frame(data: Any, select: Callable[..., list[int]]) -> DataTable:
+def _read_frame(data: Any, select: Select) -> DataTable:
     """A pandas data frame, a mapping of columns, or a frame of another library with `to_pandas`."""
     pandas = pandas_module()
     try:
@@ -217,9 +205,8 @@ def _read_frame(data: Any, select: Callable[..., list[int]]) -> DataTable:
         frame = frame if isinstance(frame, pandas.DataFrame) else pandas.DataFrame(dict(frame))
     except (TypeError, ValueError) as error:
         raise InvalidInput(f"Rows must be a file, a data frame or a mapping of columns: {error}") from None
-    names = [str(name) for name in frame.columns]
-    chosen = [names[i] for i in select(names, path="the data")]
-    found = {name: _column(frame[name].reset_index(drop=True), name, "the data") for name in chosen}
+    names = list(map(str, frame.columns))
+    found = {names[i]: _column(frame.iloc[:, i].reset_index(drop=True), names[i], "the data") for i in select(names)}
     require(len(frame), "The data has no rows.")
     return DataTable("the data", "row", found, np.arange(1, len(frame) + 1))
 
@@ -251,19 +238,18 @@ def _select(
 ) -> list[int]:
     """The places of the columns to read among these names; `unnamed` are those that the file does not name."""
     require_distinct(names, path)
-    known, kept = set(names), set(keep)
-    if choose is not None:
-        known = set(choose([name for name in names if name not in unnamed]))
+    known = set(names if choose is None else choose([name for name in names if name not in unnamed]))
     only, out = (set(split_names(given, known)) - {""} for given in (columns, drop))
     for name in keep:
         _require_names([name], names, path, roles[name])
         require(name not in out, f"{name!r} is the {roles[name].removeprefix('--')} and cannot be dropped too.")
-    for wanted, option in ((only, "--columns"), (out, "--drop")):
-        _require_names(wanted, names, path, option)
-    chosen = kept | (((only & known if choose else only) or known) - out)
+    _require_names(only, names, path, "--columns")
+    _require_names(out, names, path, "--drop")
+    chosen = {*keep, *((only or known) - out)}
     places = [i for i, name in enumerate(names) if name in chosen]
-    many = f"{path} has {len(places) - len(kept)} columns to predict from; at most {MAX_COLUMNS} are possible."
-    require(len(places) <= MAX_COLUMNS + len(kept), f"{many} Select some with `--columns a,b,c`, or `--drop a,b,c`.")
+    several = len(places) - len(set(keep))
+    many = f"{path} has {several} columns to predict from; at most {MAX_COLUMNS} are possible."
+    require(several <= MAX_COLUMNS, f"{many} Select some with `--columns a,b,c`, or `--drop a,b,c`.")
     for i in places:
         text = f"Column {i + 1} of {path} has no name (an index written by pandas?). Name it, or pass `--drop '{names[i]}'`."
         require(names[i] not in unnamed, text)
@@ -276,23 +262,19 @@ def _filled(names: Sequence[str]) -> tuple[list[str], frozenset[str]]:
     return filled, frozenset(new for name, new in zip(names, filled, strict=True) if not name)
 
 
-def _require_names(names: Collection[str], known: Sequence[str], path: str, role: str) -> None:
-    for name in names:
-        if name in known:
-            continue
-        lowered = {k.lower(): k for k in known}
-        candidates = lowered if len(known) <= 5000 else ()  # comparing with a million names takes minutes
-        near = [lowered[n] for n in difflib.get_close_matches(name.lower(), candidates, 3, 0.5)]
-        columns = listed([repr(k) for k in sorted(known)], 12)
-        shown = f"Did you mean {' or '.join(map(repr, near))}?" if near else f"Its columns: {columns}."
+def _require_names(names: Collection[str], columns: Collection[str], path: str, role: str) -> None:
+    for name in [name for name in names if name not in columns]:
+        known = list(columns)
+        lowered = {k.lower(): k for k in known[:5000]}  # comparing with a million names takes minutes
+        near = [lowered[n] for n in difflib.get_close_matches(name.lower(), lowered, 3, 0.5)]
+        every = listed(list(map(repr, sorted(known))), 12)
+        hint = f"Did you mean {' or '.join(map(repr, near))}?" if near else f"Its columns: {every}."
         if all(map(is_number, known[:1000])):
-            shown += " The first line holds only numbers: does the file lack its header line?"
-        raise InvalidInput(f"{path} has no column {quoted(name)} ({role}). {shown}")
+            hint += " The first line holds only numbers: does the file lack its header line?"
+        raise InvalidInput(f"{path} has no column {shown(name)} ({role}). {hint}")
 
 
-def _read_csv(
-    path: Path, select: Callable[..., list[int]], named: Collection[str], encoding: str, decimal: str
-) -> DataTable:
+def _read_csv(path: Path, select: Select, named: Collection[str], encoding: str, decimal: str) -> DataTable:
     pandas, file = pandas_module(), CsvFile(path, encoding, option="--encoding", index=True)
     names, unnamed = _filled(file.names)
     index = names[0] if names[0] in unnamed and names[0] not in named else None
@@ -322,39 +304,32 @@ def _read_csv(
     return DataTable(str(path), "line", texts, np.array(ends, int), tuple(notes))
 
 
-def _read_parquet(path: Path, select: Callable[..., list[int]]) -> DataTable:
-    import pyarrow
-    from pyarrow import parquet
-
+def _read_parquet(path: Path, select: Select) -> DataTable:
+    arrow = pyarrow()
     try:
-        file = parquet.ParquetFile(path)
-    except (pyarrow.ArrowInvalid, OSError) as error:
+        file = arrow.parquet.ParquetFile(path)
+    except (arrow.ArrowInvalid, OSError) as error:
         raise InvalidInput(f"{path} begins like a Parquet file but cannot be read: {error}") from None
     names = list(file.schema_arrow.names)
-    chosen = [names[i] for i in select(names)]
     require(file.metadata.num_rows, f"{path} has columns but no rows.")
     columns = {}
-    for name in chosen:
+    for name in [names[i] for i in select(names)]:
         kind = file.schema_arrow.field(name).type
         remedy = f"one value per row is needed. Unpack it, or pass `--drop {name}`."
-        single = not pyarrow.types.is_nested(kind) and "binary" not in str(kind)
+        single = not arrow.types.is_nested(kind) and "binary" not in str(kind)
         require(single, f"Column {name!r} of {path} holds {kind}: {remedy}")
         column = file.read(columns=[name]).column(0)
-        if pyarrow.types.is_decimal(kind) or pyarrow.types.is_float16(kind):
-            column = column.cast(pyarrow.float64())
-        elif pyarrow.types.is_boolean(kind):
-            column = column.cast(pyarrow.string())
+        if arrow.types.is_decimal(kind) or arrow.types.is_float16(kind):
+            column = column.cast(arrow.float64())
+        elif arrow.types.is_boolean(kind):
+            column = column.cast(arrow.string())
         # dates without a time and times of the day come as objects
         series = column.to_pandas()
-        columns[name] = series if pyarrow.types.is_temporal(kind) else _column(series, name, str(path))
+        columns[name] = series if arrow.types.is_temporal(kind) else _column(series, name, str(path))
     return DataTable(str(path), "row", columns, np.arange(1, file.metadata.num_rows + 1))
 
 
-ERRORS = ("#DIV/0!", "#N/A", "#NAME?", "#NULL!", "#NUM!", "#REF!", "#VALUE!")
-"""Texts in the cells of a sheet that count as missing."""
-
-
-def _read_excel(path: Path, select: Callable[..., list[int]], sheet: str | None) -> DataTable:
+def _read_excel(path: Path, select: Select, sheet: str | None) -> DataTable:
     """Read a sheet with names in its first row; blank rows, and columns without a name and a value, are left out."""
     pandas = pandas_module()
     with needs("excel", f"{path} is an Excel file. Save it as CSV (UTF-8); to read it as it is, gyromc"):
@@ -365,12 +340,12 @@ def _read_excel(path: Path, select: Callable[..., list[int]], sheet: str | None)
         except Exception as error:  # zip, XML and key errors, whatever is wrong with the file
             what = f"{path} is an Excel workbook or another zip archive, and cannot be read"
             raise InvalidInput(f"{what}: {error!s:.200}. Save it as CSV (UTF-8).") from None
-        sheets = [str(name) for name in book.sheet_names]
+        sheets = list(map(str, book.sheet_names))
         require(sheets, f"{path} has no sheet with cells.")
-        name, titles = sheet or sheets[0], [repr(title) for title in sheets]
+        name, titles = sheet or sheets[0], list(map(repr, sheets))
         require(name in sheets, f"{path} has no sheet {sheet!r}. Its sheets: {listed(titles, 12)}.")
-        options = {"header": None, "dtype": object, "keep_default_na": False, "na_values": ["", *ERRORS]}
-        cells = pandas.read_excel(book, name, **options)
+        missing = ["", "#DIV/0!", "#N/A", "#NAME?", "#NULL!", "#NUM!", "#REF!", "#VALUE!"]
+        cells = pandas.read_excel(book, name, header=None, dtype=object, keep_default_na=False, na_values=missing)
     require(len(cells), f"The sheet {name!r} of {path} is empty.")
     cells = cells.replace(r"^\s*$", None, regex=True)
     header = ["" if pandas.isna(value) else str(value).strip() for value in cells.iloc[0]]

@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import functools
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,19 @@ from gyromc.tables.formula import FormulaDesign
 from gyromc.targets.families import FAMILIES
 from gyromc.targets.likelihoods import LinkFunction
 
+RULES = {
+    "weights": ("a number of 0 or more", lambda x: x >= 0),
+    "offset": ("a finite number", np.isfinite),
+    "exposure": ("a positive number", lambda x: x > 0),
+    "trials": ("a whole number of 1 or more", lambda x: (x >= 1) & (x == np.round(x))),
+    "censored": ("0 or 1", lambda x: (x == 0) | (x == 1)),
+    "event": ("0 or 1", lambda x: (x == 0) | (x == 1)),
+}
+PREDICTING = ("offset", "exposure", "trials")  # roles whose columns new rows must have
+PARTS = ("year", "month", "weekday", "days")
+# In the order in which they are tried; a time after the date is left out.
+FORMATS = ("%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%b-%Y", "%d %b %Y", "%d %B %Y")
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class DesignRows:
@@ -28,9 +42,6 @@ class DesignRows:
     trials: np.ndarray | None = None
     censored: np.ndarray | None = None
     clusters: np.ndarray | None = None
-
-    def __len__(self) -> int:
-        return len(self.X)
 
     def take(self, rows: np.ndarray) -> "DesignRows":
         return DesignRows(**cut({field.name: getattr(self, field.name) for field in dataclasses.fields(self)}, rows))
@@ -104,16 +115,6 @@ class CategoricalColumn:
         return pandas_module().Categorical(values, categories=[self.reference, *self.shown])
 
 
-RULES = {
-    "weights": ("a number of 0 or more", lambda x: x >= 0),
-    "offset": ("a finite number", lambda x: np.isfinite(x)),
-    "exposure": ("a positive number", lambda x: x > 0),
-    "trials": ("a whole number of 1 or more", lambda x: (x >= 1) & (x == np.round(x))),
-    "censored": ("0 or 1", lambda x: (x == 0) | (x == 1)),
-    "event": ("0 or 1", lambda x: (x == 0) | (x == 1)),
-}
-
-
 @dataclasses.dataclass(frozen=True)
 class Roles:
     """The column of each role, or None."""
@@ -132,72 +133,37 @@ class Roles:
 
     @property
     def survival(self) -> bool:
-        """Whether times may be censored."""
         return self.censored is not None or self.event is not None
 
     @property
     def columns(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(self.given.values()))
 
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """The columns that new rows must have to be predicted for."""
-        return tuple(name for name in (self.offset, self.exposure, self.trials) if name is not None)
-
     def require(self, target: str, model: str) -> None:
-        family, logs = FAMILIES[model], [name for name, known in FAMILIES.items() if known.link is LinkFunction.LOG]
+        known, logs = FAMILIES[model].known, [name for name, one in FAMILIES.items() if one.link is LinkFunction.LOG]
         for role, name in self.given.items():
             require(name != target, f"`--{role} {name}`: that is the target itself.")
         counts = f"`--exposure` multiplies an expected count: it suits {', '.join(logs)}, not {model}. Use `--offset`."
-        require(self.exposure is None or family.link is LinkFunction.LOG, counts)
-        successes = "pass `--family binomial` or `--family beta-binomial`"
-        has_trials = "trials" in family.known
-        require(self.trials is None or has_trials, f"`--trials` is for counts of successes: {successes}, not {model}.")
+        require(self.exposure is None or model in logs, counts)
+        successes = "`--trials` is for counts of successes: pass `--family binomial` or `--family beta-binomial`"
+        require(self.trials is None or "trials" in known, f"{successes}, not {model}.")
         needed = f"The family {model} needs the number of trials of each row: pass `--trials COLUMN`."
-        require(self.trials is not None or not has_trials, needed)
-        times = "pass `--family weibull` or `--family exponential`"
-        censored = f"`--censored` and `--event` are for times: {times}, not {model}."
-        require(not self.survival or "censored" in family.known, censored)
+        require(self.trials is not None or "trials" not in known, needed)
+        times = "`--censored` and `--event` are for times: pass `--family weibull` or `--family exponential`"
+        require(not self.survival or "censored" in known, f"{times}, not {model}.")
         require(not (self.censored and self.event), "`--event` says the opposite of `--censored`. Pass one of them.")
 
-    def numbers(self, table: DataTable, role: str) -> np.ndarray | None:
-        """Return the numbers of a role, None where no column has it."""
-        name = self.given.get(role)
-        if name is None:
-            return None
-        table.require_column(name, f"--{role}")
-        values, bad = as_numbers(table.columns[name])
-        what, rule = RULES[role]
-        wrong = bad | np.isnan(values) | ~rule(np.where(np.isnan(values), 1.0, values))
-        text = f"`--{role} {name}` must be {what}, but is"
-        table.refuse(wrong, text, "Correct it, or remove the row.", table.columns[name])
-        return values
-
-    def censoring(self, table: DataTable) -> np.ndarray | None:
-        """Return 1 where the time is censored and 0 where the event was seen."""
-        event = self.numbers(table, "event")
-        return self.numbers(table, "censored") if event is None else 1 - event
-
-    def total_offset(self, table: DataTable) -> np.ndarray | None:
-        """Return the offset, the logarithm of the exposure added to it."""
-        offset, exposure = self.numbers(table, "offset"), self.numbers(table, "exposure")
-        if exposure is None:
-            return offset
-        return np.log(exposure) if offset is None else offset + np.log(exposure)
-
-    def clusters(self, table: DataTable) -> np.ndarray | None:
-        if self.cluster is None:
-            return None
-        table.require_column(self.cluster, "--cluster")
-        texts = as_text(table.columns[self.cluster])
-        lacks = f"{table.path}: `--cluster {self.cluster}` lacks values. Fill them in, or remove those rows."
-        require(not texts.isna().any(), lacks)
-        return np.unique(texts.to_numpy(str), return_inverse=True)[1]
-
-
-PARTS = ("year", "month", "weekday", "days")
-FORMATS = ("%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%b-%Y", "%d %b %Y", "%d %B %Y")
-"""Formats in the order in which they are tried; a time after the date is left out."""
+    def numbers(self, table: DataTable, roles: Collection[str]) -> dict[str, np.ndarray]:
+        """Return the numbers of those of the roles that a column has."""
+        found = {}
+        for role, name in [(role, name) for role, name in self.given.items() if role in roles]:
+            table.require_column(name, f"--{role}")
+            found[role], bad = as_numbers(table.columns[name])
+            what, rule = RULES[role]
+            wrong = bad | np.isnan(found[role]) | ~rule(np.nan_to_num(found[role], nan=1.0))
+            text = f"`--{role} {name}` must be {what}, but is"
+            table.refuse(wrong, text, "Correct it, or remove the row.", table.columns[name])
+        return found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -218,10 +184,8 @@ class DateColumn:
         return f"{made}; days are counted from {self.first}."
 
     def apply(self, table: DataTable) -> DataTable:
-        pandas, format = (
-            pandas_module(),
-            self.format or FORMATS[0],
-        )  # files of earlier versions have none for typed dates
+        # Files of earlier versions have no format for typed dates.
+        pandas, format = pandas_module(), self.format or FORMATS[0]
         table.require_column(self.name, "--dates")
         taken = [name for name in self.outputs if name in table.columns]
         require(not taken, f"`--dates {self.name}` would make a second column {taken[:1]}. Rename that one.")
@@ -229,13 +193,9 @@ class DateColumn:
         days = pandas.to_datetime(texts, format=format, errors="coerce")
         wrong = (days.isna() & texts.notna()).to_numpy()
         table.refuse(wrong, f"the date {self.name!r} is", f"It is no date of the format {format}. Correct it.", texts)
-        parts = (
-            days.dt.year.astype(float),
-            days.dt.month_name().str[:3].astype("str"),
-            days.dt.day_name().str[:3].astype("str"),
-            (days - pandas.Timestamp(self.first)).dt.days.astype(float),
-        )
-        new = dict(zip(self.outputs, parts, strict=True))
+        texts = (names.str[:3].astype("str") for names in (days.dt.month_name(), days.dt.day_name()))
+        since = (days - pandas.Timestamp(self.first)).dt.days.astype(float)
+        new = dict(zip(self.outputs, (days.dt.year.astype(float), *texts, since), strict=True))
         columns = {}
         for name, column in table.columns.items():
             columns |= new if name == self.name else {name: column}
@@ -252,10 +212,10 @@ def learn_dates(table: DataTable, names: list[str]) -> tuple[DateColumn, ...]:
         require(len(known), f"`--dates {name}`: the column is empty.")
         read = {f: pandas.to_datetime(every, format=f, errors="coerce") for f in FORMATS}
         fits = [f for f, days in read.items() if days.notna().sum() == len(known)]
-        if not fits:
-            best = max(read.values(), key=lambda days: days.notna().sum())
-            remedy = "It is no date like the others. Write dates as 2024-03-31."
-            table.refuse((best.isna() & every.notna()).to_numpy(), f"`--dates {name}` reads", remedy, every)
+        # Refuses nothing where a format reads all.
+        best = max(read.values(), key=lambda days: days.notna().sum())
+        remedy = "It is no date like the others. Write dates as 2024-03-31."
+        table.refuse((best.isna() & every.notna()).to_numpy(), f"`--dates {name}` reads", remedy, every)
         several = f"`--dates {name}`: {known.iloc[0]!r} could be read as {' or '.join(fits)}, and so could all others."
         require(len(fits) == 1, f"{several} Write dates as 2024-03-31.")
         found.append(DateColumn(name, fits[0], read[fits[0]].min().date().isoformat()))
@@ -263,7 +223,6 @@ def learn_dates(table: DataTable, names: list[str]) -> tuple[DateColumn, ...]:
 
 
 def _days(table: DataTable, name: str):
-    """A column as texts, without the time after a date."""
     return as_text(table.columns[name]).str.replace(r"[T ]\d{1,2}:\d{2}.*$", "", regex=True)
 
 
@@ -302,7 +261,6 @@ class GroupFactor:
 
     @classmethod
     def learn(cls, table: DataTable, columns: tuple[str, ...]) -> "GroupFactor":
-        """Return the factor with the levels of these rows, in order."""
         found = cls(columns, ())
         levels = tuple(ordered(found.labels(table)))
         message = f"The grouping column {found.name!r} has one level only, {levels[0]!r}: there are no groups."
@@ -319,8 +277,7 @@ class GroupFactor:
 
     def index(self, table: DataTable) -> np.ndarray:
         """Return the place of each row's level, −1 for one that the fitted rows do not have."""
-        places = {level: i for i, level in enumerate(self.levels)}
-        return np.array([places.get(label, -1) for label in self.labels(table)], int)
+        return pandas_module().Index(self.levels).get_indexer(self.labels(table))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -337,9 +294,8 @@ class Encoding:
 
     @property
     def names(self) -> tuple[str, ...]:
-        if self.formula is not None:
-            return self.formula.names
-        return tuple(name for feature in self.features for name in feature.outputs)
+        names = (name for feature in self.features for name in feature.outputs)
+        return tuple(names) if self.formula is None else self.formula.names
 
     @property
     def sources(self) -> dict[str, str]:
@@ -357,7 +313,8 @@ class Encoding:
         """The columns a file must have to be predicted for."""
         made = {name: date.name for date in self.dates for name in date.outputs}
         groups = [name for factor in self.factors for name in factor.columns]
-        every = [*(feature.name for feature in self.features), *groups, *self.roles.needs]
+        roles = [name for role, name in self.roles.given.items() if role in PREDICTING]
+        every = [*(feature.name for feature in self.features), *groups, *roles]
         return tuple(dict.fromkeys(made.get(name, name) for name in every))
 
     def dated(self, table: DataTable) -> DataTable:
@@ -367,7 +324,8 @@ class Encoding:
         return table
 
     def frame(self, table: DataTable) -> dict[str, Any]:
-        return {feature.name: feature.values(table) for feature in self.features}
+        """Return what a formula computes with; it tells the number of rows where that is nothing, too."""
+        return {feature.name: feature.values(table) for feature in self.features} or {"": np.zeros(table.num_rows)}
 
     def rows_of(self, table: DataTable, fitted: bool = True) -> DesignRows:
         """Return all that a fit takes of each row; for new rows, `fitted=False`, no weights and clusters."""
@@ -375,39 +333,48 @@ class Encoding:
         groups = [name for factor in self.factors for name in factor.columns]
         for name in [*(feature.name for feature in self.features), *groups]:
             table.require_column(name, "needed by the fit")
-        offset, terms = self.roles.total_offset(table), ()
+        frame, terms = self.frame(table), ()
+        numbers = self.roles.numbers(table, RULES if fitted else PREDICTING)
+        offsets = [numbers["offset"]] if "offset" in numbers else []
+        offsets += [np.log(numbers["exposure"])] if "exposure" in numbers else []
         if self.formula is None:
             columns = []
             for one in self.features:
-                values = one.values(table)
+                values = frame[one.name]
                 numeric = isinstance(one, NumericColumn)
                 columns += [values] if numeric else [np.asarray(values == level, float) for level in one.shown]
             X = np.column_stack(columns)
         else:
-            frame = self.frame(table) or {"": np.zeros(table.num_rows)}
             X = self.formula.matrix(frame)
-            self._require_finite(table, self.formula, X)
-            own = self.formula.offset(frame)
-            if own is not None:
+            for row, column in np.argwhere(~np.isfinite(X))[:1]:
+                term = self.formula.sources[column]
+                used = [name for name in self.formula.columns if name in term and name in table.columns]
+                shown = listed([f"{name} = {table.columns[name].iloc[row]}" for name in used], 3)
+                where = f"{table.path}, {table.place(np.array([row]))}: `{term}` is {X[row, column]:g} there"
+                every = f"and in {counted(int(np.sum(~np.isfinite(X).all(axis=1))), 'row')} altogether"
+                remedy = "Change the term, as in log1p(x), or remove those rows."
+                raise InvalidInput(f"{where}{f' ({shown})' if used else ''}, {every}. {remedy}")
+            for own in self.formula.offsets(frame):
                 table.refuse(~np.isfinite(own), "the formula's offset is not finite", "Correct it.")
-                offset = own if offset is None else offset + own
-            terms = self._groups(table, self.formula, frame, fitted)
-        rows = DesignRows(X, terms, offset, trials=self.roles.numbers(table, "trials"))
-        if not fitted:
-            return rows
-        weights, clusters = self.roles.numbers(table, "weights"), self.roles.clusters(table)
-        return dataclasses.replace(rows, weights=weights, clusters=clusters, censored=self.roles.censoring(table))
+                offsets.append(own)
+            terms = self._groups(table, frame, fitted)
+        offset, clusters = np.sum(offsets, axis=0) if offsets else None, None
+        if fitted and (cluster := self.roles.cluster) is not None:
+            table.require_column(cluster, "--cluster")
+            texts = as_text(table.columns[cluster])
+            lacks = f"{table.path}: `--cluster {cluster}` lacks values. Fill them in, or remove those rows."
+            require(not texts.isna().any(), lacks)
+            clusters = np.unique(texts.to_numpy(str), return_inverse=True)[1]
+        censored = 1 - numbers["event"] if "event" in numbers else numbers.get("censored")
+        return DesignRows(X, terms, offset, numbers.get("weights"), numbers.get("trials"), censored, clusters)
 
-    def _groups(
-        self, table: DataTable, design: FormulaDesign, frame: dict[str, Any], fitted: bool
-    ) -> tuple[GroupTerm, ...]:
+    def _groups(self, table: DataTable, frame: dict[str, Any], fitted: bool) -> tuple[GroupTerm, ...]:
+        assert self.formula is not None
         found: list[GroupTerm] = []
         seen: collections.Counter[str] = collections.Counter()
-        groups, matrices = design.formula.groups, design.group_matrices(frame)
-        parts = zip(groups, self.factors, matrices, design.group_columns, strict=True)
-        for group, factor, Z, columns in parts:
+        for factor, (group, columns, Z) in zip(self.factors, self.formula.group_matrices(frame), strict=True):
             if fitted:
-                levels, index = factor.levels, factor.index(table)
+                index, levels = factor.index(table), factor.levels
             # Each level of new rows is a group of its own where the fitted rows lack it.
             else:
                 index, own = pandas_module().factorize(factor.labels(table))
@@ -416,20 +383,8 @@ class Encoding:
                 # The second term of a factor `g` is called `g.1`, as in lme4.
                 name = f"{factor.name}.{seen[factor.name]}" if seen[factor.name] else factor.name
                 seen[factor.name] += 1
-                found.append(GroupTerm(name, columns[block], Z[:, block], index.astype(int), levels))
+                found.append(GroupTerm(name, columns[block], Z[:, block], index, levels))
         return tuple(found)
-
-    def _require_finite(self, table: DataTable, formula: FormulaDesign, X: np.ndarray) -> None:
-        bad = ~np.isfinite(X)
-        if bad.any():
-            row, column = np.argwhere(bad)[0]
-            term = formula.sources[column]
-            used = [name for name in formula.columns if name in term and name in table.columns]
-            shown = listed([f"{name} = {table.columns[name].iloc[row]}" for name in used], 3)
-            where = f"{table.path}, {table.place(np.array([row]))}: `{term}` is {X[row, column]:g} there"
-            every = f"and in {counted(int(bad.any(axis=1).sum()), 'row')} altogether"
-            remedy = "Change the term, as in log1p(x), or remove those rows."
-            raise InvalidInput(f"{where}{f' ({shown})' if used else ''}, {every}. {remedy}")
 
     def notes(self, table: DataTable) -> list[str]:
         """Say what is unusual about new rows: values outside the fitted range, unknown levels of a grouping column."""
@@ -438,20 +393,17 @@ class Encoding:
         for one in self.features:
             if isinstance(one, NumericColumn) and one.low is not None and one.high is not None:
                 values = one.values(table)
-                outside = int(np.sum((values < one.low) | (values > one.high)))
-                if outside:
+                if outside := int(np.sum((values < one.low) | (values > one.high))):
                     bounds = f"({one.low:.6g} to {one.high:.6g}): those predictions extrapolate."
                     found.append(f"{words(outside, 'lies', 'lie')} outside the fitted range of {one.name!r} {bounds}")
         for factor in dict.fromkeys(self.factors):
-            unknown = int(np.sum(factor.index(table) < 0))
-            if unknown:
+            if unknown := int(np.sum(factor.index(table) < 0)):
                 drawn = "predicted for a new level, drawn from the distribution of levels."
                 level = f"a level of {factor.name!r} that the fitted rows do not have"
                 found.append(f"{words(unknown, 'has', 'have')} {level}: {drawn}")
         return found
 
     def rows(self) -> list[tuple[str, str, str]]:
-        """Return name, kind and treatment of each column of the file."""
         used = [(feature.name, feature.kind, feature.treatment) for feature in self.features]
         used += [(one.name, "grouping", counted(len(one.levels), "level")) for one in dict.fromkeys(self.factors)]
         used += [(name, role, "no predictor") for role, name in self.roles.given.items()]

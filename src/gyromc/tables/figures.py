@@ -56,7 +56,7 @@ def _drawings(results: Results) -> dict[str, Callable[[Results], Drawn]]:
         ("predictive", _predictive, "predictive" in numbers),
         ("residuals", _residuals, "residuals" in numbers),
         ("pit", _pit, "pit" in numbers),
-        ("curve", _curve, "curve" in numbers),
+        ("curve", lambda _: _points(numbers["curve"], _short(numbers["curve"]["column"], 36)), "curve" in numbers),
         ("groups", _groups, results.get("groups")),
         ("effects", _effects, (results.get("effects") or {}).get("curves")),
     ]
@@ -102,7 +102,6 @@ def axes_of(size: tuple[float, float], title: str, rows: int = 1, columns: int =
 
 
 def _panel(title: str, across: str, up: str, level: float | None = None) -> tuple[Figure, Any]:
-    """A figure with one pair of axes, their labels, and a line where a right model is expected."""
     figure, (ax,) = axes_of(SIZE, title)
     ax.set(xlabel=across, ylabel=up)
     if level is not None:
@@ -124,10 +123,10 @@ def _predictive(results: Results) -> Drawn:
     if roots:
         ticks = [t for t in (0, 1, 4, 10, 25, 50, 100, 250, 500, 1000, 2500) if t <= ax.get_ylim()[1] ** 2]
         ax.set_yticks(np.sqrt(ticks), [str(t) for t in ticks])
-    if found["kind"] == "numbers":
+    elif found["kind"] == "numbers":
         ax.xaxis.set_major_locator(MaxNLocator(6, prune="upper"))
         ax.yaxis.set_major_locator(MaxNLocator(integer=True))
-    if found["kind"] == "classes":
+    else:
         names = [_short(name, 14) for name in model["classes"][: len(middle)]]
         turned = {"rotation": 90, "fontsize": 5} if len(names) > MOST_LEVEL else {}
         ax.set_xticks(middle[: len(names)], names, **turned)
@@ -153,13 +152,7 @@ def _residuals(results: Results) -> Drawn:
     return figure, "Observed less predicted share", f"{caption} {off} of {len(x)} lie outside."
 
 
-def _curve(results: Results) -> Drawn:
-    found = results["adequacy"]["figures"]["curve"]
-    return _points(found, _short(found["column"], 36))
-
-
 def _points(found: dict[str, Any], name: str) -> Drawn:
-    """Draw residuals with their smooth."""
     figure, ax = _panel(f"residuals against {name}", name, "residual, in standard deviations", 0)
     ax.plot(found["x"], found["residuals"], "o", color=GREY, markersize=3, alpha=0.55, markeredgewidth=0)
     ax.plot(found["grid"], found["smooth"], color=ORANGE, linewidth=2)
@@ -171,8 +164,7 @@ def _points(found: dict[str, Any], name: str) -> Drawn:
 
 def _pit(results: Results) -> Drawn:
     found = results["adequacy"]["figures"]["pit"]
-    counts = np.array(found["counts"], float)
-    bins = len(counts)
+    counts, bins = np.array(found["counts"], float), len(found["counts"])
     across = "probability of a smaller response (PIT), the row left out"
     figure, ax = _panel("place in the predictive distribution", across, "rows", found["expected"])
     ax.axhspan(found["low"], found["high"], color=BAND, alpha=0.6, linewidth=0)
@@ -187,12 +179,11 @@ def _pit(results: Results) -> Drawn:
 def _coefficients(results: Results) -> Drawn:
     every = [c for c in results["coefficients"] if c["standardised"] is not None]
     rows = sorted(every, key=lambda c: -abs(c["standardised"]["mean"]))[:MOST_BARS]
-    names = [_short(c["label"]) for c in rows]
     figure, (ax,) = axes_of((SIZE[0], max(1.6, 0.9 + 0.22 * len(rows))), "effect of one standard deviation")
     means = np.array([c["standardised"]["mean"] for c in rows])
     ends = np.array([c["standardised"]["interval_95"] for c in rows]).reshape(-1, 2)
     ax.axvline(0, color=INK, linewidth=0.8)
-    intervals(ax, names, means, ends, (ends[:, 0] > 0) | (ends[:, 1] < 0))
+    intervals(ax, [_short(c["label"]) for c in rows], means, ends, (ends[:, 0] > 0) | (ends[:, 1] < 0))
     ax.set_xlabel(results["model"]["effect"])
     values = "; ".join(f"{c['label']} {c['standardised']['mean']:+.2g}" for c in rows[:3])
     caption = "Posterior means and 95 % credible intervals, per standard deviation of the predictor, the largest first"
@@ -213,9 +204,8 @@ def _effects(results: Results) -> Drawn:
     axes[0].set_ylabel("probability" if several else _short(what, 34))
     if several:
         axes[0].legend(loc="best")
-    along = f"Adjusted predictions along {', '.join(curve['name'] for curve in found)}"
     how = "The average prediction over the rows with the column set to each value, all else as it is, and 95 % bands."
-    return figure, along, how
+    return figure, f"Adjusted predictions along {', '.join(curve['name'] for curve in found)}", how
 
 
 def _groups(results: Results) -> Drawn:
@@ -248,16 +238,14 @@ def _calibration(results: Results) -> Drawn:
     ax.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03))
     off = int(np.sum((ends[:, 0] > x) | (ends[:, 1] < x)))
     missed = f"{off} of {len(points)} intervals {'misses' if off == 1 else 'miss'} the diagonal."
-    what = "Groups of rows with like predicted probability" if of_classes else "Central predictive intervals"
-    shared = "" if of_classes else ", which share the rows and so err together"
-    pooled = ", all classes pooled" if of_classes and len(results["model"]["classes"]) > 2 else ""
-    bars = "bars are 95 % intervals of the observed share"
-    return figure, "Calibration", f"{what}{pooled}{shared}; {bars}. {missed}"
+    pooled = ", all classes pooled" if len(results["model"]["classes"]) > 2 else ""
+    what = "Central predictive intervals, which share the rows and so err together"
+    what = f"Groups of rows with like predicted probability{pooled}" if of_classes else what
+    return figure, "Calibration", f"{what}; bars are 95 % intervals of the observed share. {missed}"
 
 
 def _trace(results: Results) -> Drawn:
-    found = results["trace"]
-    shown = found["parameters"]
+    found, shown = results["trace"], results["trace"]["parameters"]
     figure, axes = axes_of((6.6, 0.84 + 1.0 * len(shown)), "", rows=len(shown))
     for ax, parameter in zip(axes, shown, strict=True):
         for series, colour in zip(parameter["chains"], COLOURS, strict=False):

@@ -1,6 +1,7 @@
 """The findings of a `Fit` as plain values: the parts of fit.json and the rows of its tables."""
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,33 +26,33 @@ from gyromc.targets.families import FAMILIES, NormalNoise
 from gyromc.targets.likelihoods import ResponseKind
 from gyromc.targets.priors import Prior
 
+MOST_ERROR = 0.15  # of a posterior standard deviation: a 95 % interval with such an error still covers 94.5 %
+CHANCE = 0.001  # of a false alarm, over all coefficients
+Rows = tuple[list[str], list[list[Any]]]
+AT_ONCE = 500  # rows whose predictive mixtures are held at a time
+
 
 def model_words(prepared: Prepared, prior_scale: float, noise_scale: float | None) -> dict[str, Any]:
     """Return the part of fit.json that describes the model; `noise_scale` is σ of a linear one, in the target's units."""
     response, groups = prepared.encoding.response, prepared.rows.groups
-    fill = {"name": response.name, "positive": response.positive}
-    family = FAMILIES[response.model]
-    words = family.words
+    fill, family = {"name": response.name, "positive": response.positive}, FAMILIES[response.model]
+    target = {"target": response.name, "classes": list(response.classes), "positive": response.positive}
+    words, (title, sentence) = family.words, group_words(groups)
     of_target = " and of the target" if family.measured else ""
     of_classes = ", for the difference of two classes" if family.vector else ""
-    change, noise = words.effect.of.format_map(fill), None
-    title, sentence = group_words(groups)
+    change, size = words.effect.of.format_map(fill), readable(noise_scale, 4)
     categories = any(isinstance(feature, CategoricalColumn) for feature in prepared.encoding.features)
     levels = "; that of a category is against its column's reference" if categories else ""
-    if noise_scale is not None:
-        size = readable(noise_scale, 4)
-        noise = f"The noise has the standard deviation {size} (posterior mean); its uncertainty counts everywhere."
+    noise = f"The noise has the standard deviation {size} (posterior mean); its uncertainty counts everywhere."
     return {
         "name": response.model,
         "title": f"{words.title}{title}",
-        "target": response.name,
-        "classes": list(response.classes),
-        "positive": response.positive,
+        **target,
         "reason": response.reason,
         "sentence": f"{words.sentence.format_map(fill)}{sentence}",
         "reading": f"A coefficient is the change of {change} for one unit more of its column, the others unchanged{levels}.",
         "effect": words.effect.label.format_map(fill),
-        "noise": noise,
+        "noise": None if noise_scale is None else noise,
         "noise_scale": noise_scale,
         "prior": f"Prior: N(0, {prior_scale:g}²) for a coefficient per standard deviation of its column{of_target}{of_classes}; "
         "N(0, 10²) for the intercept at the columns' means. A column of two values counts as if both were equally frequent. "
@@ -64,31 +65,26 @@ def prior_words(family: str, groups: Sequence[GroupTerm], asked: Mapping[str, Pr
     known, others = FAMILIES[family], settable(FAMILIES[family], (), False, groups)
     # σ of a linear model is integrated out over a wider prior where that can be done.
     integrated = not groups and all(prior.law == "normal" for name, prior in asked.items() if name not in others)
-    further = NormalNoise.further if known is FAMILIES["linear"] and not integrated else known.further
+    further = NormalNoise.further if family == "linear" and not integrated else known.further
     sentences = [one.words for one in further if one.name not in asked]
-    if known is FAMILIES["linear"] and integrated and "sigma" not in asked:
+    if family == "linear" and integrated and "sigma" not in asked:
         sentences.append("The logarithm of sigma: uniform.")
     if groups:
-        of_target = " and of the target" if known.measured else ""
-        mean = f"mean 1 per standard deviation of their column{of_target}"
+        mean = f"mean 1 per standard deviation of their column{' and of the target' if known.measured else ''}"
         sentences.append(f"Standard deviations of groups: exponential with {mean}.")
         if any(len(group.columns) > 1 for group in groups) and "cor" not in asked:
             sentences.append("Correlations of groups: LKJ(2).")
-    texts = [f"{name} {prior}" for name, prior in asked.items()]
-    if texts:
-        sentences.append(f"Asked for instead, in the units of the file: {listed(texts, 8)}.")
+    if asked:
+        laws = listed([f"{name} {prior}" for name, prior in asked.items()], 8)
+        sentences.append(f"Asked for instead, in the units of the file: {laws}.")
     return " ".join(sentences)
-
-
-MOST_ERROR = 0.15  # of a posterior standard deviation: a 95 % interval with such an error still covers 94.5 %
-MANY = 1e6  # independent draws, beyond which their number says nothing more
-CHANCE = 0.001  # of a false alarm, over all coefficients
 
 
 def checkup(fit: Fit, X: np.ndarray, prior_scale: float) -> list[dict[str, Any]]:
     """Check a fit to the design matrix X; return dictionaries with `name`, `good` and `sentence`."""
     error, worst = max(((c.std_error / max(c.sd, 1e-300), c) for c in fit.coefficients), key=lambda pair: pair[0])
-    size = f"; effective sample size {readable(worst.ess, 2)}" if worst.ess < MANY else ""
+    # Beyond a million independent draws their number says nothing more.
+    size = f"; effective sample size {readable(worst.ess, 2)}" if worst.ess < 1e6 else ""
     errors = f"at most {100 * error:.2g} % of a posterior standard deviation ({label(worst)}){size}."
     scale = dict(zip(fit.names, X.std(axis=0) / fit.posterior.units.y_scale, strict=True))
     vague = [c.name for c in fit.coefficients if c.name in scale and c.sd * scale[c.name] > 0.5 * prior_scale]
@@ -118,20 +114,18 @@ def _halves(fit: Fit) -> dict[str, Any]:
     """Compare the halves of the chains, and R-hat with the value that chains this short should have."""
     draws = fit.draws
     chains, half = draws.shape[0], draws.shape[1] // 2
-    parts = np.stack([draws[:, :half].mean(axis=1), draws[:, half : 2 * half].mean(axis=1)])
+    halves = draws[:, :half], draws[:, half : 2 * half]
+    parts = np.stack([some.mean(axis=1) for some in halves])
     drift = parts[0] - parts[1]
     z = np.abs(drift.mean(axis=0)) / np.maximum(drift.std(axis=0, ddof=1) / math.sqrt(chains), 1e-300)
-    worst = int(np.argmax(z))
-    limit = float(-special.stdtrit(chains - 1, CHANCE / 2 / z.size))
-    within = np.mean([draws[:, :half].var(axis=1, ddof=1), draws[:, half : 2 * half].var(axis=1, ddof=1)], axis=(0, 1))
+    worst, limit = int(np.argmax(z)), float(-special.stdtrit(chains - 1, CHANCE / 2 / z.size))
+    within = np.mean([some.var(axis=1, ddof=1) for some in halves], axis=(0, 1))
     between = parts.reshape(2 * chains, -1).var(axis=0, ddof=1)
     r_hat = float(np.sqrt(np.max((half - 1) / half + between / np.maximum(within, 1e-300))))
     expected = math.sqrt((half - 1) / half + 1 / max(half - 1, 1e-9))
-    text = (
-        f"in {chains} parts of the chains, first and second halves of the draws differ by at most {z[worst]:.1f} standard errors "
-        f"({label(fit.coefficients[worst])}; chance allows {limit:.1f}). R-hat is at most {r_hat:.2f}; {half} independent draws "
-        f"in each half would show {expected:.2f}."
-    )
+    most = f"{z[worst]:.1f} standard errors ({label(fit.coefficients[worst])}; chance allows {limit:.1f})"
+    text = f"in {chains} parts of the chains, first and second halves of the draws differ by at most {most}."
+    text = f"{text} R-hat is at most {r_hat:.2f}; {half} independent draws in each half would show {expected:.2f}."
     remedy = "The start is still visible: pass `--effort thorough`."
     return _check("agreement of the chains", z[worst] < limit, text, remedy)
 
@@ -149,28 +143,28 @@ def robust_findings(fit: Fit, rows: DesignRows, y: np.ndarray, cluster: str | No
     return {"coefficients": found, "cluster": cluster, "sentence": sentence}
 
 
-Rows = tuple[list[str], list[list[Any]]]
-TRACED, TRACE_CHAINS = 4, 4
-AT_ONCE = 500  # rows whose predictive mixtures are held at a time
-RENAMED = {"class": "output", "low_95": "low", "high_95": "high", "monte_carlo_error": "std_error"}
-ERRORS = ("sd_error", "low_error", "high_error")
-NAMES = ("name", "class", "mean", "sd", "low_95", "high_95", "monte_carlo_error", *ERRORS)
-COEFFICIENT_COLUMNS = {name: RENAMED.get(name, name) for name in NAMES}
-"""The columns of coefficients.csv, and the attributes of a `Coefficient` that they show."""
-
-
 def results(fit: Fit, prepared: Prepared, prior_scale: float) -> dict[str, Any]:
     """Return the parts of fit.json that come from the fit to all rows."""
     encoding, table, X = prepared.encoding, prepared.table, prepared.rows.X
-    rows: list[dict[str, Any]] = [{**_row(c), "standardised": None} for c in fit.coefficients]
     scales = dict(zip(encoding.names, X.std(axis=0), strict=True))
-    for row, c in zip(rows, fit.coefficients, strict=True):
-        if c.name in scales:
-            scale = scales[c.name]
-            row["standardised"] = {"mean": scale * c.mean, "interval_95": [scale * c.low, scale * c.high]}
+    scaled = lambda c, scale: {"mean": scale * c.mean, "interval_95": [scale * c.low, scale * c.high]}
+    per_sd = lambda c: scaled(c, scales[c.name]) if c.name in scales else None
+    rows = [{**_row(c), "standardised": per_sd(c)} for c in fit.coefficients]
     slopes = [c for c in rows if c["name"] != "intercept"]
     sure = sum(c["interval_95"][0] > 0 or c["interval_95"][1] < 0 for c in slopes)
     data = {"file": Path(table.path).name, "path": table.path, "rows": table.num_rows}
+    sampler = {"num_chains": len(fit.draws), "gradient_evaluations": 0, "reason": fit.reason}
+    work, trace = f"{fit.posterior.count} independent draws in closed form", {"steps": [], "parameters": []}
+    if fit.account is not None:
+        sampler |= {**dataclasses.asdict(fit.account), "gradient_evaluations": fit.account.gradients}
+        work = f"{fit.account.gradients:,} gradients in {duration(fit.account.seconds)}"
+        # Stored states of four chains, for the four coefficients that stand out most.
+        clarity = lambda c: math.inf if c["name"] == "intercept" else abs(c["mean"]) / max(c["sd"], 1e-300)
+        kept, states = sorted(range(len(rows)), key=lambda i: -clarity(rows[i]))[:4], fit.draws[:4]
+        traced = [{"label": rows[i]["label"], "chains": np.round(states[:, :, i], 9).tolist()} for i in kept]
+        trace = {"steps": list(range(states.shape[1])), "parameters": traced}
+    sampler["shown"] = {"sampler": fit.reason, "work": work}
+    computed = {"sampler": sampler, "checks": checkup(fit, X, prior_scale), "trace": trace, "environment": machine()}
     return {
         "data": {**data, "predictors": len(encoding.names)},
         "model": model_words(prepared, prior_scale, fit.noise_scale),
@@ -179,10 +173,7 @@ def results(fit: Fit, prepared: Prepared, prior_scale: float) -> dict[str, Any]:
         "coefficients": rows,
         "parameters": [_row(c) for c in fit.auxiliary],
         "summary": {"coefficients": len(slopes), "sure": sure},
-        "sampler": _sampler(fit),
-        "checks": checkup(fit, X, prior_scale),
-        "trace": _trace(fit, rows),
-        "environment": machine(),
+        **computed,
     }
 
 
@@ -193,17 +184,17 @@ def _row(c: Coefficient) -> dict[str, Any]:
     return {"label": label(c), "class": c.output, **same, **ends, "effective_size": size}
 
 
-def coefficient_table(fit: Fit, robust: dict[str, Any] | None) -> Rows:
-    """Return columns and rows of coefficients.csv; further parameters have no robust standard deviations."""
-    names = dict(COEFFICIENT_COLUMNS)
-    if fit.coefficients[0].output is None:
-        del names["class"]
-    rows = [[getattr(c, name) for name in names.values()] for c in (*fit.coefficients, *fit.auxiliary)]
+def coefficient_table(coefficients: Sequence[Coefficient], robust: dict[str, Any] | None = None) -> Rows:
+    """Return columns and rows of coefficients.csv; those beyond the robust ones have no robust standard deviations."""
+    renamed = {"class": "output", "low_95": "low", "high_95": "high", "monte_carlo_error": "std_error"}
+    columns = ["name", "mean", "sd", "low_95", "high_95", "monte_carlo_error", "sd_error", "low_error", "high_error"]
+    columns[1:1] = [] if coefficients[0].output is None else ["class"]
+    rows = [[getattr(c, renamed.get(name, name)) for name in columns] for c in coefficients]
     if robust is None:
-        return list(names), rows
-    more = [[c["sd"], *c["interval_95"]] for c in robust["coefficients"]] + [[None] * 3] * len(fit.auxiliary)
-    columns = [*names, "robust_sd", "robust_low_95", "robust_high_95"]
-    return columns, [[*row, *cells] for row, cells in zip(rows, more, strict=True)]
+        return columns, rows
+    more = [[c["sd"], *c["interval_95"]] for c in robust["coefficients"]]
+    pairs = itertools.zip_longest(rows, more, fillvalue=[None] * 3)
+    return [*columns, "robust_sd", "robust_low_95", "robust_high_95"], [[*row, *cells] for row, cells in pairs]
 
 
 def held_out(fit: Fit, encoding: Encoding, rows: DesignRows, y: np.ndarray, train: np.ndarray) -> dict[str, Any]:
@@ -239,7 +230,7 @@ def _probabilities(mean: np.ndarray) -> np.ndarray:
 
 def _laws(posterior: Any, rows: DesignRows) -> Iterator[tuple[np.ndarray, Predictive]]:
     """Yield some rows at a time, and the predictive laws there."""
-    for chosen in np.array_split(np.arange(len(rows)), max(1, -(-len(rows) // AT_ONCE))):
+    for chosen in np.array_split(np.arange(len(rows.X)), max(1, -(-len(rows.X) // AT_ONCE))):
         some = rows.take(chosen)
         yield chosen, Predictive.of(posterior, some.X, **some.beside())
 
@@ -247,36 +238,31 @@ def _laws(posterior: Any, rows: DesignRows) -> Iterator[tuple[np.ndarray, Predic
 def predictions(fit: Any, encoding: Encoding, table: DataTable, design: DesignRows, y: np.ndarray | None) -> Rows:
     """Return columns and rows of a table of predictions; `y` where it was observed. `fit` may be a posterior alone."""
     found, classes = fit.predict(design.X, **design.beside()), encoding.response.classes
-    columns: dict[str, Sequence[Any]] = {table.unit: table.lines.tolist()}
+    columns: dict[str, Any] = {table.unit: table.lines}
     if y is not None:
-        columns["observed"] = [classes[k] for k in y] if classes else y.tolist()
+        columns["observed"] = np.array(classes, object)[y] if classes else y
     if classes:
-        columns["predicted"] = [classes[k] for k in _probabilities(found.mean).argmax(axis=1)]
+        columns["predicted"] = np.array(classes, object)[_probabilities(found.mean).argmax(axis=1)]
     kinds = {"probability" if classes else "mean": found.mean, "sd": found.sd, "monte_carlo_error": found.std_error}
     if found.mean.ndim == 1:
-        columns |= {kind: values.tolist() for kind, values in kinds.items()}
-    else:
-        for k, name in enumerate(classes):
-            columns |= {f"{kind}[{name}]": values[:, k].tolist() for kind, values in kinds.items()}
+        columns |= kinds
+    for k, name in enumerate(classes if found.mean.ndim > 1 else ()):
+        columns |= {f"{kind}[{name}]": values[:, k] for kind, values in kinds.items()}
     if not classes:
-        columns["noise"] = found.noise.tolist()
+        columns["noise"] = found.noise
     if encoding.response.model == "linear":
-        columns["low_95"] = (found.mean - 1.96 * found.predictive_sd).tolist()
-        columns["high_95"] = (found.mean + 1.96 * found.predictive_sd).tolist()
+        columns["low_95"] = found.mean - 1.96 * found.predictive_sd
+        columns["high_95"] = found.mean + 1.96 * found.predictive_sd
     elif found.mean.ndim == 1:
-        low, high = _ends(getattr(fit, "posterior", fit), design, bool(classes))
-        columns |= {"low_95": low.tolist(), "high_95": high.tolist()}
+        # Of a response drawn from its law, or of the mean where that is a probability.
+        rng, method = np.random.default_rng(0), "hazen" if classes else "inverted_cdf"
+        laws = (law for _, law in _laws(getattr(fit, "posterior", fit), design))
+        values = (law.mean if classes else law.replicate(rng) for law in laws)
+        ends = [np.quantile(some, [0.025, 0.975], axis=0, method=method) for some in values]
+        columns["low_95"], columns["high_95"] = np.concatenate(ends, axis=1)
     if design.trials is not None:
-        columns["probability"] = (found.mean / design.trials).tolist()
-        columns["probability_sd"] = (found.sd / design.trials).tolist()
-    return list(columns), [list(row) for row in zip(*columns.values(), strict=True)]
-
-
-def _ends(posterior: Any, design: DesignRows, of_mean: bool) -> np.ndarray:
-    """The ends of 95 % intervals, 2 × rows: of a response drawn from its law, or of the mean, which is a probability."""
-    rng, method = np.random.default_rng(0), "hazen" if of_mean else "inverted_cdf"
-    values = (law.mean if of_mean else law.replicate(rng) for _, law in _laws(posterior, design))
-    return np.concatenate([np.quantile(some, [0.025, 0.975], axis=0, method=method) for some in values], axis=1)
+        columns |= {"probability": found.mean / design.trials, "probability_sd": found.sd / design.trials}
+    return list(columns), [list(row) for row in zip(*(c.tolist() for c in columns.values()), strict=True)]
 
 
 def part(file: str, encoding: Encoding, table: Rows, fitted: int, new: bool) -> dict[str, Any]:
@@ -295,47 +281,22 @@ def part(file: str, encoding: Encoding, table: Rows, fitted: int, new: bool) -> 
     return {**about, "rows": len(rows), "columns": columns, "first": first}
 
 
-def _sampler(fit: Fit) -> dict[str, Any]:
-    found = {"num_chains": len(fit.draws), "gradient_evaluations": 0, "reason": fit.reason}
-    work = f"{fit.posterior.count} independent draws in closed form"
-    if fit.account is not None:
-        found |= {**dataclasses.asdict(fit.account), "gradient_evaluations": fit.account.gradients}
-        work = f"{fit.account.gradients:,} gradients in {duration(fit.account.seconds)}"
-    return {**found, "shown": {"sampler": fit.reason, "work": work}}
-
-
-def _trace(fit: Fit, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the stored states of a few chains for the coefficients that stand out most; none where no chain was run."""
-    draws = fit.draws
-    if fit.account is None:
-        return {"steps": [], "parameters": []}
-    slopes = [i for i, c in enumerate(rows) if c["name"] != "intercept"]
-    slopes.sort(key=lambda i: -abs(rows[i]["mean"]) / max(rows[i]["sd"], 1e-300))
-    kept = [*(i for i, c in enumerate(rows) if c["name"] == "intercept"), *slopes][:TRACED]
-    chains = {i: np.round(draws[:TRACE_CHAINS, :, i], 9).tolist() for i in kept}
-    parameters = [{"label": rows[i]["label"], "chains": chains[i]} for i in kept]
-    return {"steps": list(range(draws.shape[1])), "parameters": parameters}
-
-
-FIRST_ROWS = 5
-
-
 def explained(prepared: Prepared, prior_scale: float) -> dict[str, Any]:
-    """Return what `gyromc fit --explain` shows: each column of X with its coding, range and prior; group terms; first rows."""
+    """Return what `gyromc fit --explain` shows: columns of X with coding, range and prior; group terms; the first 5 rows."""
     encoding, rows, y = prepared.encoding, prepared.rows, prepared.y
     response, measured = encoding.response, FAMILIES[encoding.response.model].measured
     units = RowSums.of(rows.X, y, rows.weights).units(prior_scale, encoding.intercept, measured)
     deviations = prior_scale * units.y_scale / units.scale
-    usual = f"normal({units.y_center:.4g}, {INTERCEPT_SCALE * units.y_scale:.4g})"
-
-    def prior(usual: str, *names: str) -> str:
-        asked = [prepared.priors[name] for name in names if name in prepared.priors]
-        return f"{asked[0]}, asked for" if asked else usual
-
-    columns = []
+    usual, asked = f"normal({units.y_center:.4g}, {INTERCEPT_SCALE * units.y_scale:.4g})", prepared.priors
+    prior = lambda usual, *names: next((f"{asked[name]}, asked for" for name in names if name in asked), usual)
+    columns, kinds = [], {feature.name: feature for feature in encoding.features}
     for (name, source), values, deviation in zip(encoding.sources.items(), rows.X.T, deviations, strict=True):
         size = {"least": float(values.min()), "mean": float(values.mean()), "most": float(values.max())}
-        coding, law = _coding(encoding, source), prior(f"normal(0, {deviation:.4g})", name)
+        parts = {source: ""} if encoding.formula is None else {part: f"{part}: " for part in source.split(":")}
+        levels = {part: one for part in parts if isinstance(one := kinds.get(part), CategoricalColumn)}
+        coding = "; ".join(f"{parts[part]}0 or 1, against {one.reference!r}" for part, one in levels.items())
+        coding = coding or ("as it is" if source in kinds else "computed")
+        law = prior(f"normal(0, {deviation:.4g})", name)
         columns.append({"name": name, "source": source, "coding": coding, **size, "prior": law})
     groups = []
     for group in rows.groups:
@@ -344,12 +305,9 @@ def explained(prepared: Prepared, prior_scale: float) -> dict[str, Any]:
         laws += [f"correlations: {prior('lkj(2)', f'cor({group.name})', 'cor')}"] if len(names) > 1 else []
         about = {"name": group.name, "columns": names, "levels": len(levels), "first": list(levels[:5])}
         groups.append({**about, "prior": "; ".join(laws)})
-    observed = y[:FIRST_ROWS].tolist()
+    about = {"file": prepared.table.path, "rows": len(y), "target": response.name, "family": response.model}
     return {
-        "file": prepared.table.path,
-        "rows": len(rows),
-        "target": response.name,
-        "family": response.model,
+        **about,
         "reason": response.reason,
         "classes": list(response.classes),
         "formula": None if encoding.formula is None else encoding.formula.text,
@@ -357,19 +315,10 @@ def explained(prepared: Prepared, prior_scale: float) -> dict[str, Any]:
         "columns": columns,
         "groups": groups,
         "other": encoding.roles.given,
-        "offset": None if rows.offset is None else rows.offset[:FIRST_ROWS].tolist(),
-        "first_rows": (rows.X[:FIRST_ROWS] + 0.0).tolist(),
-        "lines": prepared.table.lines[:FIRST_ROWS].tolist(),
-        "observed": [response.classes[int(v)] for v in observed] if response.classes else observed,
+        "offset": None if rows.offset is None else rows.offset[:5].tolist(),
+        "first_rows": (rows.X[:5] + 0.0).tolist(),
+        "lines": prepared.table.lines[:5].tolist(),
+        "observed": [response.classes[int(k)] for k in y[:5]] if response.classes else y[:5].tolist(),
         "further": prior_words(response.model, rows.groups, prepared.priors),
         "notes": prepared.notes,
     }
-
-
-def _coding(encoding: Encoding, source: str) -> str:
-    kinds = {feature.name: feature for feature in encoding.features}
-    crossed = [kinds.get(part) for part in ([source] if encoding.formula is None else source.split(":"))]
-    levels = [one for one in crossed if isinstance(one, CategoricalColumn)]
-    names = ["" if encoding.formula is None else f"{one.name}: " for one in levels]
-    coding = [f"{name}0 or 1, against {one.reference!r}" for name, one in zip(names, levels, strict=True)]
-    return "; ".join(coding) or ("as it is" if source in kinds else "computed")

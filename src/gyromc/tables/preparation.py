@@ -1,7 +1,7 @@
 """From the options of a fit to its numbers: files read, columns recognised, rows held out, priors read; nothing is fitted.
 
-All that can be wrong with files and options is found here, before any computation. Columns that give the target away (copies of
-it, recodings) are named: a model with such a column scores well and says nothing about rows whose target is not known.
+All that can be wrong with files and options is found here, before any computation. Columns that give the target away (copies,
+recodings) are named: a model with such a column scores well and says nothing about rows whose target is not known.
 """
 
 import dataclasses
@@ -28,6 +28,9 @@ from gyromc.targets.priors import Prior
 
 MOST_BYTES = 20_000_000  # of a file that is read a second time for the columns that a model leaves out
 MOST_UNUSED, MOST_GROUPS = 12, 100  # such columns, and levels of one
+FEW = 5  # rows in which anything agrees by chance
+ENOUGH = 20  # rows that are in one order by chance once in 20!/2
+ROUNDING = 1e-6  # of a standard deviation, in a copy written with fewer digits
 Names = Sequence[str]
 
 
@@ -56,9 +59,9 @@ def prepare(request: Request, data: Any = None) -> Prepared:
     """Read the files of a request, or the data frame that stands for its file, and decide what its columns are."""
     whole(request.seed, "seed", least=0)
     positive(request.prior_scale, "prior_scale")
-    target = _target(request)
+    target, data = _target(request), request.data if data is None else data
     roles = Roles(**{field.name: getattr(request, field.name) for field in dataclasses.fields(Roles)})
-    table, formula, dates = _read(request, request.data if data is None else data, target, roles)
+    table, formula, dates = _read(request, data, target, roles)
     require(request.missing in (None, "drop"), f"`--missing` takes drop: got {shown(request.missing)}.")
     table, left_out = complete_rows(table, target, request.impute, request.missing == "drop")
     wishes = _wishes(request, table, target, formula=formula, roles=roles, dates=dates)
@@ -76,7 +79,13 @@ def prepare(request: Request, data: Any = None) -> Prepared:
         table.refuse(more, f"{y[more][0]:g} successes of {rows.trials[more][0]:g} trials", "Correct the row.")
     possible = families or (encoding.response.model,)
     if request.robust or request.cluster is not None:
-        _require_robust(rows, possible)
+        both = "`--robust` and `--cluster` are for"
+        group = rows.groups[0].name if rows.groups else ""
+        remedy = f"Leave (… | {group}) out and pass `--cluster {group}`; or leave the option out."
+        require(not rows.groups, f"{both} models without group terms. {remedy}")
+        remedy = "Leave the option out, or compare two classes at a time with `--family logistic`."
+        each = "one linear predictor; a softmax regression has one for each class"
+        require("softmax" not in possible, f"{both} {each}. {remedy}")
     new, about_new = None, []
     if request.predict is not None:  # before anything is computed: a wrong file is known at once
         needs = encoding.needs
@@ -88,9 +97,8 @@ def prepare(request: Request, data: Any = None) -> Prepared:
     elif not test.size and request.test_fraction > 0:
         notes.append(f"{counted(table.num_rows, 'row')} are too few to hold any out: no scores.")
     priors = asked_priors(request.prior, encoding.sources, rows.groups, encoding.intercept, possible)
-    given_away = giveaway_check(table, encoding, y, rows.X)
-    unused = _unused(request, request.data if data is None else data, table)
-    return Prepared(table, encoding, rows, y, train, test, new, notes, given_away, priors, families, unused)
+    checked = giveaway_check(table, encoding, y, rows.X), priors, families, _unused(request, data, table)
+    return Prepared(table, encoding, rows, y, train, test, new, notes, *checked)
 
 
 def _unused(request: Request, data: Any, table: DataTable) -> dict[str, np.ndarray]:
@@ -104,7 +112,8 @@ def _unused(request: Request, data: Any, table: DataTable) -> dict[str, np.ndarr
         return {}
     rest = rest.take(np.searchsorted(rest.lines, table.lines))
     found: dict[str, np.ndarray] = {}
-    dropped = split_names(request.drop, rest.names)  # on purpose: only rows that depend on each other are worth a word
+    # Dropped on purpose: only rows that depend on each other are worth a word.
+    dropped = split_names(request.drop, rest.columns)
     for name, column in list(rest.columns.items())[:MOST_UNUSED]:
         if is_dates(column) or column.isna().any():
             continue
@@ -115,7 +124,7 @@ def _unused(request: Request, data: Any, table: DataTable) -> dict[str, np.ndarr
         if whole and (FEW_LEVELS if name in dropped else 2) <= len(levels) <= min(MOST_GROUPS, table.num_rows // 2):
             found[name] = codes.astype(int)
         elif numeric and len(levels) > 2:
-            found[name] = values.astype(float)
+            found[name] = values
     return found
 
 
@@ -133,7 +142,7 @@ def _target(request: Request) -> str:
 def _read(
     request: Request, data: Any, target: str, roles: Roles
 ) -> tuple[DataTable, Formula | None, tuple[DateColumn, ...]]:
-    """Read the table; with a formula, only the columns that it uses, and the response where that has to be computed."""
+    """Read the table; with a formula, only the columns that it uses, and a response such as log(y) as one more column."""
     options = {**request.text, "sheet": request.sheet}
     named, text = {name: f"--{role}" for role, name in roles.given.items()}, request.formula
     made = {f"{name}_{part}": name for name in request.dates for part in PARTS}
@@ -150,28 +159,24 @@ def _read(
         table = read_table(data, request.columns, request.drop, keep, role={**named, target: "target"}, **options)
     else:
         table = read_table(data, keep=roles.columns, role=named, choose=used, **options)
-    dates = learn_dates(table, split_names(request.dates, table.names))
+    dates = learn_dates(table, split_names(request.dates, table.columns))
     for date in dates:
         table = date.apply(table)
     if text is None:
         return table, None, dates
-    formula = read_formula(text, [name for name in table.names if name not in roles.columns])
-    if formula.response.text in formula.response.columns:
+    formula = read_formula(text, [name for name in table.columns if name not in roles.columns])
+    response, frame = formula.response, {}
+    if response.text in response.columns:
         return table, formula, dates
-    return _with_response(table, formula), formula, dates
-
-
-def _with_response(table: DataTable, formula: Formula) -> DataTable:
-    """Return the table with the values of a response such as log(y) as one more column."""
-    frame, text = {}, f"the response `{formula.response.text}`"
-    for name in formula.response.columns:
+    for name in response.columns:
         frame[name], bad = as_numbers(table.columns[name])
-        table.refuse(bad, f"{text} needs numbers, but {name!r} is", "Correct it.", table.columns[name])
-    values = evaluate(formula.response, frame)
-    wrong = ~np.isfinite(values) & ~np.any([np.isnan(column) for column in frame.values()], axis=0)
-    table.refuse(wrong, f"{text} is", "Change the response, or remove those rows.", values)
-    columns = {**table.columns, formula.response.text: pandas_module().Series(values)}
-    return dataclasses.replace(table, columns=columns)
+        needs = f"the response `{response.text}` needs numbers, but {name!r} is"
+        table.refuse(bad, needs, "Correct it.", table.columns[name])
+    values = evaluate(response, frame)
+    wrong = ~np.isfinite(values) & ~np.any(np.isnan(list(frame.values())), axis=0)
+    table.refuse(wrong, f"the response `{response.text}` is", "Change the response, or remove those rows.", values)
+    columns = {**table.columns, response.text: pandas_module().Series(values)}
+    return dataclasses.replace(table, columns=columns), formula, dates
 
 
 def _wishes(request: Request, table: DataTable, target: str, **learned: Any) -> Wishes:
@@ -181,20 +186,11 @@ def _wishes(request: Request, table: DataTable, target: str, **learned: Any) -> 
         column, sign, level = text.partition("=")
         require(sign, f"`--reference` takes COLUMN=LEVEL: got {shown(text)}.")
         reference[column] = level
-    categorical = split_names(request.categorical, table.names)
+    categorical = split_names(request.categorical, table.columns)
     require(target not in categorical, f"{target!r} is the target: for classes pass `--family logistic`.")
     order = tuple(part.strip() for part in request.order.split(",")) if request.order else ()
     asked = {"model": request.family, "impute": request.impute, "positive": request.positive}
     return Wishes(**asked, categorical=tuple(categorical), reference=reference, order=order, **learned)
-
-
-def _require_robust(rows: DesignRows, families: tuple[str, ...]) -> None:
-    group, both = rows.groups[0].name if rows.groups else "", "`--robust` and `--cluster` are for"
-    remedy = f"Leave (… | {group}) out and pass `--cluster {group}`; or leave the option out."
-    require(not rows.groups, f"{both} models without group terms. {remedy}")
-    remedy = "Leave the option out, or compare two classes at a time with `--family logistic`."
-    each = "one linear predictor; a softmax regression has one for each class"
-    require("softmax" not in families, f"{both} {each}. {remedy}")
 
 
 def asked_priors(
@@ -226,32 +222,34 @@ def asked_priors(
     return {target: found[rank, target] for rank, target in sorted(found, key=lambda key: key[0])}
 
 
-FEW = 5  # rows in which anything agrees by chance
-ENOUGH = 20  # rows that are in one order by chance once in 20!/2
-ROUNDING = 1e-6  # of a standard deviation, in a copy written with fewer digits
-
-
 def giveaway_check(table: DataTable, encoding: Encoding, y: np.ndarray, X: np.ndarray) -> dict[str, Any]:
     """Return the row of the table of checks on columns that determine the target in all rows, alone or together."""
     found, numeric, target = {}, not encoding.response.classes, encoding.response.name
     for feature in encoding.features:
-        column = table.columns[feature.name]
-        known = column.notna().to_numpy()
-        if known.sum() < FEW:
+        known = table.columns[feature.name].notna().to_numpy()
+        column, own = table.columns[feature.name][known], y[known]
+        if len(own) < FEW:
             continue
-        how = _recoded(column[known], y[known])
+        codes, targets = (pandas_module().factorize(values)[0].astype(np.int64) for values in (column, own))
+        levels, values = codes.max() + 1, targets.max() + 1
+        repeated = len(own) >= FEW * levels or (levels == values and 2 * levels <= len(own))
+        alone = levels > 1 and repeated and len(np.unique(codes * values + targets)) == levels
+        how = "has only one value of the target with each of its own" if alone else None
         if numeric and isinstance(feature, NumericColumn):
-            how = _copied(as_numbers(column)[0][known], y[known]) or how
+            x = as_numbers(column)[0]
+            steps = np.diff(own[np.argsort(x, kind="stable")])
+            if _determined(x[:, None], own):
+                how = "is the target, shifted or rescaled or as it is, in every row"
+            elif len(x) >= ENOUGH and len(np.unique(x)) == len(x) and (np.all(steps > 0) or np.all(steps < 0)):
+                how = "is in the order of the target in every row"
         if how:
             found[feature.name] = f"{feature.name!r} {how}"
-    names = list(found)[:5] or ["COLUMN"]
+    drops = " ".join(f"`--drop {shlex.quote(name)}`" for name in list(found)[:5] or ["COLUMN"])
     if not found and numeric and _determined(X, y):
         found[""] = "a weighted sum of the columns equals the target in every row"
-    sentence = f"none is a copy or a recoding of {target!r}."
-    if found:
-        drops = " ".join(f"`--drop {shlex.quote(name)}`" for name in names)
-        meaning = f"If that comes from {target!r} itself, scores and coefficients mean nothing: pass {drops}."
-        sentence = f"{listed(list(found.values()), 5)}. {meaning}"
+    meaning = f"If that comes from {target!r} itself, scores and coefficients mean nothing: pass {drops}."
+    none = f"none is a copy or a recoding of {target!r}."
+    sentence = f"{listed(list(found.values()), 5)}. {meaning}" if found else none
     return {"name": "columns that give the target away", "good": not found, "sentence": sentence}
 
 
@@ -262,24 +260,3 @@ def _determined(X: np.ndarray, y: np.ndarray) -> bool:
     scale = X.std(axis=0)
     Z, v = (X - X.mean(axis=0)) / np.where(scale > 0, scale, 1.0), (y - y.mean()) / y.std()
     return bool(np.max(np.abs(v - Z @ np.linalg.lstsq(Z, v, rcond=None)[0])) < ROUNDING)
-
-
-def _copied(x: np.ndarray, y: np.ndarray) -> str | None:
-    """How numbers repeat a target of numbers."""
-    if _determined(x[:, None], y):
-        return "is the target, shifted or rescaled or as it is, in every row"
-    steps = np.diff(y[np.argsort(x, kind="stable")])
-    if len(x) >= ENOUGH and len(np.unique(x)) == len(x) and (np.all(steps > 0) or np.all(steps < 0)):
-        return "is in the order of the target in every row"
-    return None
-
-
-def _recoded(column, y: np.ndarray) -> str | None:
-    """Whether each value of a column has one value of the target only, in enough rows."""
-    factorize = pandas_module().factorize
-    codes, targets = factorize(column)[0], factorize(y)[0]
-    levels, values = int(codes.max()) + 1, int(targets.max()) + 1
-    repeated = len(y) >= FEW * levels or (levels == values and 2 * levels <= len(y))
-    if levels > 1 and repeated and len(np.unique(codes.astype(np.int64) * values + targets)) == levels:
-        return "has only one value of the target with each of its own"
-    return None

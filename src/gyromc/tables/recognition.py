@@ -24,6 +24,7 @@ MAX_LEVELS, MAX_CLASSES = 50, 50  # of a text column that `--categorical` does n
 PLAIN = "Write plain numbers (1234.5); for decimal commas pass `--decimal ,`;"
 FEW_ROWS = 3  # with fewer rows a level's coefficient is mostly the prior's
 MOST_PROBLEMS = 12
+Feature = NumericColumn | CategoricalColumn
 FEW_VALUES = 10  # different texts in so few rows need not be identifiers; so few whole numbers may be counts or classes
 
 
@@ -44,51 +45,46 @@ class Wishes:
 
 def complete_rows(table: DataTable, target: str, impute: bool, drop: bool = False) -> tuple[DataTable, tuple[str, ...]]:
     """Return the rows that have a target value and, if `impute` lets others be left out, a note that says how many."""
-    missing = table.columns[target].isna().to_numpy()
-    require(not missing.all(), f"The target {target!r} of {table.path} has no values at all.")
+    empty = datatable.pandas_module().DataFrame(dict(table.columns)).isna()
+    gone = empty[target].to_numpy()
+    require(not gone.all(), f"The target {target!r} of {table.path} has no values at all.")
+    note = "without a target left out."
     if drop:
-        lacks = {name: column.isna().to_numpy() for name, column in table.columns.items()}
-        lacks = {name: mask for name, mask in lacks.items() if mask.any() and not mask.all()}
-        if not lacks:
-            return table, ()
-        gone = np.any(list(lacks.values()), axis=0)
-        most = sorted(lacks.items(), key=lambda pair: -pair[1].sum())
-        some = listed([f"{name} ({mask.sum()})" for name, mask in most])
+        lacking = empty.loc[:, empty.any() & ~empty.all()]
+        gone = lacking.any(axis=1).to_numpy()
+        most = lacking.sum().sort_values(ascending=False, kind="stable")
+        some = listed([f"{name} ({count})" for name, count in most.items()])
         every = f"Every row of {table.path} lacks a value: {some}. `--drop` the columns that lack most."
         require(not gone.all(), every)
-        note = f"{counted(int(gone.sum()), 'row')} of {table.num_rows} left out, since values are missing: {some}."
-        return table.take(np.flatnonzero(~gone)), (note,)
-    if not missing.any():
+        note = f"of {table.num_rows} left out, since values are missing: {some}."
+    elif gone.any():
+        others = "".join(f" Besides: {text}" for text in _missing(table, [n for n in table.columns if n != target]))
+        lacks = f"The target {target!r} lacks {counted(int(gone.sum()), 'value')}, the first at {table.place(gone)}."
+        require(impute, f"{lacks} Remove those rows, or pass `--impute`, which leaves them out.{others}")
+    if not gone.any():
         return table, ()
-    others = "".join(f" Besides: {text}" for text in _missing(table, [name for name in table.names if name != target]))
-    lacks = f"The target {target!r} lacks {counted(int(missing.sum()), 'value')}, the first at {table.place(missing)}."
-    require(impute, f"{lacks} Remove those rows, or pass `--impute`, which leaves them out.{others}")
-    note = f"{counted(int(missing.sum()), 'row')} without a target left out."
-    return table.take(np.flatnonzero(~missing)), (note,)
+    return table.take(np.flatnonzero(~gone)), (f"{counted(int(gone.sum()), 'row')} {note}",)
 
 
-def recognise(table: DataTable, target: str, wishes: Wishes | None = None, train: np.ndarray | None = None) -> Encoding:
+def recognise(table: DataTable, target: str, wishes: Wishes, train: np.ndarray | None = None) -> Encoding:
     """Decide what every column is; medians and most frequent categories come from the rows `train`, levels from all."""
-    wishes = Wishes() if wishes is None else wishes
     train = np.arange(table.num_rows) if train is None else train
     for name in (*wishes.categorical, *wishes.reference):
         table.require_column(name, "--categorical" if name in wishes.categorical else "--reference")
     response, formula = recognise_response(table, target, wishes), wishes.formula
     taken = (target, *wishes.roles.columns)
-    names = [name for name in table.names if name not in taken] if formula is None else list(formula.predictors)
+    names = [name for name in table.columns if name not in taken] if formula is None else list(formula.predictors)
     require(names or formula, f"{table.path} has no column besides the target {target!r}: nothing to predict it from.")
     dropped = {name: reason for name in names if (reason := _useless(table, name, wishes.impute)) is not None}
     reasons = "; ".join(f"{name} is {reason}" for name, reason in dropped.items())
-    available = [name for name in table.names if name not in wishes.roles.columns and name not in dropped]
+    available = [name for name in table.columns if name not in wishes.roles.columns and name not in dropped]
     if formula is None:
         names = [name for name in names if name not in dropped]
         require(names, f"No column is left to predict {target!r} from: {reasons}.")
     elif dropped:
-        first = next(iter(dropped))
-        require(
-            re.search(r"(?<![\w.`)])\.(?![\w.])", formula.text),  # the sign for all other columns
-            f"Column {first!r} of the formula is {dropped[first]}: it predicts nothing. Remove it from the formula.",
-        )
+        name, reason = next(iter(dropped.items()))
+        every = re.search(r"(?<![\w.`)])\.(?![\w.])", formula.text)  # the sign for all other columns
+        require(every, f"Column {name!r} of the formula is {reason}: it predicts nothing. Remove it from the formula.")
         formula = read_formula(formula.text, available)
         names = list(formula.predictors)
     if formula is not None:
@@ -99,11 +95,16 @@ def recognise(table: DataTable, target: str, wishes: Wishes | None = None, train
         for one in features:
             text = f"The formula computes with {one.name!r}, which holds categories. Use it without a function."
             require(isinstance(one, NumericColumn) or one.name not in formula.numeric, text)
-        frame = encoding.frame(table) or {"": np.zeros(table.num_rows)}
         factors = tuple(GroupFactor.learn(table, group.factor) for group in formula.groups)
-        design = FormulaDesign.learn(formula, available, frame)
+        design = FormulaDesign.learn(formula, available, encoding.frame(table))
         encoding = dataclasses.replace(encoding, formula=design, factors=factors)
-    _require_names(encoding.names, table.path)
+    names = encoding.names
+    called = f"A column of {table.path} is called 'intercept', as the constant. Rename it, or pass `--drop intercept`."
+    require("intercept" not in names, called)
+    twice = next((name for name in names if names.count(name) > 1), None)
+    require(twice is None, f"Two coefficients would be called {twice!r}. Rename a column of {table.path}.")
+    many = f"The columns become {len(names)} coefficients; at most {datatable.MAX_COLUMNS} are possible. `--drop` some."
+    require(len(names) <= datatable.MAX_COLUMNS, many)
     return encoding
 
 
@@ -123,25 +124,12 @@ def rare_levels(table: DataTable, encoding: Encoding, X: np.ndarray) -> list[str
     crossed = [(name, int(np.count_nonzero(X[:, i]))) for i, name in enumerate(encoding.names) if ":" in name]
     few = [f"{name} ({counted(count, 'row')})" for name, count in crossed if "[" in name and count < FEW_ROWS]
     found += [f"combinations {listed(few, 5)}"] if few else []
-    note = (
-        f"fewer than {FEW_ROWS} rows have {'; '.join(found)}. These levels are kept, and their coefficients are mostly what the "
-        f"prior says: join them with others if they are not of interest.{''.join(references)}"
-    )
+    few = f"fewer than {FEW_ROWS} rows have {'; '.join(found)}. These levels are kept, and their coefficients are mostly what the"
+    note = f"{few} prior says: join them with others if they are not of interest.{''.join(references)}"
     return [note] if found else []
 
 
-def _require_names(names: Sequence[str], path: str) -> None:
-    called = f"A column of {path} is called 'intercept', as the constant. Rename it, or pass `--drop intercept`."
-    require("intercept" not in names, called)
-    twice = next((name for name in names if names.count(name) > 1), None)
-    require(twice is None, f"Two coefficients would be called {twice!r}. Rename a column of {path}.")
-    many = f"The columns become {len(names)} coefficients; at most {datatable.MAX_COLUMNS} are possible. `--drop` some."
-    require(len(names) <= datatable.MAX_COLUMNS, many)
-
-
-def _features(
-    table: DataTable, names: Sequence[str], wishes: Wishes, train: np.ndarray
-) -> tuple[NumericColumn | CategoricalColumn, ...]:
+def _features(table: DataTable, names: Sequence[str], wishes: Wishes, train: np.ndarray) -> tuple[Feature, ...]:
     """Recognise each column; one error lists all that is wrong with any of them."""
     features, problems = [], []
     for name in names:
@@ -151,11 +139,9 @@ def _features(
             problems.append(str(problem))
     if not wishes.impute:
         problems += _missing(table, names)
-    if len(problems) > 1:
-        more = [f"… and {len(problems) - MOST_PROBLEMS} more."] if len(problems) > MOST_PROBLEMS else []
-        lines = [f"{len(problems)} problems with {table.path}:", *(f"- {p}" for p in problems[:MOST_PROBLEMS]), *more]
-        raise InvalidInput("\n".join(lines))
-    require(not problems, "".join(problems))
+    many = [f"{len(problems)} problems with {table.path}:", *(f"- {p}" for p in problems[:MOST_PROBLEMS])]
+    many += [f"… and {len(problems) - MOST_PROBLEMS} more."] if len(problems) > MOST_PROBLEMS else []
+    require(not problems, "\n".join(many if len(problems) > 1 else problems))
     return tuple(features)
 
 
@@ -170,21 +156,18 @@ def _useless(table: DataTable, name: str, impute: bool) -> str | None:
 
 
 def _missing(table: DataTable, names: Sequence[str]) -> list[str]:
-    counts = {name: int(table.columns[name].isna().sum()) for name in names}
-    lacking = {name: count for name, count in counts.items() if count}
+    lacking = {name: count for name in names if (count := int(table.columns[name].isna().sum()))}
     if not lacking:
         return []
     name = next(iter(lacking))
     some = listed([f"{n} ({c})" for n, c in sorted(lacking.items(), key=lambda pair: -pair[1])], 10)
     first = table.place(table.columns[name].isna().to_numpy())
-    return [
-        f"{table.path} lacks values in {counted(len(lacking), 'column')} (of {table.num_rows} rows): {some}; the first of "
-        f"{name!r} at {first}. Fill them in, `--drop` the columns, or pass `--missing drop` (leaves these rows out) or "
-        "`--impute` (median of numbers, most frequent category)."
-    ]
+    lacks = f"{table.path} lacks values in {counted(len(lacking), 'column')} (of {table.num_rows} rows): {some}; the first of"
+    remedy = "Fill them in, `--drop` the columns, or pass `--missing drop` (leaves these rows out) or `--impute`"
+    return [f"{lacks} {name!r} at {first}. {remedy} (median of numbers, most frequent category)."]
 
 
-def _feature(table: DataTable, name: str, wishes: Wishes, train: np.ndarray) -> NumericColumn | CategoricalColumn:
+def _feature(table: DataTable, name: str, wishes: Wishes, train: np.ndarray) -> Feature:
     column = table.columns[name]
     if is_dates(column):
         parts = f"Pass `--dates {name}` for year, month, weekday and days since the first, or `--drop {name}`."
@@ -209,22 +192,17 @@ def _feature(table: DataTable, name: str, wishes: Wishes, train: np.ndarray) -> 
 def _numeric(name: str, values: np.ndarray, wishes: Wishes, train: np.ndarray) -> NumericColumn:
     known = values[~np.isnan(values)]
     require_scale(known, f"Column {name!r}")
-    distinct = np.unique(known)
-    note = ""
-    if 2 < distinct.size <= 6 and np.all(distinct == np.round(distinct)):
-        note = f"only {', '.join(f'{v:g}' for v in distinct)}: if these are codes, pass `--categorical {name}`"
-    elif distinct.size == values.size > FEW_VALUES and np.array_equal(known, np.arange(known.size) + known[0]):
-        note = f"counts the rows: an index? If so, pass `--drop {name}`"
-    fill = None
+    distinct, missing = np.unique(known), values.size - known.size
+    notes, fill = [], None
     if wishes.impute:
         seen = values[train][~np.isnan(values[train])]
         fill = float(np.median(seen if seen.size else known))
-        note = "; ".join(filter(None, (_imputed(values.size - known.size, f"{fill:.6g}, the median"), note)))
-    return NumericColumn(name, fill, note, float(known.min()), float(known.max()))
-
-
-def _imputed(count: int, by: str) -> str:
-    return f"{counted(count, 'missing value')} replaced by {by}" if count else ""
+        notes += [f"{counted(missing, 'missing value')} replaced by {fill:.6g}, the median"] if missing else []
+    if 2 < distinct.size <= 6 and np.all(distinct == np.round(distinct)):
+        notes.append(f"only {', '.join(f'{v:g}' for v in distinct)}: if these are codes, pass `--categorical {name}`")
+    elif distinct.size == values.size > FEW_VALUES and np.array_equal(known, np.arange(known.size) + known[0]):
+        notes.append(f"counts the rows: an index? If so, pass `--drop {name}`")
+    return NumericColumn(name, fill, "; ".join(notes), float(known.min()), float(known.max()))
 
 
 def _categorical(table: DataTable, name: str, wishes: Wishes, train: np.ndarray, forced: bool) -> CategoricalColumn:
@@ -241,12 +219,12 @@ def _categorical(table: DataTable, name: str, wishes: Wishes, train: np.ndarray,
     its = ", ".join(map(repr, levels[:12]))
     require(reference in levels, f"`--reference {name}={reference}`: {name!r} has no such level. Its levels: {its}.")
     plainly = "categories, though they look like numbers: write those plainly (1000, 31)"
-    notes, fill = [plainly] if not forced and adorned(column.dropna()) else [], None
+    notes, fill, missing = [plainly] if not forced and adorned(column.dropna()) else [], None, len(column) - known
     if wishes.impute:
         seen = column.iloc[train].dropna()
         fill = str((seen if len(seen) else column.dropna()).mode().iloc[0])
-        notes.append(_imputed(len(column) - known, f"{fill!r}, the most frequent"))
-    return CategoricalColumn(name, tuple(levels), reference, fill, "; ".join(filter(None, notes)))
+        notes += [f"{counted(missing, 'missing value')} replaced by {fill!r}, the most frequent"] if missing else []
+    return CategoricalColumn(name, tuple(levels), reference, fill, "; ".join(notes))
 
 
 def recognise_response(table: DataTable, target: str, wishes: Wishes) -> Response:
@@ -275,13 +253,24 @@ def recognise_response(table: DataTable, target: str, wishes: Wishes) -> Respons
     family = FAMILIES[model]
     if family.response is not ResponseKind.CLASSES:
         require(wishes.positive is None, f"`--positive` names a class, but a {model} regression has none.")
-        _require_numbers(table, target, model, values, bad)
+        remedy = "For classes, pass `--family logistic`." if bad.all() else "Correct it."
+        needs = f"the target {target!r} must be a finite number for a {model} regression, but is"
+        table.refuse(bad, needs, remedy, column)
+        needs = f"a {family.words.title} needs {family.needs}, but the target {target!r} is"
+        table.refuse(~family.allowed(values), needs, "Pass `--family linear` for measurements.", values)
+        if family.response is ResponseKind.NUMBERS:
+            require_scale(values, f"The target {target!r}")
         return Response(target, model, (), reason)
     many = f"The target {target!r} has {len(distinct)} different values; at most {MAX_CLASSES} classes are possible."
     require(len(distinct) <= MAX_CLASSES, f"{many} Pass `--family linear` for numbers.")
     if family.cutpoints:
         require(wishes.positive is None, "`--positive` is for two classes without an order, not for an ordinal target.")
-        return Response(target, model, _in_order(target, distinct, bad, wishes.order), reason)
+        order, classes = wishes.order, ", ".join(map(repr, distinct[:12]))
+        texts = f"The classes of {target!r} are texts ({classes}): say their order, as in `--order low,middle,high`."
+        require(order or not bad.any(), texts)
+        once = f"`--order` must list each class of {target!r} once ({classes}): got {', '.join(map(repr, order))}."
+        require(not order or sorted(order) == sorted(distinct), once)
+        return Response(target, model, tuple(order or distinct), reason)
     return _class_response(target, model, distinct, wishes.positive, reason)
 
 
@@ -289,10 +278,8 @@ def _choose_model(target: str, column, values, bad, distinct: Sequence[str]) -> 
     if len(distinct) == 2:
         return "logistic", f"chosen because {target!r} has two values"
     if bad.all():
-        looks = (
-            f"The target {target!r} has texts such as {distinct[0]!r}, which look like numbers but are not written so."
-        )
-        require(not adorned(column), f"{looks} {PLAIN} for classes `--family logistic`.")
+        looks = f"The target {target!r} has texts such as {distinct[0]!r}, which look like numbers"
+        require(not adorned(column), f"{looks} but are not written so. {PLAIN} for classes `--family logistic`.")
         many = f"too many classes (at most {MAX_CLASSES}), and no numbers. Is it the right column?"
         texts = f"The target {target!r} has {len(distinct)} different texts, such as {distinct[0]!r}"
         require(len(distinct) <= MAX_CLASSES, f"{texts}: {many}")
@@ -302,33 +289,11 @@ def _choose_model(target: str, column, values, bad, distinct: Sequence[str]) -> 
     whole = np.all(values == np.round(values))
     if whole and len(distinct) <= FEW_VALUES:
         counts = ", counts (`--family poisson,negative-binomial` compares both)" if values.min() >= 0 else ""
-        raise InvalidInput(
-            f"The target {target!r} holds {len(distinct)} different whole numbers ({', '.join(distinct)}): choose whether they "
-            f"are classes (`--family softmax`, or in their order `--family ordinal`){counts} or measurements (`--family linear`)."
-        )
+        holds = f"The target {target!r} holds {len(distinct)} different whole numbers ({', '.join(distinct)})"
+        classes = f"classes (`--family softmax`, or in their order `--family ordinal`){counts}"
+        raise InvalidInput(f"{holds}: choose whether they are {classes} or measurements (`--family linear`).")
     hint = "; if it counts events, pass `--family poisson`" if whole and values.min() >= 0 else ""
     return "linear", f"chosen because {target!r} holds numbers{hint}"
-
-
-def _require_numbers(table: DataTable, target: str, model: str, values, bad) -> None:
-    family = FAMILIES[model]
-    remedy = "For classes, pass `--family logistic`." if bad.all() else "Correct it."
-    needs = f"the target {target!r} must be a finite number for a {model} regression, but is"
-    table.refuse(bad, needs, remedy, table.columns[target])
-    needs = f"a {family.words.title} needs {family.needs}, but the target {target!r} is"
-    table.refuse(~family.allowed(values), needs, "Pass `--family linear` for measurements.", values)
-    if family.response is ResponseKind.NUMBERS:
-        require_scale(values, f"The target {target!r}")
-
-
-def _in_order(target: str, distinct: list[str], bad, order: Sequence[str]) -> tuple[str, ...]:
-    """Return the classes in order: by size where they are numbers, else as `--order` lists them."""
-    classes = ", ".join(map(repr, distinct[:12]))
-    texts = f"The classes of {target!r} are texts ({classes}): say their order, as in `--order low,middle,high`."
-    require(order or not bad.any(), texts)
-    once = f"`--order` must list each class of {target!r} once ({classes}): got {', '.join(map(repr, order))}."
-    require(not order or sorted(order) == sorted(distinct), once)
-    return tuple(order or distinct)
 
 
 def _class_response(target: str, model: str, distinct: list[str], positive: str | None, reason: str) -> Response:
@@ -339,23 +304,37 @@ def _class_response(target: str, model: str, distinct: list[str], positive: str 
         every = f"`--positive` is for two classes; {target!r} has {count}, and every class gets a probability."
         require(count == 2, every)
         distinct = [c for c in distinct if c != positive] + [positive]
-    two_only = not FAMILIES[model].vector and model != "logistic"
     two = f"A {model} regression is for two classes; {target!r} has {count}. Pass `--family softmax`."
-    require(not two_only or count == 2, two)
+    require(count == 2 or FAMILIES[model].vector or model == "logistic", two)
     if model == "logistic" and count > 2:
         model, reason = "softmax", f"{reason}; more than two classes: softmax"
-    if model == "softmax" and count == 2:
+    elif model == "softmax" and count == 2:
         model, reason = "logistic", f"{reason}; two classes: logistic"
     return Response(target, model, tuple(distinct), reason)
 
 
 def families_of(table: DataTable, target: str, wishes: Wishes) -> tuple[str, ...]:
     """Return the families to compare, the simplest first; none where the user asks for one family or says nothing."""
-    asked = wishes.model
-    if asked is None or (asked != "auto" and "," not in asked):
-        return ()
-    found = _natural(table, target, wishes) if asked == "auto" else _listed(table, target, asked, wishes)
-    return tuple(sorted(found, key=lambda name: FAMILIES[name].rank))
+    asked, names = wishes.model or "", []
+    if asked == "auto":
+        names = [*_natural(table, target, wishes)]
+    elif "," in asked:
+        names = [family_named(part) for part in asked.split(",") if part.strip()]
+        require("auto" not in names, f"`--family {asked}`: auto stands alone, or list the families to compare.")
+        unknown = [name for name in names if name not in FAMILIES]
+        require(not unknown, f"Unknown family {shown(''.join(unknown[:1]))}: there are {', '.join(FAMILIES)}; or auto.")
+        require(len(set(names)) == len(names), f"`--family {asked}` names a family twice.")
+        numeric = [name for name in names if FAMILIES[name].response is not ResponseKind.CLASSES]
+        mixed = (
+            f"`--family {asked}`: {', '.join(numeric)} predict numbers, the others classes. They cannot be compared."
+        )
+        require(len(numeric) in (0, len(names)), mixed)
+        if "logistic" in names and as_text(table.columns[target]).nunique() > 2:
+            names = list(dict.fromkeys("softmax" if name == "logistic" else name for name in names))
+        for name in names:
+            order = wishes.order if name == "ordinal" else ()
+            recognise_response(table, target, dataclasses.replace(wishes, model=name, order=order))
+    return tuple(sorted(names, key=lambda name: FAMILIES[name].rank))
 
 
 def _natural(table: DataTable, target: str, wishes: Wishes) -> tuple[str, ...]:
@@ -365,7 +344,7 @@ def _natural(table: DataTable, target: str, wishes: Wishes) -> tuple[str, ...]:
         return "exponential", "weibull"
     column = table.columns[target]
     if wishes.order:
-        return ("ordinal", "softmax") if len(ordered(as_text(column))) > 2 else ("ordinal",)
+        return ("ordinal", "softmax") if as_text(column).nunique() > 2 else ("ordinal",)
     values, bad = as_numbers(column)
     counts = not bad.any() and bool(np.all(values == np.round(values)) and values.min() >= 0)
     if wishes.roles.exposure is not None:
@@ -376,20 +355,3 @@ def _natural(table: DataTable, target: str, wishes: Wishes) -> tuple[str, ...]:
     if counts:
         return "poisson", "negative-binomial", "linear", "student-t"
     return ("linear", "student-t", "gamma") if not bad.any() and values.min() > 0 else ("linear", "student-t")
-
-
-def _listed(table: DataTable, target: str, asked: str, wishes: Wishes) -> tuple[str, ...]:
-    names = [family_named(part) for part in asked.split(",") if part.strip()]
-    require("auto" not in names, f"`--family {asked}`: auto stands alone, or list the families to compare.")
-    unknown = [name for name in names if name not in FAMILIES]
-    require(not unknown, f"Unknown family {shown(''.join(unknown[:1]))}: there are {', '.join(FAMILIES)}; or auto.")
-    require(len(set(names)) == len(names), f"`--family {asked}` names a family twice.")
-    numeric = [name for name in names if FAMILIES[name].response is not ResponseKind.CLASSES]
-    mixed = f"`--family {asked}`: {', '.join(numeric)} predict numbers, the others classes. They cannot be compared."
-    require(len(numeric) in (0, len(names)), mixed)
-    if "logistic" in names and len(ordered(as_text(table.columns[target]))) > 2:
-        names = list(dict.fromkeys("softmax" if name == "logistic" else name for name in names))
-    for name in names:
-        order = wishes.order if name == "ordinal" else ()
-        recognise_response(table, target, dataclasses.replace(wishes, model=name, order=order))
-    return tuple(names)

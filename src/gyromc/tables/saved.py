@@ -1,6 +1,7 @@
 """A fitted model, its file, predictions from it without the data that it was fitted to, and comparisons of such models."""
 
 import dataclasses
+import itertools
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,18 +26,10 @@ from gyromc.tables.report import render, summary_tables
 from gyromc.targets.families import FAMILIES
 from gyromc.targets.likelihoods import ResponseKind
 
-__all__ = ["ComparedModel", "FittedModel", "ModelComparison", "compared", "restored_model", "stacked"]
-
-KIND = "fit"
-ROUNDS = 2000  # of the fixed-point iteration; its gain per round is below 1e-6 long before
-
 
 @dataclasses.dataclass(frozen=True)
 class ComparedModel(ComparedFamily):
-    """One model of a comparison.
-
-    - `name`: its formula or file; `r_squared`: of rows left out; `weight`: in the stacked mixture; all else as for a family.
-    """
+    """One model of a comparison: `name`, its formula or file; `r_squared`, of rows left out; `weight`, in the stacked mixture."""
 
     name: str = ""
     r_squared: float | None = None
@@ -64,10 +57,10 @@ class ModelComparison(Shown):
         rows = [[one.name, one.family, *one.cells[:-1], *further(one)] for one in self.models]
         numbers = ["elpd", "difference", "effective parameters", "LOO R²", "stacking weight"]
         columns = ["model", "family", *numbers, "verdict"]
-        note = (
-            f"elpd: log density of {self.rows} rows of {self.target}, each left out in turn; the difference is that to the best, "
-            "± one standard error from paired rows. Clearly worse: by more than 4 and two standard errors, with all rows or "
-            "without the one that differs most. The weights make the mixture of all models that predicts best."
+        note = f"elpd: log density of {self.rows} rows of {self.target}, each left out in turn; the difference is that to the"
+        note += " best, ± one standard error from paired rows. Clearly worse: by more than 4 and two standard errors, with all"
+        note += (
+            " rows or without the one that differs most. The weights make the mixture of all models that predicts best."
         )
         return [Table(columns, rows, "Models compared", [note], left=[*columns[:2], columns[-1]], style="simple")]
 
@@ -116,11 +109,10 @@ class FittedModel(Shown):
         """Draws of coefficients, further parameters and deviations of groups, in the units of the file: chains × draws each."""
         posterior = self.posterior
         every = np.concatenate([posterior.coefficients(), posterior.further()], axis=-1)
-        found = dict(zip([one.label for one in self.coefficients], np.moveaxis(every, -1, 0), strict=True))
+        found = dict(zip((one.label for one in self.coefficients), np.moveaxis(every, -1, 0), strict=True))
         for group in posterior.groups:
-            for i, level in enumerate(group.levels):
-                for j, effect in enumerate(group.columns):
-                    found[f"{effect} | {group.name}[{level}]"] = group.deviations[:, :, i, j]
+            for (i, level), (j, effect) in itertools.product(enumerate(group.levels), enumerate(group.columns)):
+                found[f"{effect} | {group.name}[{level}]"] = group.deviations[:, :, i, j]
         return found
 
     @property
@@ -134,8 +126,7 @@ class FittedModel(Shown):
     def save_draws(self, path: str | Path) -> None:
         """Write the draws to a CSV or Parquet file, by its name."""
         require_draws_file(read_path(path))
-        frame = self.draws
-        csv = str(path).endswith(".csv")
+        frame, csv = self.draws, str(path).endswith(".csv")
         text = frame.to_csv(index=False, float_format="%.9g") if csv else ""
         write_atomically(Path(path), text if csv else lambda file: frame.to_parquet(file, index=False))
 
@@ -175,7 +166,7 @@ class FittedModel(Shown):
 
     def save(self, path: str | Path) -> None:
         """Write the model to a file, whole or not at all."""
-        write_archive(path, KIND, self, Codec(CLASSES))
+        write_archive(path, "fit", self, Codec(CLASSES))
 
     def table(self, data: Any, **text: Any) -> DataTable:
         """Return new rows as a table: of a file, with the options of `read_table`, a data frame or a mapping of columns."""
@@ -210,45 +201,42 @@ def compared(findings: Mapping[str, Mapping[str, Any]]) -> ModelComparison:
     """Compare models by name, from the content of their fit.json: by log p(y_i | all other rows) of each, row by row."""
     require(len(findings) > 1, "Name two models or more, of different formulas or files.")
     (first, reference), *others = findings.items()
+    target = reference["model"]["target"]
     for name, found in findings.items():
         require("pointwise" in found["adequacy"], f"{name} was saved by an earlier gyromc: fit and save it again.")
     for name, found in others:
-        _require_same(first, reference, name, found)
+        both = f"{first} predicts {target!r} and {name} {found['model']['target']!r}"
+        same = found["model"]["target"] == target
+        require(same, f"{both}: densities of different responses cannot be compared.")
+        points = [one["adequacy"]["pointwise"] for one in (reference, found)]
+        both = f"{first} ({len(points[0]['rows'])} rows) and {name} ({len(points[1]['rows'])} rows)"
+        remedy = "Fit both to rows that have all columns, as with `--missing drop` and one list of columns."
+        same = all(points[0][key] == points[1][key] for key in ("rows", "observed"))
+        require(same, f"{both} were not fitted to the same rows. {remedy}")
+        kinds = [FAMILIES[one["model"]["name"]].response is ResponseKind.NUMBERS for one in (reference, found)]
+        both = "a density of numbers and probabilities of whole numbers"
+        remedy = "List both families in one fit, as in `--family poisson,linear`, which compares them on one scale."
+        require(kinds[0] == kinds[1], f"{first} and {name} have {both}. {remedy}")
     rows = np.array([found["adequacy"]["pointwise"]["elpd"] for found in findings.values()])
     best = rows[int(np.argmax(rows.sum(axis=1)))]
     of_rows = reference["adequacy"]["of_rows"]
     models = []
     for (name, found), elpd, weight in zip(findings.items(), rows, stacked(rows), strict=True):
-        loo = found["adequacy"]["loo"]
-        known = {key: loo[key] for key in ("elpd", "std_error", "p_loo")}
-        known |= ComparedFamily.against(elpd, best, of_rows / len(best)) | {"heavy": loo["rows_above_0.7"]}
-        further = {"name": name, "r_squared": found["adequacy"]["loo_r_squared"], "weight": float(weight)}
+        loo, r_squared = found["adequacy"]["loo"], found["adequacy"]["loo_r_squared"]
+        known = {key: loo[key] for key in ("elpd", "std_error", "p_loo")} | {"heavy": loo["rows_above_0.7"]}
+        known |= ComparedFamily.against(elpd, best, of_rows / len(best))
+        further = {"name": name, "r_squared": r_squared, "weight": float(weight)}
         models.append(ComparedModel(found["model"]["name"], **known, **further))
     models.sort(key=lambda one: -one.difference)
-    return ModelComparison(tuple(models), reference["model"]["target"], of_rows)
-
-
-def _require_same(first: str, reference: Mapping[str, Any], name: str, found: Mapping[str, Any]) -> None:
-    """Raise unless two models predict the same responses of the same rows, both with densities or both with probabilities."""
-    targets = [one["model"]["target"] for one in (reference, found)]
-    both = f"{first} predicts {targets[0]!r} and {name} {targets[1]!r}"
-    require(targets[0] == targets[1], f"{both}: densities of different responses cannot be compared.")
-    points = [one["adequacy"]["pointwise"] for one in (reference, found)]
-    both = f"{first} ({len(points[0]['rows'])} rows) and {name} ({len(points[1]['rows'])} rows)"
-    remedy = "Fit both to rows that have all columns, as with `--missing drop` and one list of columns."
-    same = all(points[0][key] == points[1][key] for key in ("rows", "observed"))
-    require(same, f"{both} were not fitted to the same rows. {remedy}")
-    kinds = [FAMILIES[one["model"]["name"]].response is ResponseKind.NUMBERS for one in (reference, found)]
-    both = "a density of numbers and probabilities of whole numbers"
-    remedy = "List both families in one fit, as in `--family poisson,linear`, which compares them on one scale."
-    require(kinds[0] == kinds[1], f"{first} and {name} have {both}. {remedy}")
+    return ModelComparison(tuple(models), target, of_rows)
 
 
 def stacked(elpd: np.ndarray) -> np.ndarray:
     """Stacking weights w from log densities, models × rows: they maximise Σ_i log Σ_k w_k p_k(y_i | all other rows)."""
     p = np.exp(elpd - elpd.max(axis=0))
     w = np.full(len(p), 1 / len(p))
-    for _ in range(ROUNDS):
+    # The gain per round is below 1e-6 long before the last.
+    for _ in range(2000):
         w = w * np.mean(p / (w @ p), axis=1)
     return w / w.sum()
 

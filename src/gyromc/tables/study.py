@@ -1,4 +1,7 @@
-"""All steps of a fit to a table: read, encode, choose a family, hold rows out, fit, judge, fit again to all rows, check."""
+"""All steps of a fit to a table: read, encode, choose a family, hold rows out, fit, judge, fit again to all rows, check.
+
+Of a Parquet file that is too large for memory the coefficients come from all rows, read in pieces, the checks from a sample.
+"""
 
 import dataclasses
 import datetime
@@ -9,9 +12,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from gyromc.checks import flag, require, shown
+from gyromc.data import Parquet
+from gyromc.data.files import pyarrow
 from gyromc.datasets import located
 from gyromc.errors import DivergenceError, GyromcWarning, InvalidInput
 from gyromc.extras import needs
@@ -19,26 +25,32 @@ from gyromc.regression import fit as regression
 from gyromc.regression.comparing import compare
 from gyromc.regression.draws import prior_findings
 from gyromc.regression.problem import of_family, read
-from gyromc.runtime.machine import release_memory
-from gyromc.show.files import json_text, require_output, results_folder, write_atomically
+from gyromc.regression.streamed import fit_streamed
+from gyromc.runtime.machine import free_memory, release_memory
+from gyromc.show.files import ResultsFile, csv_text, json_text, require_output, results_folder, write_atomically
 from gyromc.show.interruption import Interruption, interruptible
-from gyromc.show.numbers import counted
+from gyromc.show.numbers import counted, number
 from gyromc.show.progress import Progress, progress
-from gyromc.tables import findings
-from gyromc.tables.checks import adequacy
-from gyromc.tables.effects import effect_findings, group_findings, group_table
+from gyromc.show.tables import Table
+from gyromc.tables import checks, effects, findings, report
+from gyromc.tables.datatable import split_names
 from gyromc.tables.encoding import DesignRows
 from gyromc.tables.preparation import Prepared, prepare
-from gyromc.tables.report import FILES, write
 from gyromc.tables.request import Request, in_python
 from gyromc.tables.saved import FittedModel, require_draws_file
+from gyromc.targets.regressions import BY_FAMILY
 
-__all__ = ["chosen_family", "fit", "study"]
-
-LARGE = 1_000_000  # numbers of a design matrix
+Tables = dict[str, findings.Rows]
 PATIENCE = 1.0  # seconds that Ctrl-C may wait for the end of a stage
 OTHERS = {"data", "target", "formula", "family", "predict", "save", "draws", "out", "explain", "prior_predictive"}
 OPTIONS = tuple(field.name for field in dataclasses.fields(Request) if field.name not in OTHERS)
+FILES = ("fit.json", "report.html", "coefficients.csv", "groups.csv", "held_out.csv", "predictions.csv")
+LARGE = 100_000_000  # numbers in a Parquet file, beyond which it is not read into memory
+RESULTS = ResultsFile("fit.json", "gyromc.fit-large", 2, "gyromc fit … --out {directory}")
+REPORT = "sample_report.html"
+# Options of a request that need not have all rows in memory.
+IN_PIECES = {"data", "target", "family", "out", "columns", "drop", "test_fraction", "prior_scale", "effort", "seed"}
+IN_PIECES |= {"encoding", "decimal", "sheet"}
 
 
 def fit(
@@ -127,7 +139,10 @@ def study(request: Request, say: Callable[[str], object] = lambda text: None) ->
     with results_folder(request.directory, FILES, *inputs) as folder:
         model, tables = computed(request, None, watch)
         watch.stage("writing the report")
-        results = write(model.results or {}, tables, folder)
+        results = report.RESULTS.save(model.results or {}, folder)
+        for name, (columns, rows) in tables.items():
+            write_atomically(folder / name, csv_text(columns, rows))
+        write_atomically(folder / "report.html", report.render(results))
         watch.stop.check()
         if request.save is not None:
             model.save(request.save)
@@ -154,9 +169,7 @@ class Watch:
         self.shown.describe(text)
 
 
-def computed(
-    request: Request, data: Any, watch: Watch, wanted: bool | None = None
-) -> tuple[FittedModel, dict[str, findings.Rows]]:
+def computed(request: Request, data: Any, watch: Watch, wanted: bool | None = None) -> tuple[FittedModel, Tables]:
     """Return the fitted model, with the content of fit.json as its results, and the tables that stand beside it."""
     began, started = time.perf_counter(), datetime.datetime.now(datetime.UTC)
     regression.relative_error(request.effort)
@@ -166,7 +179,7 @@ def computed(
     if not prepared.given_away["good"]:
         watch.warn(prepared.given_away["sentence"])
     with interruptible(patience=PATIENCE) as stop, progress(wanted=wanted) as shown:
-        watch.stop, watch.shown, watch.large = stop, shown, prepared.rows.X.size > LARGE
+        watch.stop, watch.shown, watch.large = stop, shown, prepared.rows.X.size > 1_000_000
         results, tables, model = _findings(request, prepared, watch)
     results["data"]["notes"] = prepared.notes
     results["checks"].append(prepared.given_away)
@@ -187,14 +200,14 @@ def chosen_family(request: Request, prepared: Prepared) -> tuple[Prepared, dict[
         given = {**_given(request, prepared, rows), "priors": prepared.priors}
         found = compare(rows.X, prepared.y[prepared.train], families, seed=request.seed, **given)
         family, reason = found.chosen, f"chosen because {found.reason}"
+        candidates = [{**dataclasses.asdict(one), "clearly_worse": one.clearly_worse} for one in found.candidates]
         values = {name: getattr(found, name) for name in ("chosen", "reason", "rows", "of_rows")}
-        candidates = found.candidates
-        values["candidates"] = [{**dataclasses.asdict(one), "clearly_worse": one.clearly_worse} for one in candidates]
+        values["candidates"] = candidates
     response = dataclasses.replace(response, model=family, reason=reason)
     return dataclasses.replace(prepared, encoding=dataclasses.replace(prepared.encoding, response=response)), values
 
 
-def _findings(request: Request, prepared: Prepared, watch: Watch) -> tuple[dict[str, Any], dict[str, Any], FittedModel]:
+def _findings(request: Request, prepared: Prepared, watch: Watch) -> tuple[dict[str, Any], Tables, FittedModel]:
     spent, judged, held_out = {}, None, None
     if len(prepared.families) > 1:
         watch.stage(f"comparing families: {', '.join(prepared.families)}")
@@ -212,40 +225,35 @@ def _findings(request: Request, prepared: Prepared, watch: Watch) -> tuple[dict[
             judged, spent["judging"] = _fit(request, prepared, dataclasses.replace(rows, weights=weights), watch)
             held_out = findings.held_out(judged, encoding, rows.take(test), y[test], y[train])
         except (InvalidInput, DivergenceError) as error:
-            judged = None
-            failed = f"the fit to the others failed ({error})"
-            prepared.notes.append(f"predictions were not judged on held-out rows: {failed}")
+            judged, why = None, f"the fit to the others failed ({error})"
+            prepared.notes.append(f"predictions were not judged on held-out rows: {why}")
             watch.warn(prepared.notes[-1])
     watch.stage(f"fitting {'all ' if test.size else ''}{counted(table.num_rows, 'row')}")
     fit, spent["fitting"] = _fit(request, prepared, rows, watch)
     results = findings.results(fit, prepared, request.prior_scale)
     robust = request.robust or request.cluster is not None
     results["robust"] = findings.robust_findings(fit, rows, y, request.cluster) if robust else None
-    tables: dict[str, Any] = {"coefficients.csv": findings.coefficient_table(fit, results["robust"])}
-    results["predictions"] = []
+    every, results["predictions"] = (*fit.coefficients, *fit.auxiliary), []
+    tables: Tables = {"coefficients.csv": findings.coefficient_table(every, results["robust"])}
     if prepared.new is not None:
         tables["predictions.csv"] = found = findings.predictions(fit, encoding, *prepared.new, y=None)
         results["predictions"].append(findings.part("predictions.csv", encoding, found, table.num_rows, new=True))
     if judged is not None:
-        found = findings.predictions(judged, encoding, table.take(test), rows.take(test), y[test])
-        tables["held_out.csv"] = found
+        unseen = table.take(test), rows.take(test), y[test]
+        tables["held_out.csv"] = found = findings.predictions(judged, encoding, *unseen)
         results["predictions"].append(findings.part("held_out.csv", encoding, found, train.size, new=False))
-    results["groups"] = group_findings(fit, rows, y) if rows.groups else []
+    results["groups"] = effects.group_findings(fit, rows, y) if rows.groups else []
     if results["groups"]:
-        tables["groups.csv"] = group_table(results["groups"])
-    results["effects"] = effect_findings(fit, prepared)
+        tables["groups.csv"] = effects.group_table(results["groups"])
+    results["effects"] = effects.effect_findings(fit, prepared)
     results["prior"] = _prior_findings(request, prepared)
     watch.stage("checking the model")
-    results["adequacy"] = adequacy(fit, prepared, held_out, request)
+    results["adequacy"] = checks.adequacy(fit, prepared, held_out, request)
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     about = {"file": located(request.data).name, "rows": table.num_rows, "formula": request.formula}
-    about |= {
-        "target": encoding.response.name,
-        "family": encoding.response.model,
-        "command": request.command,
-        "date": now,
-    }
-    model = FittedModel(encoding, fit.posterior, (*fit.coefficients, *fit.auxiliary), about)
+    target = {"target": encoding.response.name, "family": encoding.response.model}
+    about |= {**target, "command": request.command, "date": now}
+    model = FittedModel(encoding, fit.posterior, every, about)
     return {**results, "held_out": held_out, "families": families, "times": spent}, tables, model
 
 
@@ -264,7 +272,6 @@ def _fit(request: Request, prepared: Prepared, rows: DesignRows, watch: Watch) -
 
 
 def _given(request: Request, prepared: Prepared, rows: DesignRows) -> dict[str, Any]:
-    """What a regression is given beside X and y."""
     encoding = prepared.encoding
     priors, classes = of_family(prepared.priors, encoding.response.model), encoding.response.classes or None
     known = {"prior_scale": request.prior_scale, "priors": priors, "weights": rows.weights, **rows.beside()}
@@ -289,3 +296,100 @@ def draw_prior(request: Request, path: Path) -> dict[str, Any]:
         from gyromc.tables.figures import drawn
     write_atomically(path, lambda file: drawn("prior", found).savefig(file, format=path.suffix[1:], dpi=150))
     return found
+
+
+def is_large(request: Request) -> bool:
+    """Whether a request's file is a Parquet file that is not read into memory; `InvalidInput` for a CSV file beyond it."""
+    path = Path(request.data)
+    if not path.is_file():
+        return False  # what reads it says so
+    with path.open("rb") as file:
+        first = file.read(4)
+    if first != b"PAR1":
+        # It takes about ten times its size in memory.
+        size = path.stat().st_size
+        memory = f"{path} has {size / 1e9:.2g} GB: as CSV it is read into memory, and there is not enough of it."
+        remedy = "Write it as Parquet (DuckDB, Polars and pandas with `chunksize` do), which is read in pieces."
+        require(10 * size < free_memory() or first[:2] == b"PK", f"{memory} {remedy}")
+        return False
+    try:
+        with pyarrow().parquet.ParquetFile(path) as file:
+            names = file.schema_arrow.names
+            columns = len(split_names(request.columns, names)) or len(names) - len(split_names(request.drop, names))
+            return file.metadata.num_rows * columns >= LARGE
+    except (pyarrow().ArrowInvalid, OSError):
+        return False
+
+
+def _source(request: Request) -> Parquet:
+    """The rows, after refusing what cannot be done without all of them in memory."""
+    large = f"{request.data} has {LARGE:,} numbers or more, so that it is read in pieces"
+    remedy = "Leave it out, take fewer `--columns`, or fit a sample of the rows."
+    for name, value in dataclasses.asdict(request).items():
+        unread = value and name not in IN_PIECES
+        require(not unread, f"{large}, and `--{name}` needs all rows in memory. {remedy}")
+    known = f"of the families only {', '.join(BY_FAMILY)} are: got {request.family!r}."
+    require(request.family in (None, "auto", *BY_FAMILY), f"{request.data} is read in pieces, and {known}")
+    target = request.target or ""
+    require(target, "Say what to predict: `--target COLUMN`.")
+    with pyarrow().parquet.ParquetFile(request.data) as file:
+        names = file.schema_arrow.names
+    only, drop = split_names(request.columns, names), split_names(request.drop, names)
+    unknown = [name for name in (target, *only, *drop) if name not in names]
+    require(not unknown, f"{request.data} has no column {', '.join(unknown)}: it has {', '.join(names[:30])}.")
+    return Parquet(request.data, target, [name for name in only or names if name not in (*drop, target)])
+
+
+def large_study(request: Request, say: Callable[[str], object] = lambda text: None) -> tuple[Path, dict[str, Any]]:
+    """Fit a large Parquet file and write the results."""
+    began, started = time.perf_counter(), datetime.datetime.now(datetime.UTC)
+    source = _source(request)
+    say(f"{request.data}: {source.num_rows:,} rows, read in pieces; the model is checked on a sample of them")
+    with results_folder(request.directory, (RESULTS.name, "coefficients.csv", REPORT), request.data) as folder:
+        family, error = None if request.family == "auto" else request.family, regression.relative_error(request.effort)
+        asked = {"prior_scale": request.prior_scale, "error": error, "seed": request.seed}
+        found = fit_streamed(source, family, names=source.columns, say=say, **asked)
+        spent = time.perf_counter() - began
+        jax.clear_caches()  # programs of the passes, which the sample does not use
+        release_memory()
+        checked = _check_sample(request, found, source, folder, say)
+        columns, rows = findings.coefficient_table(found.coefficients)
+        write_atomically(folder / "coefficients.csv", csv_text(columns, rows))
+        started = started.isoformat(timespec="seconds")
+        results = {
+            "command": request.command,
+            "settings": dataclasses.asdict(request),
+            "data": {"file": request.data, "rows": source.num_rows, "columns": list(source.columns)},
+            "model": {"family": found.family, "target": request.target, "reason": found.reason},
+            "coefficients": [dict(zip(columns, row, strict=True)) for row in rows],
+            "warnings": list(found.warnings),
+            "sample": checked,
+            "files": [RESULTS.name, "coefficients.csv", *([REPORT] if "report" in checked else [])],
+            "times": {"started": started, "fitting": spent, "wall": time.perf_counter() - began},
+        }
+        results = RESULTS.save(results, folder)
+    return request.directory, results
+
+
+def _check_sample(request: Request, found, source: Parquet, folder: Path, say) -> dict[str, Any]:
+    """The ordinary fit of the sampled rows: what its checks say, and its report as a file of the folder."""
+    X, y = found.sample
+    say(f"checking the model on {len(y):,} rows, drawn at random")
+    columns = {name: X[:, j] for j, name in enumerate(source.columns)} | {request.target: y}
+    chosen = list(source.columns) if request.columns or request.drop else []
+    model, _ = computed(dataclasses.replace(request, columns=chosen, drop=[], family=found.family), columns, Watch())
+    results = model.results or {}
+    write_atomically(folder / REPORT, report.render(results))
+    return {"rows": len(y), "verdicts": report.verdicts(results), "held_out": results["held_out"], "report": REPORT}
+
+
+def large_tables(results: dict[str, Any]) -> list[Table | str]:
+    """The tables that the command prints."""
+    data, model = results["data"], results["model"]
+    names = ("name", "mean", "sd", "low_95", "high_95", "monte_carlo_error")
+    rows = [[c["name"], *(number(c[name], 6) for name in names[1:])] for c in results["coefficients"]]
+    head = f"{data['file']}: {data['rows']:,} rows. {model['family'].capitalize()} regression of {model['target']}.\n"
+    sample = results["sample"]
+    title = f"On a sample of {sample['rows']:,} rows, with a fit of its own:"
+    said = "\n".join([title, *sample["verdicts"], *results["warnings"]])
+    return [head, Table(names, rows, title="Coefficients"), "", model["reason"] + "\n", said + "\n"]

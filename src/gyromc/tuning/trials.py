@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gyromc.approx.gaussian import GaussianApproximation
+from gyromc.approx.modes import GaussianApproximation
 from gyromc.dynamics import Dynamics, hfhr, rotations
 from gyromc.errors import InvalidInput
 from gyromc.flat import identity
@@ -29,52 +29,34 @@ from gyromc.targets import SumOverData
 
 @dataclasses.dataclass(frozen=True)
 class TuneSettings:
-    """The numbers of the reference, the trials and the choice; errors are in posterior standard deviations.
+    """The numbers of the reference, the trials and the choice; errors are in posterior standard deviations."""
 
-    - `error`: that is aimed at without a budget.
-    - `reference`, `screening`, `final`: gradients of the solver, steps of all chains in a trial and in the last one, at least and
-      at most; the last one takes `longer` times as many as the plan has, so that its bias is known to half its standard error.
-    - `finals`: how many samplers get such a trial, where the first ones turn out worse than their short trials.
-    - `points`, `noise_points`: draws at which gradients give E[∇U∇Uᵀ], and at which the noise of an oracle is measured.
-    - `trial_chains`: whose averages give a variance to 13 %.
-    - `halvings`: of the first step size, at most; `sizes`: step sizes of a sampler that are measured.
-    - `far`: standard errors from which on a measured bias is taken as it is; below, it is shrunk.
-    - `looks`, `thrown`: states of a chain that are looked at, and how many times farther out than all draws they may be.
-    - `better`: what a later sampler's RMSE must be of an earlier one's: the choice must not follow noise.
-    - `chains`: of a plan; more would waste steps on burn-in, fewer leave its own standard error unknown.
-    - `burnt`: share of a chain that burn-in takes at most; `fewest`: steps of a chain.
-    - `ill_conditioned`: condition number from which on chains run in float64.
-    - `alpha`: of HFHR, near 0, where momentum mixes best.
-    - `few_chains`, `few_rounds`: of the warm-up with more parameters than matrices allow, for memory.
-    - `means`, `squares`: parameters whose means and squares are the observables where none are given.
-    """
-
-    error: float = 0.01
+    error: float = 0.01  # that is aimed at without a budget
     reference_error: float = 0.001
     reference_seconds: float = 120.0
-    reference: tuple[float, float] = (100_000, 400_000)
-    points: int = 4096
-    noise_points: int = 64
-    screening: tuple[float, float] = (6_400, 32_000)
-    final: tuple[float, float] = (32_000, 512_000)
-    longer: float = 4.0
-    finals: int = 4
-    trial_chains: int = 64
-    halvings: int = 12
-    sizes: int = 4
-    far: float = 2.0
-    looks: int = 100
-    thrown: float = 1.5
-    better: float = 0.95
-    chains: int = 32
-    burnt: float = 0.2
-    fewest: int = 20
-    ill_conditioned: float = 1e5
-    alpha: float = 0.01
-    few_chains: int = 16
-    few_rounds: int = 30
-    means: int = 200
-    squares: int = 50
+    reference: tuple[float, float] = (100_000, 400_000)  # gradients of the solver, at least and at most
+    points: int = 4096  # draws at which gradients give E[∇U∇Uᵀ]
+    noise_points: int = 64  # at which the noise of an oracle is measured
+    screening: tuple[float, float] = (6_400, 32_000)  # steps of all chains in a trial, at least and at most
+    final: tuple[float, float] = (32_000, 512_000)  # and in the last one
+    longer: float = 4.0  # than the plan the last trial is, so that a bias is known to half its standard error
+    finals: int = 4  # samplers that get such a trial, where the first ones turn out worse than their short trials
+    trial_chains: int = 64  # whose averages give a variance to 13 %
+    halvings: int = 12  # of the first step size, at most
+    sizes: int = 4  # step sizes of a sampler that are measured
+    far: float = 2.0  # standard errors from which on a measured bias is taken as it is; below, it is shrunk
+    looks: int = 100  # states of a chain that are looked at …
+    thrown: float = 1.5  # … and how many times farther out than all draws they may be
+    better: float = 0.95  # what a later sampler's RMSE must be of an earlier one's: the choice must not follow noise
+    chains: int = 32  # of a plan; more would waste steps on burn-in, fewer leave its own standard error unknown
+    burnt: float = 0.2  # share of a chain that burn-in takes at most
+    fewest: int = 20  # steps of a chain
+    ill_conditioned: float = 1e5  # condition number from which on chains run in float64
+    alpha: float = 0.01  # of HFHR, near 0, where momentum mixes best
+    few_chains: int = 16  # of the warm-up with more parameters than matrices allow, for memory …
+    few_rounds: int = 30  # … and its rounds
+    means: int = 200  # parameters whose means are the observables where none are given …
+    squares: int = 50  # … and whose squares
 
 
 SETTINGS = TuneSettings()
@@ -82,21 +64,16 @@ SETTINGS = TuneSettings()
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Reference:
-    """What the solver found of a posterior; observables in the order of the plan, draws with equal weights.
+    """What the solver found of a posterior; observables in the order of the plan, draws with equal weights."""
 
-    - `plan`: the plan to vary: with the oracle, the Gaussian fit and the gradients' moments known to its model.
-    - `covariance`: C, a matrix, or a vector with more parameters than matrices allow; `second`: S = E[ĝĝᵀ] likewise.
-    - `exact`: whether the target is Gaussian and gradients are exact, so that no sampler here has a bias.
-    """
-
-    plan: Plan
+    plan: Plan  # to vary: with the oracle, the Gaussian fit and the gradients' moments known to its model
     mean: np.ndarray
     error: np.ndarray
     sd: np.ndarray
     draws: np.ndarray
-    covariance: np.ndarray
-    second: np.ndarray
-    exact: bool
+    covariance: np.ndarray  # C, a matrix, or a vector with more parameters than matrices allow
+    second: np.ndarray  # S = E[ĝĝᵀ] likewise
+    exact: bool  # whether the target is Gaussian and gradients are exact, so that no sampler here has a bias
     gradients: float
     warnings: list[str]
 
@@ -134,12 +111,10 @@ def refer(base: Plan, oracle: Oracle | None, gradients: float) -> Reference:
     base.replace(oracle=oracle)  # raises before the solver runs where it does not suit the target
     dense = base.dim <= ChainSettings.most_dense
     settings = ChainSettings() if dense else ChainSettings(chains=SETTINGS.few_chains, most=SETTINGS.few_rounds)
-    require_memory(
-        8 * base.dim * (2 * settings.most * settings.steps * settings.chains + SETTINGS.points),
-        f"The warm-up of {settings.chains} chains with {base.dim:,} parameters",
-        "`tune` measures errors against such chains. Write the plan by hand: `gyromc.dynamics.hfhr` with a diagonal "
-        "`preconditioner` and the scheme `hfhr_splitting`.",
-    )
+    size = 8 * base.dim * (2 * settings.most * settings.steps * settings.chains + SETTINGS.points)
+    by_hand = "`gyromc.dynamics.hfhr` with a diagonal `preconditioner` and the scheme `hfhr_splitting`"
+    remedy = f"`tune` measures errors against such chains. Write the plan by hand: {by_hand}."
+    require_memory(size, f"The warm-up of {settings.chains} chains with {base.dim:,} parameters", remedy)
     limits: Any = {"most_seconds": SETTINGS.reference_seconds, "most_gradients": gradients}
     with show_progress(None, False) as shown:
         question, error = Question.read(base), SETTINGS.reference_error
@@ -174,10 +149,8 @@ def refer(base: Plan, oracle: Oracle | None, gradients: float) -> Reference:
         S = S + noise
         if np.linalg.cond(C) > SETTINGS.ill_conditioned:
             plan = plan.replace(dtype="float64")
-    exact = known is not None and isinstance(plan.oracle, Exact)
-    return Reference(
-        plan, mean, error, sd, draws, C, S, exact, solver.chains.gradients + len(draws), list(found.warnings)
-    )
+    exact, spent = known is not None and isinstance(plan.oracle, Exact), solver.chains.gradients + len(draws)
+    return Reference(plan, mean, error, sd, draws, C, S, exact, spent, list(found.warnings))
 
 
 def cost_of_a_gradient(plan: Plan) -> float:
@@ -188,16 +161,12 @@ def cost_of_a_gradient(plan: Plan) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """A scheme in the coordinates of C; `friction` is γ of HFHR, 0 for dynamics without momenta.
-
-    `first` is the largest step size worth a trial on a Gaussian. With `turn` Q = R J Rᵀ, C = RRᵀ and J rotating pairs of whitened
-    coordinates at this rate.
-    """
+    """A scheme in the coordinates of C."""
 
     scheme: str
-    first: float
-    turn: float = 0.0
-    friction: float = 0.0
+    first: float  # the largest step size worth a trial on a Gaussian
+    turn: float = 0.0  # Q = R J Rᵀ, C = RRᵀ and J rotating pairs of whitened coordinates at this rate
+    friction: float = 0.0  # γ of HFHR, 0 for dynamics without momenta
 
     @property
     def name(self) -> str:
@@ -208,11 +177,9 @@ class Family:
 
     def first_step(self, known: Reference) -> float:
         """The step size to begin with: smaller where S, in units of C⁻¹, is more than a Gaussian's identity."""
-        if known.dense:
-            R = np.linalg.cholesky(known.covariance)
-            top = max(1.0, float(np.linalg.eigvalsh(R.T @ known.second @ R)[-1]))
-        else:
-            top = max(1.0, float(np.max(known.covariance * known.second)))
+        C, S = known.covariance, known.second
+        R = np.linalg.cholesky(C) if known.dense else C
+        top = max(1.0, float(np.linalg.eigvalsh(R.T @ S @ R)[-1] if known.dense else np.max(C * S)))
         return self.first / (math.sqrt(top) if self.friction else top) / (1 + self.turn**2)
 
     def burn_in(self, eta: float) -> int:
@@ -250,21 +217,15 @@ MANY = tuple(Family("hfhr_splitting", 1.4, friction=friction) for friction in (1
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Trial:
-    """A run of a plan from posterior draws, in posterior standard deviations; an observable that does not vary has no error.
-
-    - `bias`, `bias_error`: mean less the reference's, and the standard error of both.
-    - `variance`: of one chain's average over `steps` steps, with its standard error added as far as tails make it large.
-    - `rate`: steps of all chains per second.
-    - `exact`: the plan is known to have no bias.
-    """
+    """A run of a plan from posterior draws, in posterior standard deviations; an observable that does not vary has no error."""
 
     plan: Plan
-    bias: np.ndarray
-    bias_error: np.ndarray
-    variance: np.ndarray
+    bias: np.ndarray  # mean less the reference's
+    bias_error: np.ndarray  # the standard error of both
+    variance: np.ndarray  # of one chain's average, with its standard error added as far as tails make it large
     steps: int
-    rate: float
-    exact: bool
+    rate: float  # steps of all chains per second
+    exact: bool  # the plan is known to have no bias
 
     def squared_bias(self) -> tuple[np.ndarray, np.ndarray]:
         """Squares of the bias and of its error, whose sum is the mean square of what the bias may be.

@@ -47,23 +47,16 @@ with needs("numpyro", "`gyromc.interop.numpyro`"):
 
 from gyromc.interop.numpyro.reading import DrivePlates, NumPyroStructure, OnlyPart, on_device, place, read, unwrapped
 
-__all__ = [
-    "Posterior",
-    "SubsampledPosterior",
-    "draws",
-    "observables",
-    "plan",
-    "predictive",
-    "summary",
-    "target",
-    "tune",
-]
+__all__ = ["Posterior", "SubsampledPosterior"]
+__all__ += ["draws", "observables", "plan", "predictive", "summary", "target", "tune"]
 
 # rows of a plate whose curvatures are computed together, where there are at least `WHOLE`: they stay in a processor's cache
 BLOCK = 8192
 WHOLE = 8 * BLOCK
 # random points at which U is looked at before a model is refused
 TRIES = 20
+# for `over_rows`, which compiles it once
+_block_product = lambda target, at, rows, v: jax.jvp(lambda t: target.batch_gradient(t, rows), (at,), (v,))[1]
 
 
 @eqx.filter_jit
@@ -86,14 +79,14 @@ class NumPyroPosterior(ModelPosterior):
     structure: NumPyroStructure = eqx.field(static=True)
 
     def potential(self, params):
-        return potential_energy(self.on(None), *self.given(), self.by_site(params))
+        return potential_energy(self.on(), *self.given(), self.by_site(params))
 
     def gradient(self, params):
         return _slope(NumPyroPosterior.potential, on_device(self), params)
 
     def values(self, params, deterministic: bool = True):
         """The values of the latent and, optionally, the deterministic sites at unconstrained parameters."""
-        return constrain_fn(self.on(None), *self.given(), self.by_site(params), deterministic)
+        return constrain_fn(self.on(), *self.given(), self.by_site(params), deterministic)
 
     def parameters_at(self, values):
         sites = self.traced(values, DrivePlates(private(self.model)))
@@ -108,7 +101,7 @@ class NumPyroPosterior(ModelPosterior):
         return found
 
     def log_likelihoods(self, params):
-        sites = self.traced(self.values(params, deterministic=False), self.on(None))
+        sites = self.traced(self.values(params, deterministic=False), self.on())
         observed = [(name, sites[name]["fn"], sites[name]["value"]) for name in self.structure.observed]
         return {name: law.log_prob(value) for name, law, value in observed if not isinstance(law, dist.Unit)} or None
 
@@ -121,15 +114,11 @@ class NumPyroPosterior(ModelPosterior):
         """The model's arguments with JAX arrays, which a model can index with the plate's indices."""
         return on_device((self.args, self.kwargs))
 
-    def on(self, index) -> DrivePlates:
+    def on(self, index=None) -> DrivePlates:
         """The model on the given rows of its subsampled plate, or on all of them, in the coordinates of the parameters."""
-        model, noise = private(self.model), self.structure.hierarchical
-        if self.structure.centred:
-            centred = self.structure.centred.items()
-            model = handlers.reparam(
-                model, config={name: LocScaleReparam(fresh(c), noise[name]) for name, c in centred}
-            )
-        return DrivePlates(model, None if index is None else self.structure.plate, index)
+        noise, centred = self.structure.hierarchical, self.structure.centred.items()
+        config: Any = {name: LocScaleReparam(fresh(c), noise[name]) for name, c in centred}
+        return DrivePlates(handlers.reparam(private(self.model), config=config), index)
 
     def recentred(self, centred: Mapping[str, Any]) -> "NumPyroPosterior":
         """The posterior as written, with named sites as loc + scale^(1-c) · (parameter - c·loc), c = centred[site]."""
@@ -153,7 +142,7 @@ class SubsampledPosterior(NumPyroPosterior, SumOverData):
 
     def prior(self, params):
         """The part of U outside the plate, the Jacobian of the constraints included."""
-        part = OnlyPart(self.on(None), self.structure.plate, inside=False)
+        part = OnlyPart(self.on(), self.structure.plate, inside=False)
         return potential_energy(part, *self.given(), self.by_site(params))
 
     def likelihood(self, params, index):
@@ -192,14 +181,7 @@ class SubsampledPosterior(NumPyroPosterior, SumOverData):
         return sum(over_rows(_block_product, np.eye(len(theta)), here, at, rows) for rows in blocks)
 
 
-_block_product = lambda target, at, rows, direction: jax.jvp(
-    lambda t: target.batch_gradient(t, rows), (at,), (direction,)
-)[1]
-
-
-def target(
-    model: Callable, *args: Any, noncentre: bool | Sequence[str] | None = None, **kwargs: Any
-) -> NumPyroPosterior:
+def target(model: Callable, *args: Any, noncentre: bool | Sequence[str] | None = None, **kwargs: Any) -> Posterior:
     """A NumPyro model's posterior as a target: `gm.expect(gnp.target(model, …))` has the mean of every site.
 
     Constrained sites are transformed to unconstrained space; the log-Jacobian is part of U. A plate with a `subsample_size`,
@@ -240,11 +222,8 @@ def target(
     elif isinstance(noncentre, list | tuple):
         sites = tuple(noncentre)
     unknown = [name for name in sites if name not in possible]
-    require(
-        not unknown,
-        f"`noncentre` names {', '.join(map(repr, unknown))}: sites of a location-scale family with a sampled scale are "
-        f"{', '.join(map(repr, possible)) or 'none'} in this model.",
-    )
+    known = f"sites of a location-scale family with a sampled scale are {', '.join(map(repr, possible)) or 'none'} in this model"
+    require(not unknown, f"`noncentre` names {', '.join(map(repr, unknown))}: {known}.")
     found = written.recentred(dict.fromkeys(sites, 0.0))
     point = _finite_point(found)
     return written.recentred(_centredness(found, point)) if noncentre is None and sites else found
@@ -284,24 +263,27 @@ def _centredness(found: NumPyroPosterior, start: np.ndarray) -> dict[str, Any]:
 
 
 def _finite_point(target: NumPyroPosterior) -> np.ndarray:
-    """A point with finite U and ∇U; raises `InvalidInput` where the posterior cannot be sampled."""
+    """A point with finite U and ∇U; raises `InvalidInput` where the posterior cannot be sampled, with the cause."""
     with jax.enable_x64(True):
         rng = np.random.default_rng(1)
         for _ in range(TRIES):
             theta = jnp.asarray(rng.uniform(-0.5, 0.5, target.dim))
             potential, slope = _value_and_slope(doubled(target), theta)
             if np.isfinite(potential) and np.all(np.isfinite(slope)):
-                break
-        else:
-            _blame(target, theta)
-        if isinstance(target, SubsampledPosterior) and target.num_data > 1:
-            _check_additive(target, theta, float(potential))
-    return np.asarray(theta)
-
-
-@eqx.filter_jit
-def _parts(target, theta, halves):
-    return target.prior(theta), *(target.likelihood(theta, half) for half in halves)
+                if isinstance(target, SubsampledPosterior) and target.num_data > 1:
+                    _check_additive(target, theta, float(potential))
+                return np.asarray(theta)
+        for path, leaf in jax.tree_util.tree_leaves_with_path((target.args, target.kwargs)):
+            if isinstance(leaf, np.ndarray):
+                require_finite(leaf, place(path))
+        # To find distributions with impossible parameters.
+        with numpyro.validation_enabled(False):
+            sites = target.traced(target.values(theta, deterministic=False), target.on())
+            drawn = {repr(name): site for name, site in sites.items() if site["type"] == "sample"}
+            bad = [name for name, site in drawn.items() if not np.all(np.isfinite(site["fn"].log_prob(site["value"])))]
+    where = f"at {TRIES} points near the origin of the unconstrained space"
+    remedy = f"look at {', '.join(bad)}" if bad else "only the gradient, so look for 0/0, log(0) or sqrt(0)"
+    raise InvalidInput(f"The model's log density or its gradient is not finite {where}: {remedy}.")
 
 
 def _check_additive(target: SubsampledPosterior, theta, potential: float) -> None:
@@ -309,36 +291,19 @@ def _check_additive(target: SubsampledPosterior, theta, potential: float) -> Non
     plate, N = target.structure.plate, target.num_data
     shuffled = np.random.default_rng(0).permutation(N)
     halves = jnp.asarray(shuffled[: N // 2]), jnp.asarray(shuffled[N // 2 :])
+    parts = eqx.filter_jit(lambda t, at, *rows: (t.prior(at), *(t.likelihood(at, half) for half in rows)))
     try:
-        prior, first, second = map(float, _parts(doubled(target), theta, halves))
+        prior, first, second = map(float, parts(doubled(target), theta, *halves))
     except Exception as error:
-        raise InvalidInput(
-            f"The model fails on {N // 2} of the {N} rows of its subsampled plate {plate!r}: {cause(error)}. Inside `with "
-            "numpyro.plate(…) as index` write `X[index]` for every array over the data, or `numpyro.subsample(X, event_dim=1)`."
-        ) from error
-    whole = potential - prior
+        wrong = f"The model fails on {N // 2} of the {N} rows of its subsampled plate {plate!r}: {cause(error)}."
+        remedy = "write `X[index]` for every array over the data, or `numpyro.subsample(X, event_dim=1)`."
+        raise InvalidInput(f"{wrong} Inside `with numpyro.plate(…) as index` {remedy}") from error
+    whole, both = potential - prior, first + second
+    what = f"The likelihood is not a sum over the rows of plate {plate!r}"
+    remedy = "Inside the plate index every array over the data, and standardise the data before the model."
     # a sum in another order, in float64; some models compute parts in float32
-    require(
-        abs(whole - (first + second)) <= 1e-6 * max(1.0, abs(potential), abs(prior), abs(first), abs(second)),
-        f"The likelihood is not a sum over the rows of plate {plate!r}: all {N} rows give {-whole:.6g}, two halves together "
-        f"{-(first + second):.6g}. Inside the plate index every array over the data, and standardise the data before the model.",
-    )
-
-
-def _blame(target: NumPyroPosterior, theta) -> None:
-    """Raise with the cause of a density that is not finite: an argument, a site, or the gradient."""
-    for path, leaf in jax.tree_util.tree_leaves_with_path((target.args, target.kwargs)):
-        if isinstance(leaf, np.ndarray):
-            require_finite(leaf, place(path))
-    # To find distributions with impossible parameters.
-    with numpyro.validation_enabled(False):
-        sites = target.traced(target.values(theta, deterministic=False), target.on(None))
-        drawn = {repr(name): site for name, site in sites.items() if site["type"] == "sample"}
-        bad = [name for name, site in drawn.items() if not np.all(np.isfinite(site["fn"].log_prob(site["value"])))]
-    raise InvalidInput(
-        f"The model's log density or its gradient is not finite at {TRIES} points near the origin of the unconstrained space: "
-        f"{'look at ' + ', '.join(bad) if bad else 'only the gradient, so look for 0/0, log(0) or sqrt(0)'}."
-    )
+    same = abs(whole - both) <= 1e-6 * max(1.0, abs(potential), abs(prior), abs(first), abs(second))
+    require(same, f"{what}: all {N} rows give {-whole:.6g}, two halves together {-both:.6g}. {remedy}")
 
 
 class SiteElement(Observable):
@@ -463,24 +428,23 @@ def predictive(
     every = draws(result, target.sites)
     count = math.prod(next(iter(every.values())).shape[:2])
     wanted = count if draws_used is None else whole(draws_used, "draws_used", least=1, most=count)
-    rows = np.linspace(0, count - 1, wanted).round().astype(int)
     if isinstance(result, Found):  # equal weights
-        every, rows = target.reported(result.resampled(wanted, seed)[None], target.sites), slice(None)
+        every, count = target.reported(result.resampled(wanted, seed)[None], target.sites), wanted
+    rows = np.linspace(0, count - 1, wanted).round().astype(int)
     kept = {name: value.reshape(-1, *value.shape[2:])[rows] for name, value in every.items()}
     model = DrivePlates(private(target.model), drawing=True)
     if not args and not kwargs:
         args, kwargs, model = target.args, target.kwargs, handlers.uncondition(model)
     args, kwargs = on_device((args, kwargs))
-    generate = Predictive(model, posterior_samples=kept)
-    return {name: np.asarray(value) for name, value in generate(jax.random.key(seed), *args, **kwargs).items()}
+    new = Predictive(model, posterior_samples=kept)(jax.random.key(seed), *args, **kwargs)
+    return {name: np.asarray(value) for name, value in new.items()}
 
 
 def _posterior(result: Run | Found) -> Posterior:
     known = isinstance(result, Run | Found)
     require(known, f"What `gm.expect` or `gm.run` returned is needed: got {type(result).__name__}.")
     target = result.plan.target if isinstance(result, Run) else result.model.target
-    require(
-        isinstance(target, Posterior),
-        f"This result's target is not a NumPyro model ({type(target).__name__}): use `gyromc.interop.numpyro.target`.",
-    )
+    remedy = "use `gyromc.interop.numpyro.target`."
+    named = f"This result's target is not a NumPyro model ({type(target).__name__})"
+    require(isinstance(target, Posterior), f"{named}: {remedy}")
     return target  # type: ignore[return-value]  # checked above

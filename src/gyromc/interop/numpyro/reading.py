@@ -32,11 +32,10 @@ LOCATION_SCALE: dict[type, tuple[str, ...]] = {
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class NumPyroStructure(Structure):
-    """The sites and the subsampled plate of a NumPyro model.
+    """The sites of a NumPyro model, and its subsampled `plate` with `num_data` rows.
 
-    - `hierarchical`: location-scale sites whose scale is sampled, with the parameters of their noise.
-    - `plate`, `num_data`: the subsampled plate and its rows.
-    - `centred`: how far sites are centred that are not sampled as written.
+    `hierarchical`: location-scale sites whose scale is sampled, with the parameters of their noise; `centred`: how far sites are
+    centred that are not sampled as written.
     """
 
     observed: tuple[str, ...]
@@ -56,20 +55,16 @@ def _converted(args: tuple, kwargs: dict) -> tuple[tuple, dict]:
             leaf = fresh(leaf)
             if jnp.issubdtype(leaf.dtype, np.floating):
                 return np.asarray(leaf, float)
-            require(
-                isinstance(leaf, jax.Array) or leaf.dtype.kind in "iub",
-                f"The model's argument {place(path)} must be numeric: it is an array of {leaf.dtype}.",
-            )
+            numeric = isinstance(leaf, jax.Array) or leaf.dtype.kind in "iub"
+            require(numeric, f"The model's argument {place(path)} must be numeric: it is an array of {leaf.dtype}.")
             # int32 where it holds them: the same type in every precision of a run
             fits = leaf.dtype.kind in "iu" and np.array_equal(leaf, np.asarray(leaf).astype(np.int32))
             return np.asarray(leaf, np.int32) if fits else leaf
         try:
             hash(leaf)
         except TypeError:
-            raise InvalidInput(
-                f"The model's argument {place(path)} must be an array or a plain value: got {type(leaf).__name__}. "
-                "Convert it first, for example with `.to_numpy()`."
-            ) from None
+            got = f"got {type(leaf).__name__}. Convert it first, for example with `.to_numpy()`."
+            raise InvalidInput(f"The model's argument {place(path)} must be an array or a plain value: {got}") from None
         return leaf
 
     return jax.tree_util.tree_map_with_path(clean, (args, kwargs))
@@ -101,16 +96,15 @@ def read(model: Callable, args: tuple, kwargs: dict) -> tuple[tuple, dict, NumPy
     with jax.enable_x64(True):
         scales, observations = traced(jax.random.key(0), *fresh((args, kwargs)))
         others, _ = traced(jax.random.key(1), *fresh((args, kwargs)))
+    # NumPyro returns a density even for values outside the support.
     for name, (value, inside, support) in ((n, found) for n, found in observations.items() if found is not None):
         bad = np.argwhere(np.atleast_1d(~np.asarray(inside)))
         if len(bad):
             where = tuple(int(i) for i in bad[0])
             first = np.atleast_1d(np.asarray(value))[where]
             remedy = "Drop or mask missing values." if np.any(np.isnan(first)) else "Check how the data are coded."
-            raise InvalidInput(
-                f"Observed site {name!r} has {len(bad)} values outside the support of its distribution ({support}), the "
-                f"first at {where}: {first}. {remedy}"
-            )
+            outside = f"has {len(bad)} values outside the support of its distribution ({support})"
+            raise InvalidInput(f"Observed site {name!r} {outside}, the first at {where}: {first}. {remedy}")
     moving = [name for name in scales if not np.array_equal(scales[name], others[name])]
     hierarchical = {name: found[0].hierarchical[name] for name in moving}
     return args, kwargs, dataclasses.replace(found[0], hierarchical=hierarchical)
@@ -128,13 +122,10 @@ def _trace(model: Callable, args: tuple, kwargs: dict, key) -> tuple[dict, dict[
     except Exception as error:
         remedy = "Pass what you would pass to `numpyro.infer.MCMC.run`."
         if "Tracer" in type(error).__name__ or "Concret" in type(error).__name__:
-            remedy = (
-                "Arrays have no values there: pass sizes, such as a number of groups, as arguments; branch on no array."
-            )
+            remedy = "Arrays have no value there: pass sizes, such as a number of groups, as arguments; branch on none."
         name = getattr(model, "__name__", type(model).__name__)
-        raise InvalidInput(
-            f"The model `{name}` cannot be traced with the arguments given: {cause(error)}. {remedy}"
-        ) from error
+        wrong = f"The model `{name}` cannot be traced with the arguments given: {cause(error)}."
+        raise InvalidInput(f"{wrong} {remedy}") from error
 
 
 def _structure(sites: dict, plates: dict[str, int]) -> NumPyroStructure:
@@ -142,21 +133,15 @@ def _structure(sites: dict, plates: dict[str, int]) -> NumPyroStructure:
     observed = [name for name, s in sites.items() if s["type"] == "sample" and s["is_observed"]]
     derived = [name for name, s in sites.items() if s["type"] == "deterministic"]
     _check_sites(sites, latent, observed)
-    require(
-        len(plates) <= 1,
-        f"The model subsamples {len(plates)} plates ({', '.join(map(repr, plates))}): leave `subsample_size` out of all but one.",
-    )
+    several = f"The model subsamples {len(plates)} plates ({', '.join(map(repr, plates))})"
+    require(len(plates) <= 1, f"{several}: leave `subsample_size` out of all but one.")
     plate = next(iter(plates), None)
     for name, site in latent.items():
-        require(
-            not in_plate(site, plate),
-            f"Latent site {name!r} lies inside the subsampled plate {plate!r}: a mini-batch would move only the rows it holds. "
-            "Leave `subsample_size` out, or integrate the local variable out yourself.",
-        )
-    require(
-        plate is None or any(in_plate(sites[name], plate) for name in observed),
-        f"Plate {plate!r} is subsampled but holds no observed site: leave `subsample_size` out of it.",
-    )
+        inside = f"Latent site {name!r} lies inside the subsampled plate {plate!r}"
+        remedy = "Leave `subsample_size` out, or integrate the local variable out yourself."
+        require(not in_plate(site, plate), f"{inside}: a mini-batch would move only the rows it holds. {remedy}")
+    used = plate is None or any(in_plate(sites[name], plate) for name in observed)
+    require(used, f"Plate {plate!r} is subsampled but holds no observed site: leave `subsample_size` out of it.")
     # those that `LocScaleReparam` takes
     laws = {n: type(unwrapped(s["fn"])) for n, s in latent.items() if not isinstance(s["fn"], dist.MaskedDistribution)}
     named = {**latent, **{name: sites[name] for name in derived}}
@@ -176,34 +161,24 @@ def _structure(sites: dict, plates: dict[str, int]) -> NumPyroStructure:
 
 
 def _check_sites(sites: dict, latent: dict, observed: list) -> None:
+    network = "for a network: `numpyro.contrib.module.random_flax_module`"
     for name, site in sites.items():
-        require(
-            site["type"] not in ("param", "mutable"),
-            f"Site {name!r} is a `numpyro.{site['type']}`, which is optimised, not sampled: give it a prior with "
-            "`numpyro.sample` (for a network: `numpyro.contrib.module.random_flax_module`), or make it a constant.",
-        )
+        what = f"Site {name!r} is a `numpyro.{site['type']}`, which is optimised, not sampled"
+        remedy = f"give it a prior with `numpyro.sample` ({network}), or make it a constant."
+        require(site["type"] not in ("param", "mutable"), f"{what}: {remedy}")
+    sums = "Sum it out, for example with `dist.MixtureSameFamily`, or with `jax.nn.logsumexp` and `numpyro.factor`."
     for name, site in latent.items():
-        require(
-            not site["fn"].support.is_discrete,
-            f"Latent site {name!r} is discrete ({type(unwrapped(site['fn'])).__name__}): gradients cannot move it. Sum it out, "
-            "for example with `dist.MixtureSameFamily`, or with `jax.nn.logsumexp` and `numpyro.factor`.",
-        )
-        require(
-            not isinstance(site["fn"], dist.Delta),
-            f"Latent site {name!r} has a point mass as its prior: use `numpyro.deterministic` for a derived value.",
-        )
+        what = f"Latent site {name!r} is discrete ({type(unwrapped(site['fn'])).__name__}): gradients cannot move it."
+        require(not site["fn"].support.is_discrete, f"{what} {sums}")
+        point = f"Latent site {name!r} has a point mass as its prior: use `numpyro.deterministic` for a derived value."
+        require(not isinstance(site["fn"], dist.Delta), point)
     require(latent, f"The model has no latent site to sample: its sites are {', '.join(map(repr, sites)) or 'none'}.")
-    require(
-        observed,
-        f"The model has no observed site (latent: {', '.join(map(repr, latent))}). Pass the data, for a `sample(…, obs=…)`.",
-    )
+    named = ", ".join(map(repr, latent))
+    require(observed, f"The model has no observed site (latent: {named}). Pass the data, for a `sample(…, obs=…)`.")
 
 
 def _observation(site) -> tuple[Any, Any, Any] | None:
-    """The data of a site, which of them lie in the support, and the support; None where it depends on parameters or is unknown.
-
-    NumPyro returns a density even for values outside the support.
-    """
+    """A site's data, which of them lie in the support, and the support; None where it depends on parameters or is unknown."""
     distribution, counted = site["fn"], True
     if isinstance(distribution, dist.MaskedDistribution):
         distribution, counted = distribution.base_dist, distribution._mask
@@ -237,31 +212,28 @@ def unwrapped(distribution) -> Any:
 
 
 class DrivePlates(Messenger):
-    """Sets the indices of every plate with a `subsample_size`: `index` for the plate `name`, all rows for others.
+    """Sets the indices of a plate with a `subsample_size`: `index`, or all rows.
 
-    `plates` records the plates and their sizes. `drawing` allows random numbers: new data need them, a log density must not.
+    `plates` records such plates and their sizes. `drawing` allows random numbers: new data need them, a log density must not.
     """
 
-    def __init__(self, fn, name: str | None = None, index=None, drawing: bool = False):
-        self.name, self.index, self.drawing = name, index, drawing
+    def __init__(self, fn, index=None, drawing: bool = False):
+        self.index, self.drawing = index, drawing
         self.plates: dict[str, int] = {}
         super().__init__(fn)
 
     def process_message(self, msg):
         if msg["type"] == "prng_key" and msg["value"] is None and not self.drawing:
-            raise InvalidInput(
-                "The model draws random numbers of its own (`numpyro.prng_key()`), so its log density is not a function of "
-                "the parameters. Make the random values a sample site, or pass a fixed key in the arguments."
-            )
+            what = "The model draws random numbers of its own (`numpyro.prng_key()`)"
+            remedy = "Make the random values a sample site, or pass a fixed key in the arguments."
+            raise InvalidInput(f"{what}, so its log density is not a function of the parameters. {remedy}")
         if msg["type"] != "plate" or msg["args"][1] is None:
             return
         size, asked = msg["args"]
-        require(
-            self.drawing or 1 <= asked <= size,
-            f"Plate {msg['name']!r} has `subsample_size={asked}` but only {size} rows: take 1 to {size}.",
-        )
+        wrong = f"Plate {msg['name']!r} has `subsample_size={asked}` but only {size} rows: take 1 to {size}."
+        require(self.drawing or 1 <= asked <= size, wrong)
         self.plates[msg["name"]] = size
-        value = jnp.arange(size) if self.index is None or msg["name"] != self.name else self.index
+        value = jnp.arange(size) if self.index is None else self.index
         msg["value"], msg["args"] = value, (size, value.shape[0])
 
 
