@@ -15,7 +15,7 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Float, Int
 
-from gyromc.approx.gaussian import GaussianApproximation
+from gyromc.approx.modes import GaussianApproximation
 from gyromc.approx.sample import Sample
 from gyromc.checks import require
 from gyromc.dynamics import augment

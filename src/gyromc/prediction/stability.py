@@ -19,7 +19,7 @@ import numpy as np
 from scipy import linalg, optimize
 from scipy.sparse import linalg as sparse
 
-from gyromc.approx.gaussian import GaussianApproximation, inverse_root
+from gyromc.approx.modes import GaussianApproximation, inverse_root
 from gyromc.dynamics import Dynamics, augment
 from gyromc.errors import InvalidInput
 from gyromc.oracles import Exact, Gaussian

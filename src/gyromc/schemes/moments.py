@@ -102,9 +102,7 @@ class GradientMoments:
 
 def gradient_moments(plan: Any) -> GradientMoments:
     """P and Σ of a plan's model and oracle, computed once; warns, once for each step size, where S is not known to 5 %."""
-    if (found := plan.model.computed.find("gradient moments", (plan.oracle,))) is None:
-        found = _gradient_moments(plan)
-        plan.model.computed.keep("gradient moments", (plan.oracle,), found)
+    found = plan.model.computed.once("gradient moments", (plan.oracle,), lambda: _gradient_moments(plan))
     told = "error of gradient moments", (plan.oracle, plan.eta)
     if found.relative_error > ENOUGH and not plan.model.computed.find(*told):
         plan.model.computed.keep(*told, True)

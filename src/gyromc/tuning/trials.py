@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gyromc.approx.gaussian import GaussianApproximation
+from gyromc.approx.modes import GaussianApproximation
 from gyromc.dynamics import Dynamics, hfhr, rotations
 from gyromc.errors import InvalidInput
 from gyromc.flat import identity
