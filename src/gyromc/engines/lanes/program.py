@@ -155,12 +155,13 @@ def sparse_rows(matrix: np.ndarray, shift: np.ndarray, dtype) -> Sparse:
 def compile_program(plan: Plan, bound: float, thin: int | None) -> Program:
     """The plan as arrays, in its precision."""
     dtype, oracle = np.dtype(plan.dtype), plan.prepared_oracle
-    kept = plan.model._kept.get("lanes table")  # that of the last run of the model
-    if kept is None or kept[0] is not oracle or kept[1] != dtype:
+    kept = plan.model.computed.find("lanes table", (oracle, dtype))
+    if kept is None:
         f = form(plan)
-        kept = oracle, dtype, f._replace(table=f.table[:0]), aligned(f.table.astype(dtype, copy=False))
-        plan.model._kept["lanes table"] = kept
-    f, table = kept[2:]
+        kept = f._replace(table=f.table[:0]), aligned(f.table.astype(dtype, copy=False))
+        # that of the last run of the model alone
+        plan.model.computed.entries["lanes table"] = [((oracle, dtype), kept)]
+    f, table = kept
     step, n = linear_step(plan), plan.dynamics.size
     change = step.kept
     change[:, :n] += step.scale * step.G @ augment(f.K, plan.augmented)
