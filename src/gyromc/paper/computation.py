@@ -40,6 +40,12 @@ from gyromc.show.files import json_text, locked, require_writable
 from gyromc.show.interruption import Interruption, interruptible
 from gyromc.show.progress import Progress
 
+PREDICTION_SECONDS = {"quadratic": 0.1, "nonquadratic": 6.0, "linear": 0.2, "logistic": 8.0}
+"""About how long one prediction takes, by family."""
+ERRORS = ("expectation", "rmse", "rmse_method", "bias", "bias_method", "std")
+"""What is stored of a prediction and depends on η."""
+Index = tuple[str, str, float]
+"""(experiment, dynamics, η)."""
 SHORT = 30.0
 """Seconds of work for which no processes are started: that alone takes some."""
 SHARED = ("GYROMC_THREADS", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NPROC")  # NPROC is XLA's
@@ -166,17 +172,6 @@ def _sent(task: WorkerTask) -> Any:
         raise RuntimeError(f"{task.name}: {cause(error)}\n\nIn the worker:\n{traceback.format_exc()}") from None
 
 
-PREDICTION_SECONDS = {"quadratic": 0.1, "nonquadratic": 6.0, "linear": 0.2, "logistic": 8.0}
-"""About how long one prediction takes, by family."""
-ERRORS = ("expectation", "rmse", "rmse_method", "bias", "bias_method", "std")
-"""What is stored of a prediction and depends on η."""
-
-Index = tuple[str, str, float]
-"""(experiment, dynamics, η)."""
-Job = tuple[str, WorkerTask]
-"""A task, and before it the key under which its result is stored."""
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class Piece:
     """The results of one plan: the averages of each chain (chains × observables; NaN for one that failed), engine, seconds."""
@@ -187,6 +182,8 @@ class Piece:
 
 
 CODEC = Codec({"Piece": Piece})
+Job = tuple[str, WorkerTask]
+"""A task, and before it the key under which its result is stored."""
 
 
 class Cell(NamedTuple):
