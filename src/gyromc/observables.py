@@ -1,7 +1,6 @@
 """Observables h(θ): the scalar functions whose posterior expectation μ(h) a run estimates.
 
-The momentum r of an augmented state is ignored. Observables of the form ρ(aᵀθ) are `Ridge` values with a named ρ, which closed
-forms and fused engines need.
+Those of the form ρ(aᵀθ) are `Ridge` values with a named ρ, which closed forms and fused engines need. Momenta r are ignored.
 """
 
 import abc

@@ -59,7 +59,15 @@ def test_convex_targets_are_not_searched():
     assert not gm.Model(gm.targets.Quadratic(np.ones(3))).modes.several
 
 
-def test_chains_start_at_every_mode_and_the_user_is_told():
+def test_chains_start_at_every_mode():
+    starts = squares().modes.starts(5, seed=0)
+    assert starts.shape == (5, 1)
+    assert {1, -1} == set(np.sign(starts[:, 0]).astype(int))
+
+
+# `tuning/test_tune.py` asks by default where the chains of a tuned plan start, and what is said.
+@pytest.mark.slow
+def test_chains_of_a_tuned_plan_start_at_every_mode_and_the_user_is_told():
     model = squares()
     plan = gm.Plan(
         target=model.target,
@@ -75,6 +83,3 @@ def test_chains_start_at_every_mode_and_the_user_is_told():
     assert set(signs) == {-1, 1}
     assert abs(run.mean["mu"]) < 3 * run.std_error["mu"]  # the truth is 0, and the error knows what it does not know
     assert run.std_error["mu"] > 0.3
-    starts = model.modes.starts(5, seed=0)
-    assert starts.shape == (5, 1)
-    assert {1, -1} == set(np.sign(starts[:, 0]).astype(int))

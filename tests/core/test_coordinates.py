@@ -137,7 +137,12 @@ def _plan(target, **changes):
     return gm.Plan(target=target, **{**fields, **changes})
 
 
-@pytest.mark.parametrize("name", SAME_CHAINS)
+SLOW = ("euler", "second order", "control variate")  # a scheme and the oracles of which the others have a stronger one
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in SAME_CHAINS]
+)
 def test_linear_coordinates_are_a_preconditioner(name):
     """θ = b + Lz with D = I and Q = J is the chain in θ with D = LLᵀ and Q = LJLᵀ: the same noise gives the same states."""
     target, scheme, oracle, martingale = SAME_CHAINS[name]

@@ -145,7 +145,9 @@ def interpreted(plan):
     return session.state().sums[:, 0] / plan.num_steps
 
 
-@pytest.mark.parametrize("engine", [pytest.param("scan", marks=pytest.mark.slow), "lanes", "pallas"])
+@pytest.mark.parametrize(
+    "engine", ["lanes", *(pytest.param(engine, marks=pytest.mark.slow) for engine in ("scan", "pallas"))]
+)
 def test_engines_have_the_exact_moments_and_would_be_caught_with_replacement(engine):
     size = 8  # two threads to a chain on a GPU, which share the rows
     plan = of_three(gm.oracles.Minibatch(size, replace=False))

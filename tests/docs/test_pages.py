@@ -12,8 +12,10 @@ DOCS = ROOT / "docs"
 PAGES = {str(path.relative_to(DOCS)): path for path in sorted(DOCS.rglob("*.md"))} | {"README.md": ROOT / "README.md"}
 LONG = (
     "blackjax.md",
+    "concepts/rotation.md",
     "engines.md",
     "fit.md",
+    "intervals.md",
     "large_data.md",
     "networks.md",
     "numpyro.md",

@@ -57,7 +57,7 @@ def found():
 
 
 def test_chains_on_any_number_of_devices_have_the_same_bits(found):
-    """2, 3 and 8 devices, to which no number of chains is fair; the size of a block is part of the plan, not of the mesh."""
+    """3 and 8 devices, to which no number of chains is fair; the size of a block is part of the plan, not of the mesh."""
     assert found["bits of minibatch"] == {"33 in 7": 0}
 
 

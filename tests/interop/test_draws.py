@@ -83,16 +83,22 @@ def test_positions_and_parameters_by_name_are_not_constrained(target, rows):
     np.testing.assert_allclose(read_draws(position, target), z, rtol=1e-6)  # theta_decentered says what they are
 
 
-def test_numpyro_mcmc_on_a_model_and_on_a_potential(target):
-    settings = {"num_warmup": 2, "num_samples": 4, "num_chains": 2, "chain_method": "sequential", "progress_bar": False}
-    on_model = MCMC(BarkerMH(model), **settings)  # compiled in a third of the time of NUTS
-    with pytest.raises(gm.InvalidInput, match=r"has no samples .*call its `run` first"):
-        read_draws(on_model, target)
+SETTINGS = {"num_warmup": 2, "num_samples": 4, "num_chains": 2, "chain_method": "sequential", "progress_bar": False}
+
+
+@pytest.mark.slow
+def test_numpyro_mcmc_on_a_model(target):
+    on_model = MCMC(BarkerMH(model), **SETTINGS)  # compiled in a third of the time of NUTS
     on_model.run(jax.random.key(0), Y)
     found = read_draws(on_model, target)
     theta = on_model.get_samples(group_by_chain=True)["theta"]
     np.testing.assert_allclose(target.reported(found)["theta"], theta, rtol=1e-4, atol=1e-4)
-    on_potential = MCMC(BarkerMH(potential_fn=lambda x: jnp.sum(x**2)), **settings)
+
+
+def test_numpyro_mcmc_on_a_potential(target):
+    with pytest.raises(gm.InvalidInput, match=r"has no samples .*call its `run` first"):
+        read_draws(MCMC(BarkerMH(model), **SETTINGS), target)
+    on_potential = MCMC(BarkerMH(potential_fn=lambda x: jnp.sum(x**2)), **SETTINGS)
     on_potential.run(jax.random.key(0), init_params=jnp.zeros((2, 3)))
     found = read_draws(on_potential, gm.targets.Quadratic([2.0, 2.0, 2.0]))
     np.testing.assert_array_equal(found, on_potential.get_samples(group_by_chain=True))

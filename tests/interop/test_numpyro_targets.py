@@ -204,7 +204,7 @@ def rows_of_groups(x, y, rows=None):
         numpyro.sample("y", dist.Normal(x[index] @ b, scale), obs=y[index])
 
 
-@pytest.mark.parametrize("count", [43, 48])
+@pytest.mark.parametrize("count", [43, pytest.param(48, marks=pytest.mark.slow)])
 def test_many_rows_are_computed_in_blocks_with_the_same_result(monkeypatch, count):
     """Blocks of 8 rows or fewer: U, its derivatives and the Hessian of the data are those of all rows."""
     x, y = RNG.normal(size=(count, 2)), RNG.normal(size=count)

@@ -55,19 +55,22 @@ NO_COUNTS = {
 CHECKED = [
     pytest.param(BayesianLinearRegression, {}, id="linear"),
     pytest.param(BayesianLogisticRegression, {}, id="logistic", marks=pytest.mark.slow),
-    pytest.param(BayesianPoissonRegression, NO_COUNTS, id="poisson", marks=pytest.mark.slow),
     pytest.param(BayesianNegativeBinomialRegression, NO_COUNTS, id="negative-binomial", marks=pytest.mark.slow),
 ]
 
 
 @pytest.mark.slow
 def test_scikit_learns_checks_of_its_interface():
-    """Those without the ones that it calls legacy, which fit many times and are slow for a classifier."""
+    """Those without the ones that it calls legacy, which fit many times: those of counts are made of the other regression."""
     found = check_estimator(
-        BayesianLogisticRegression(effort=0.2, num_draws=512), legacy=False, on_skip=None, on_fail=None
+        BayesianPoissonRegression(effort=0.2, num_draws=512),
+        legacy=False,
+        expected_failed_checks=NO_COUNTS,
+        on_skip=None,
+        on_fail=None,
     )
     assert len(found) >= 8
-    assert {r["status"] for r in found} == {"passed"}
+    assert {r["status"] for r in found} <= {"passed", "xfail"}
 
 
 @pytest.mark.parametrize(("estimator", "expected"), CHECKED)
@@ -162,7 +165,7 @@ def test_softmax_singles_out_no_class():
 def test_in_scikit_learns_tools():
     X, y = classes()
     pipeline = make_pipeline(StandardScaler(), BayesianLogisticRegression(effort=0.2, num_draws=256))
-    assert cross_val_score(pipeline, X, y, cv=3, scoring="neg_log_loss").mean() > -0.69
+    assert cross_val_score(pipeline, X, y, cv=2, scoring="neg_log_loss").mean() > -0.69
     search = GridSearchCV(
         pipeline, {"bayesianlogisticregression__prior_scale": [0.01, 2.5]}, cv=2, scoring="neg_log_loss"
     )
@@ -292,7 +295,9 @@ def test_sparse_rows_and_several_responses():
 
 
 @pytest.mark.parametrize(
-    "estimator", [BayesianLinearRegression, BayesianNegativeBinomialRegression], ids=lambda e: e.__name__
+    "estimator",
+    [BayesianLinearRegression, pytest.param(BayesianNegativeBinomialRegression, marks=pytest.mark.slow)],
+    ids=lambda e: e.__name__,
 )
 def test_saved_without_pickle_and_read_back(estimator, tmp_path):
     X, y = data_for(estimator)

@@ -34,6 +34,7 @@ def timeless(directory):
     return results
 
 
+@pytest.mark.slow
 def test_two_processes_compute_what_one_does(tmp_path):
     """Pieces and predictions, bit for bit."""
     few, made, one = select(["nld-quadratic"]), [], dict.fromkeys(FAMILIES, 1)

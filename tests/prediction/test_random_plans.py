@@ -8,7 +8,7 @@ from gyromc.prediction.stability import Linearisation, stability
 from support import exact
 from support.values import skew
 
-MANY = 200
+MANY = 100
 
 
 def few_and_many(few):

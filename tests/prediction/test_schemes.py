@@ -213,6 +213,6 @@ def test_long_runs_have_these_moments(scheme, dynamics, oracle):
         TARGET if isinstance(oracle, str) else gm.targets.LinearRegression(X, rng.standard_normal(6), prior_scale=1.0)
     )
     plan = made(
-        scheme, dynamics, oracle, target=target, step_size=0.02, num_steps=60, num_chains=100_000, dtype="float64"
+        scheme, dynamics, oracle, target=target, step_size=0.02, num_steps=60, num_chains=40_000, dtype="float64"
     )
     assert largest(list(scores(plan))) < 4

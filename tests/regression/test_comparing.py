@@ -16,7 +16,9 @@ def counts(spread, n=120, seed=0):
     return X, rng.poisson(rate * rng.gamma(1 / spread, spread, n) if spread else rate).astype(float)
 
 
-@pytest.mark.parametrize(("spread", "chosen"), [(0.0, "poisson"), (1.0, "negative-binomial")])
+@pytest.mark.parametrize(
+    ("spread", "chosen"), [pytest.param(0.0, "poisson", marks=pytest.mark.slow), (1.0, "negative-binomial")]
+)
 def test_counts(spread, chosen):
     found = compare(*counts(spread), ["poisson", "negative-binomial"])
     assert found.chosen == chosen

@@ -50,6 +50,7 @@ def test_many_rows_take_few_passes_and_errors_hold():
     assert np.array(list(found.sd.values())) == pytest.approx(sd, rel=0.05)
 
 
+@pytest.mark.slow
 def test_a_model_written_as_a_finite_sum_is_served_too():
     X, y = logistic(25_000, 17)
     target = gm.targets.FiniteSum(

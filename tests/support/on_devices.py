@@ -122,7 +122,7 @@ BITS = {"full": lambda **more: plan(dtype="float32", **more),
 def bits(case: str, chains: list[str]) -> dict[str, int]:
     """How many chains differ on 2, 3, 8 and all devices from those on one: in one block where they fit, and in blocks of 7.
 
-    `33 in 7` asks for the blocks of 7 alone.
+    `33 in 7` asks for the blocks of 7 alone, on 3 devices and on all.
     """
     found, usual, sevens = {}, blocks.block_size, lambda plan: 7
     for asked in chains:
@@ -130,7 +130,8 @@ def bits(case: str, chains: list[str]) -> dict[str, int]:
         for blocks.block_size in (sevens,) if alone else (usual, sevens):
             given = BITS[case](num_chains=int(count))
             one = run(given, {"chains": 1})
-            others = [run(given, mesh) for mesh in ({"chains": 2}, {"chains": 3}, {"chains": 8}, None)]
+            meshes = ({"chains": 3}, None) if alone else ({"chains": 2}, {"chains": 3}, {"chains": 8}, None)
+            others = [run(given, mesh) for mesh in meshes]
             found[f"{count} in {blocks.block_size(given)}"] = sum(differing(one, other) for other in others)
     blocks.block_size = usual
     return found

@@ -136,6 +136,7 @@ def test_one_natural_family_needs_no_comparison(data):
     assert prepared.encoding.response.reason == "the only natural family for 'two'"
 
 
+@pytest.mark.slow
 def test_what_a_family_lacks_is_said_in_the_table(data):
     """Softmax has no group terms: it is listed as not fitted, and ordinal is chosen."""
     options = {"family": "auto", "order": "small,middle,large", "test_fraction": 0.0}

@@ -326,7 +326,8 @@ def test_robust_spreads_stand_beside_the_models(data, tmp_path):
     folder, found = study(Request(**options, cluster="g", out=str(tmp_path / "r")))
     assert [c["name"] for c in found["robust"]["coefficients"]] == ["intercept", "x"]
     assert (folder / "coefficients.csv").read_text().splitlines()[0].endswith("robust_sd,robust_low_95,robust_high_95")
-    assert study(Request(**options, out=str(tmp_path / "s")))[1]["robust"] is None
+    plain = {**options, "formula": "y ~ x", "family": "linear"}
+    assert study(Request(**plain, out=str(tmp_path / "s")))[1]["robust"] is None
 
 
 # --- censored times

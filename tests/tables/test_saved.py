@@ -62,6 +62,7 @@ def fitted(data, **options):
 
 
 LONG = (
+    "logistic",
     "softmax",
     "negative-binomial",
 )  # they compile much; the further parameter of a law is saved with a linear model, too

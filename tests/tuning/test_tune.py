@@ -89,13 +89,15 @@ def test_the_error_of_a_gaussian_is_the_exact_one():
     assert 0.7 < min(ratios) < max(ratios) < 1.3
 
 
+SHORT = dataclasses.replace(
+    tune.SETTINGS, reference=(20_000, 20_000), screening=(3_200, 3_200), final=(6_400, 6_400), sizes=2
+)
+
+
 @pytest.fixture
 def quick(monkeypatch):
     """Short references and trials, for what does not depend on how well errors are known."""
-    short = dataclasses.replace(
-        tune.SETTINGS, reference=(20_000, 20_000), screening=(3_200, 3_200), final=(6_400, 6_400), sizes=2
-    )
-    monkeypatch.setattr(tune, "SETTINGS", short)
+    monkeypatch.setattr(tune, "SETTINGS", SHORT)
 
 
 @pytest.fixture(scope="module")
@@ -104,17 +106,17 @@ def heart():
     return gm.targets.LogisticRegression(split.X_train, split.y_train), means_and_squares(14)
 
 
-@pytest.fixture(scope="module")
-def tuned(heart):
+def tuned_for(heart):
     """A plan for the heart data of 10,000 gradients, tuned."""
     target, chosen = heart
     settings = {"step_size": 0.01, "num_steps": 2500, "num_chains": 4}
     return gm.tune(gm.Plan(target=target, dynamics=gm.dynamics.overdamped(14), observables=chosen, **settings))
 
 
-def test_tuned_plan_keeps_its_promise(heart, tuned):
+@pytest.mark.slow
+def test_tuned_plan_keeps_its_promise(heart):
     """Over runs of the plan the error about the truth is the expected one: the mean of z² is near 1."""
-    target, chosen = heart
+    (target, chosen), tuned = heart, tuned_for(heart)
     model = gm.Model(target)
     read = lambda rows: np.stack([model.values(h, rows) for h in chosen.values()], axis=1)
     truth = dict(zip(chosen, expectation(target, model.laplace, read, num_draws=2**17).mean, strict=True))
@@ -136,7 +138,8 @@ def test_error_asked_for_is_reached(heart, quick):
     assert tuned.plan.gradients < 2500  # as many independent draws have this error
 
 
-def test_account_says_what_was_tried_and_why(tuned):
+def test_account_says_what_was_tried_and_why(heart, quick):
+    tuned = tuned_for(heart)
     assert tuned.gains["untuned plan"] > 30
     assert tuned.gains["reversible"] >= 0.9
     assert min(tuned.gains["reversible"], tuned.gains["rotating"]) < 1.1  # the chosen one is among them
@@ -207,10 +210,11 @@ def test_one_parameter_and_a_constant_observable(quick):
 
 def test_seconds_set_the_length_of_a_run(quick):
     """A run of 0.2 s has as many steps as the machine makes in it; the speed is known to a factor of ten on a busy machine."""
-    tuned = gm.tune(untuned(gm.targets.CosinePerturbed(2, 0.5), 2), seconds=0.2)
+    tuned = gm.tune(untuned(APART, 2), seconds=0.2)  # a target with programs that are there already
     assert 0.02 < tuned.seconds < 2.0
 
 
+@pytest.mark.slow
 def test_many_parameters_are_tuned_without_matrices(quick):
     """Errors are measured here too: the truth is known, and 6 stated errors are not passed.
 
@@ -228,6 +232,8 @@ def test_many_parameters_are_tuned_without_matrices(quick):
         assert abs(run.mean[name] - truth) < 6 * tuned.expected[name]
 
 
+# By default the same warning is looked for where a run is estimated.
+@pytest.mark.slow
 def test_heavy_tails_are_named(quick):
     """θ² has no fourth moment under t with 4.5 degrees of freedom; θ has a fourth, not a fifth."""
     target = gm.targets.LogDensity(lambda t: -2.75 * jnp.sum(jnp.log1p(t**2 / 4.5)))
