@@ -20,8 +20,7 @@ from scipy import special
 
 import gyromc as gm
 from accuracy.problems import Problem
-from gyromc.approx.gaussian import inverse_root
-from gyromc.approx.modes import descend
+from gyromc.approx.modes import descend, inverse_root
 from gyromc.observables import Ridge
 from gyromc.oracles import Exact, Minibatch
 from gyromc.prediction.exact.closed_forms import ridge_moments

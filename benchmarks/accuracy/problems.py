@@ -18,7 +18,7 @@ import numpy as np
 import gyromc as gm
 from accuracy import hierarchies, network
 from accuracy.models import regressions, shapes
-from gyromc.approx.gaussian import inverse_root
+from gyromc.approx.modes import inverse_root
 from gyromc.checks import require
 from gyromc.datasets import heart_split
 from gyromc.observables import PROFILES, Observable, Ridge

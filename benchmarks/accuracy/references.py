@@ -19,7 +19,7 @@ import numpy as np
 
 from accuracy.peers import LEAVES, MANY_ROWS, nuts
 from accuracy.problems import PROBLEMS, REFERENCES, Draft, Problem, Rows, draft
-from gyromc.approx.gaussian import inverse_root
+from gyromc.approx.modes import inverse_root
 from gyromc.approx.sample import expectation
 from gyromc.prediction.exact.closed_forms import ridge_moments
 from gyromc.show.files import json_text, write_atomically

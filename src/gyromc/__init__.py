@@ -11,18 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.2.0"
 
-_MODULES = (
-    "coordinates",
-    "data",
-    "datasets",
-    "targets",
-    "oracles",
-    "dynamics",
-    "observables",
-    "schemes",
-    "prediction",
-    "processes",
-)
+_PIECES = ("coordinates", "dynamics", "observables", "oracles", "schemes", "targets")
+_MODULES = (*_PIECES, "data", "datasets", "prediction", "processes")
 _PLACES = {
     "gyromc.solve.draws": ("check", "sharpen"),
     "gyromc.engines": ("run",),

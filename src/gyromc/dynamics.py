@@ -1,7 +1,6 @@
 """The dynamics (E1) dz = -(D+Q) ∇H(z) dt + √(2D) dB, as values (D, Q).
 
-Input: the matrices or parameters of a sampler. Output: a `Dynamics`, which every engine and every formula uses. A new sampler is
-one function in this module that returns `Dynamics(D, Q)`.
+Every engine and every formula uses a `Dynamics`. A new sampler is one function in this module that returns `Dynamics(D, Q)`.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,19 +16,9 @@ from gyromc.errors import InvalidInput
 from gyromc.operators import Blocks, Dense, Diagonal, LowRank, Operator, Rotations, Scaled, as_operator, symmetrised
 from gyromc.runtime.machine import require_memory
 
-__all__ = [
-    "Dynamics",
-    "equal_bias",
-    "fastest",
-    "gaul",
-    "general",
-    "hfhr",
-    "least_variance",
-    "nonreversible",
-    "overdamped",
-    "pairing",
-    "rotations",
-]
+__all__ = ["Dynamics", "gaul", "general", "hfhr", "nonreversible", "overdamped", "rotations"]
+# Rotations that are best in a stated sense.
+__all__ += ["equal_bias", "fastest", "least_variance", "pairing"]
 
 
 class Dynamics(eqx.Module):
@@ -344,10 +333,7 @@ def _hessian(K, dim: int | None = None) -> Any:
 
 
 def _rotated(hessian: Any, D, name: str, turned: Callable[[Any, np.ndarray], Operator]) -> Dynamics:
-    """D = RRᵀ with Q = RJRᵀ, where `turned` finds J from RᵀPR, P the Hessian over the state, and from the rows of R for θ.
-
-    Of a diagonal R the second is its entries.
-    """
+    """D = RRᵀ, Q = RJRᵀ; `turned` finds J from RᵀPR, P the Hessian over the state, and R's rows, or entries, for θ."""
     d = hessian.shape[0]
     kept = D if isinstance(D, Dynamics) else general(np.ones(d) if D is None else D, 0)
     name = name if D is None else f"{kept.name}, {name}"
@@ -367,12 +353,10 @@ def _rotated(hessian: Any, D, name: str, turned: Callable[[Any, np.ndarray], Ope
 
 
 def _coupled(hessian: Any, kept: Dynamics, count: int, bias: float) -> Operator | None:
-    """Q on (θ, r) that turns eigenvectors of K with their own momenta; None where D does not keep these apart.
-
-    Of products only the slowest are found, so that the D of θ must be a number times the identity.
-    """
+    """Q on (θ, r) that turns eigenvectors of K with their own momenta; None where D does not keep these apart."""
     D, d = kept.diffusion, hessian.shape[0]
     kept.has_momentum(d, "`K`")
+    # Of products only the slowest are found, so that the D of θ must be a number times the identity.
     if not isinstance(D, Blocks) or not (isinstance(hessian, np.ndarray) or isinstance(D.upper_left, Scaled)):
         return None
     eigenvalues, basis, largest = best.spectrum(hessian, count)

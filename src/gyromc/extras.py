@@ -19,11 +19,8 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "fit": ("pandas", "pyarrow", "formulaic", "jinja2", "matplotlib"),
     "excel": ("openpyxl",),
     "data": ("pyarrow",),
-    "sklearn": ("sklearn",),
-    "numpyro": ("numpyro",),
-    "pymc": ("pymc",),
-    "blackjax": ("blackjax",),
     "arviz": ("arviz_base", "arviz_stats", "xarray"),
+    **{name: (name,) for name in ("sklearn", "numpyro", "pymc", "blackjax")},
 }
 """The modules that each extra of pyproject.toml installs, as gyromc imports them."""
 

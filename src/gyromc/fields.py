@@ -27,14 +27,10 @@ class FieldGroup(enum.StrEnum):
 Rows = Float[np.ndarray, "n d"]
 States = Float[np.ndarray, "steps chains d"]
 
-MOST = 1000
-"""Fields: the normal equations of so many take half a second, and 25,000 states fit their coefficients."""
-PAIR_SHARE = 0.3
-"""Of what constants and squares leave, for gradients of products and as much again for rotations."""
-BOUND = 3.0
-"""Standard deviations at which the factors of quadratic fields level off: cubic functions far out must not decide."""
-AT_ONCE = 100
-"""Points whose functions are computed together: 1000 functions of them fit into a processor's cache."""
+MOST = 1000  # fields: the normal equations of so many take half a second, and 25,000 states fit their coefficients
+PAIR_SHARE = 0.3  # of what constants and squares leave, for gradients of products and as much again for rotations
+BOUND = 3.0  # sd at which the factors of quadratic fields level off: cubic functions far out must not decide
+AT_ONCE = 100  # points whose functions are computed together: 1000 functions of them fit into a processor's cache
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -63,11 +59,8 @@ class Fields:
 
     @functools.cached_property
     def sizes(self) -> dict[FieldGroup, int]:
-        found, before = {}, 0
-        for group, end in zip(list(FieldGroup)[1:], self._ends, strict=True):
-            if end > before:
-                found[group] = before = end
-        return found
+        groups = zip(list(FieldGroup)[1:], self._ends, [0, *self._ends], strict=False)
+        return {group: end for group, end, before in groups if end > before}
 
     @property
     def count(self) -> int:
@@ -128,27 +121,31 @@ def choose_fields(
     d = theta.shape[1]
     center, scale = theta.mean(axis=0), theta.std(axis=0)
     scale = np.where(scale > 0, scale, 1.0)
-    every = np.stack(np.triu_indices(d))
     if d * (d + 1) ** 2 // 2 + 2 * d <= most:
         corner = np.stack(np.meshgrid(*[np.arange(d)] * 3, indexing="ij")).reshape(3, -1)
         kept = corner[0] <= corner[1]
         if not rotations:
             kept &= corner[1] <= corner[2]
-        return Fields(center, scale, every, corner[:, kept], rotations=rotations)
+        return Fields(center, scale, np.stack(np.triu_indices(d)), corner[:, kept], rotations=rotations)
     if 2 * d > most:
         return Fields(center, scale, np.zeros((2, 0), int), np.zeros((3, 0), int), constants=d <= most)
+    # how far each coordinate (row) changes the curvature of another (column): |corr(z_j, z_i s_i)|
     z = (theta - center) / scale
-    drives = _driving(z, z * gradient * scale)
+    work = z * gradient * scale
+    spread = work.std(axis=0)
+    # a few points far out must not decide
+    work = np.clip((work - work.mean(axis=0)) / np.where(spread > 0, spread, 1.0), -5, 5)
+    drives = np.abs(z.T @ work) / len(z)
+    np.fill_diagonal(drives, 0.0)
     near = np.maximum(drives, drives.T)
     if covariance is not None:
         precision = np.linalg.pinv(covariance, hermitian=True)
         size = np.sqrt(np.maximum(np.diag(precision), 1e-300))
         near = np.maximum(near, np.abs(precision) / np.outer(size, size))
     budget = int(PAIR_SHARE * (most - 2 * d))
-    products = every[:, every[0] != every[1]]
+    products = np.stack(np.triu_indices(d, 1))
     if products.shape[1] > budget:
-        order = np.argsort(-near[products[0], products[1]], kind="stable")
-        products = products[:, order[:budget]]
+        products = products[:, np.argsort(-near[products[0], products[1]], kind="stable")[:budget]]
     pairs = np.concatenate([np.stack([np.arange(d)] * 2), products], axis=1)
     # all z_i² e_i, then z_j z_i e_i, z_j² e_i and z_i² e_j where z_j changes the curvature of z_i most
     left = most - 2 * d - 2 * products.shape[1]
@@ -159,16 +156,6 @@ def choose_fields(
     if not rotations:
         triples = np.unique(np.sort(triples, axis=0), axis=1)
     return Fields(center, scale, pairs, triples, rotations=rotations)
-
-
-def _driving(z: np.ndarray, work: np.ndarray) -> np.ndarray:
-    """How far each coordinate (row) changes the curvature of another (column): |corr(z_j, z_i s_i)|."""
-    spread = work.std(axis=0)
-    # a few points far out must not decide
-    work = np.clip((work - work.mean(axis=0)) / np.where(spread > 0, spread, 1.0), -5, 5)
-    found = np.abs(z.T @ work) / len(z)
-    np.fill_diagonal(found, 0.0)
-    return found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -278,18 +265,13 @@ class FieldRegression:
     - `num_chains`: at least eight.
     - `center`: rough means of the observables, so that sums of squares lose no digits.
     - `block`: consecutive states of a chain that become one row; neighbours say nearly the same, and fewer rows take less time.
-    - `least_share`: of a plain standard error that is left at least.
+    - `least`: the share of a plain standard error that is left at least.
     """
 
     def __init__(
-        self,
-        fields: Fields,
-        num_chains: int,
-        center: np.ndarray,
-        block: int = 1,
-        least_share: float = SETTINGS.least_share,
+        self, fields: Fields, num_chains: int, center: np.ndarray, block: int = 1, least: float = SETTINGS.least_share
     ):
-        self.fields, self.center, self.block, self.least_share = fields, np.asarray(center, float), block, least_share
+        self.fields, self.center, self.block, self.least_share = fields, np.asarray(center, float), block, least
         self.states = self.rows = self.length = 0
         p, k = fields.count, len(self.center)
         self.fold = np.arange(num_chains) % SETTINGS.folds
@@ -319,8 +301,6 @@ class FieldRegression:
             self._accumulate()
 
     def _accumulate(self) -> None:
-        if not self.pending:
-            return
         f = np.concatenate([part for part, _ in self.pending], axis=1)
         h = np.concatenate([part for _, part in self.pending])
         self.pending = []
@@ -353,22 +333,21 @@ class FieldRegression:
 
     def sharpened(self) -> Sharpened:
         """The corrected averages of all chains so far."""
-        self._accumulate()
+        if self.pending:
+            self._accumulate()
         sd = self.sd()
         lengths, functions, plain = (np.array(part) for part in zip(*self.segments, strict=True))
         functions, plain = functions / lengths[:, None, None], plain / lengths[:, None, None]
         whole = lambda averages: np.average(averages, axis=0, weights=lengths)
         best, rest = plain, self.row_squares.sum(axis=0) - self.rows * whole(plain).mean(axis=0) ** 2
-        plainer = turned = best
-        groups = np.full(plain.shape[2], FieldGroup.NONE, dtype=object)
+        plainer, turned, groups = best, best, np.full(plain.shape[2], FieldGroup.NONE, dtype=object)
         fitted_rows = self.rows * (1 - 1 / SETTINGS.folds)
         for group, size in self.fields.sizes.items():
             if size * SETTINGS.rows_per_function > fitted_rows:
                 break
             corrected, left = self._corrected(plain, functions[:, :, :size], lengths)
             taken = left < SETTINGS.better * rest
-            best = np.where(taken, corrected, best)
-            rest = np.where(taken, left, rest)
+            best, rest = np.where(taken, corrected, best), np.where(taken, left, rest)
             groups[taken] = group
             if group in (FieldGroup.CONSTANT, FieldGroup.POTENTIAL):
                 plainer = best

@@ -15,17 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 import scipy
 
-from gyromc.approx.gaussian import GaussianApproximation, laplace, mean_curvature_fit
-from gyromc.approx.modes import Modes, find_mode, find_modes
-from gyromc.approx.sample import (
-    DRAWS,
-    MOST_PARAMETERS,
-    Sample,
-    fit_draws,
-    importance_sample,
-    why_not_fitting,
-    why_not_trusted,
-)
+from gyromc.approx.modes import GaussianApproximation, Modes, find_mode, find_modes, laplace, mean_curvature_fit
+from gyromc.approx.sample import DRAWS, MOST_PARAMETERS, Sample, importance_sample, why_not_fitting, why_not_trusted
 from gyromc.checks import numbers, require
 from gyromc.coordinates import Coordinates
 from gyromc.errors import InvalidInput
@@ -82,11 +73,16 @@ class Computed:
 
     def find(self, name: str, pieces: tuple) -> Any:
         """What was stored last for these pieces, or None."""
-        same = lambda a, b: a is b or (isinstance(a, float) and a == b)
-        for before, value in reversed(self.entries.get(name, [])):
-            if len(before) == len(pieces) and all(map(same, before, pieces)):
-                return value
-        return None
+        same = lambda a, b: a is b or (isinstance(a, int | float) and a == b)
+        fits = lambda at: len(at) == len(pieces) and all(map(same, at, pieces))
+        return next((value for at, value in reversed(self.entries.get(name, [])) if fits(at)), None)
+
+    def once(self, name: str, pieces: tuple, make: Callable[[], Any]) -> Any:
+        """What was stored for these pieces, else what `make` returns, which is stored."""
+        if (found := self.find(name, pieces)) is None:
+            found = make()
+            self.keep(name, pieces, found)
+        return found
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -115,25 +111,20 @@ class Model:
     unravel: Callable = dataclasses.field(init=False, repr=False)
     dim: int = dataclasses.field(init=False)
     computed: Computed = dataclasses.field(init=False, repr=False, default_factory=Computed)
-    _kept: dict = dataclasses.field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self):
-        require(
-            isinstance(self.target, Target),
-            f"`target` must be a value of `gyromc.targets`: got {type(self.target).__name__}.",
-        )
-        template = self.template
+        kind, template = type(self.target).__name__, self.template
+        require(isinstance(self.target, Target), f"`target` must be a value of `gyromc.targets`: got {kind}.")
         if template is None:
-            require(
-                self.target.dim is not None,
-                f"{type(self.target).__name__} does not know its dimension: pass `template`, parameters of the right shapes.",
-            )
+            unknown = f"{kind} does not know its dimension: pass `template`, parameters of the right shapes."
+            require(self.target.dim is not None, unknown)
             template = jax.ShapeDtypeStruct((self.target.dim,), np.dtype(float))
         unravel, dim = unraveler(template)
         unravel = unravel if self.coordinates is None else Moved(unravel, self.coordinates)
         start = np.zeros(dim) if self.start is None else numbers(self.start, "start")
-        fits = start.shape == (dim,)
-        require(fits, f"`start` must hold {dim} numbers, like the parameters: got shape {start.shape}.")
+        require(
+            start.shape == (dim,), f"`start` must hold {dim} numbers, like the parameters: got shape {start.shape}."
+        )
         for name, value in (("template", template), ("unravel", unravel), ("dim", dim), ("start", start)):
             object.__setattr__(self, name, value)
 
@@ -185,9 +176,8 @@ class Model:
 
     def importance_sample(self, draws: int = DRAWS, seed: int = 0) -> Sample:
         """A weighted sample around the mode, not checked: `trusted_sample_of` returns it only where it represents the law."""
-        return self._once(
-            ("sample", draws, seed), lambda: importance_sample(self.flat_target, self.laplace, draws, seed)
-        )
+        make = lambda: importance_sample(self.flat_target, self.laplace, draws, seed)
+        return self.computed.once("importance sample", (draws, seed), make)
 
     def trusted_sample_of(self, draws: int = DRAWS) -> Sample | None:
         """An importance sample of this many draws, or None where it does not represent the law.
@@ -216,13 +206,10 @@ class Model:
         return self._judged(draws)[1]
 
     def _judged(self, draws: int) -> tuple[Sample | None, str | None]:
-        require(
-            isinstance(draws, int) and draws >= SETTINGS.least_draws and draws % 2 == 0,
-            f"`draws` must be an even number of at least {SETTINGS.least_draws}: got {draws!r}.",
-        )
-        return self._once(
-            ("judged", draws), lambda: self._unless(lambda: self.importance_sample(draws), why_not_trusted)
-        )
+        even = isinstance(draws, int) and draws >= SETTINGS.least_draws and draws % 2 == 0
+        require(even, f"`draws` must be an even number of at least {SETTINGS.least_draws}: got {draws!r}.")
+        judge = lambda: self._unless(lambda: self.importance_sample(draws), why_not_trusted)
+        return self.computed.once("judged sample", (draws,), judge)
 
     def _unless(self, make: Callable[[], Sample], why_not: Callable) -> tuple[Sample | None, str | None]:
         """A sample, or why it cannot be made or trusted."""
@@ -239,8 +226,7 @@ class Model:
     @property
     def _affordable_draws(self) -> int:
         """How many points U may be computed at within seconds."""
-        target = self.flat_target
-        rows = target.num_data if isinstance(target, SumOverData) else 1
+        rows = self.flat_target.num_data if isinstance(self.flat_target, SumOverData) else 1
         return int(SETTINGS.most_work / (rows * self.dim))
 
     @functools.cached_property
@@ -254,7 +240,9 @@ class Model:
             return self.trusted_sample_of(2 * (min(DRAWS, self._affordable_draws) // 2))
         checked = max(50, min(SETTINGS.checked, self._affordable_draws // 4))
         why_not = lambda *given: why_not_fitting(self.gaussian_fit, checked, *given)
-        return self._unless(lambda: fit_draws(self.flat_target, self.gaussian_fit, SETTINGS.enough), why_not)[0]
+        standard = np.random.default_rng(0).standard_normal((SETTINGS.enough, self.dim))
+        make = lambda: Sample.even(self.gaussian_fit.points(standard), "the Gaussian fit", self.flat_target)
+        return self._unless(make, why_not)[0]
 
     @functools.cached_property
     def gaussian_fit(self) -> GaussianApproximation:
@@ -265,22 +253,16 @@ class Model:
         sample = self.trusted_sample if self._affordable_draws >= SETTINGS.enough else None
         if sample is not None and sample.effective_size >= SETTINGS.enough:
             mean, root = sample.moments()
-            return GaussianApproximation(
-                mean, scipy.linalg.cho_solve((root, True), np.eye(self.dim)), "an importance sample"
-            )
+            precision = scipy.linalg.cho_solve((root, True), np.eye(self.dim))
+            return GaussianApproximation(mean, precision, "an importance sample")
         points = 2 * max(8, min(SETTINGS.curvatures, self._affordable_draws // 10) // 2)
-        return self._once(("fit", points), lambda: mean_curvature_fit(self.flat_target, self.laplace, points))
+        return mean_curvature_fit(self.flat_target, self.laplace, points)
 
     def remember(self, fit: GaussianApproximation, oracle: Any = None, moments: Any = None) -> None:
         """Use this Gaussian fit, and these `GradientMoments` of an oracle, in place of what would be computed."""
         self.__dict__["gaussian_fit"] = fit
         if oracle is not None:
             self.computed.keep("gradient moments", (oracle,), moments)
-
-    def _once(self, key: tuple, make: Callable[[], Any]) -> Any:
-        if key not in self._kept:
-            self._kept[key] = make()
-        return self._kept[key]
 
     def sample_of(self, rows: Any) -> Sample:
         """A user's posterior sample, rows of θ or an array chains × draws × d such as `run.draws`, equally weighted."""
@@ -294,7 +276,7 @@ class Model:
         rows = self.vectors(rows.reshape(-1, self.dim))
         count, least = len(rows), 10 * (self.dim + 1)
         require(count >= least, f"`sample` has {count} rows: too few for {self.dim} parameters. Pass at least {least}.")
-        return Sample(rows, np.full(count, 1 / count), float(count), f"a sample of {count} draws", self.flat_target)
+        return Sample.even(rows, f"a sample of {count} draws", self.flat_target)
 
 
 def check_gradient(model: Model, dtype: str = "float64") -> None:
@@ -338,5 +320,4 @@ def _value(h, unravel, theta):
     return jnp.asarray(h(unravel(theta)), float)
 
 
-def _value_gradient(h, unravel, theta):
-    return jax.grad(lambda t: _value(h, unravel, t))(theta)
+_value_gradient = jax.grad(_value, argnums=2)

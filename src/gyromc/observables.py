@@ -1,7 +1,6 @@
 """Observables h(θ): the scalar functions whose posterior expectation μ(h) a run estimates.
 
-The momentum r of an augmented state is ignored. Observables of the form ρ(aᵀθ) are `Ridge` values with a named ρ, which closed
-forms and fused engines need.
+Those of the form ρ(aᵀθ) are `Ridge` values with a named ρ, which closed forms and fused engines need. Momenta r are ignored.
 """
 
 import abc
@@ -111,6 +110,15 @@ SCORES: dict[str, Callable] = {
     "entropy": lambda probabilities, label: jnp.sum(jax.scipy.special.entr(probabilities)),
 }
 """What is made of class probabilities, by name."""
+
+
+class OnRows(Observable):
+    """A function of arrays … × d, NumPy's or JAX's, that returns … × k: at many points nothing is compiled for it."""
+
+    fn: Callable = eqx.field(static=True)
+
+    def __call__(self, params):
+        return self.fn(params)
 
 
 class Predicted(Observable):

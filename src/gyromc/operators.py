@@ -1,7 +1,4 @@
-"""Linear maps on Rⁿ that keep their structure, so that D and Q need no n × n matrix.
-
-Entries are float64 NumPy arrays; an engine casts them to its own precision.
-"""
+"""Linear maps on Rⁿ that need no n × n matrix for D and Q; entries are float64 NumPy arrays, which an engine casts."""
 
 import abc
 from typing import Any
@@ -23,9 +20,9 @@ class Operator(eqx.Module):
     """A linear map on Rⁿ."""
 
     @property
-    @abc.abstractmethod
     def size(self) -> int:
-        """The dimension n."""
+        """The dimension n, that of the first array."""
+        return jax.tree.leaves(self)[0].shape[0]
 
     @abc.abstractmethod
     def __call__(self, v: Vector) -> Vector:
@@ -52,10 +49,8 @@ class Operator(eqx.Module):
         return jax.tree.map(lambda x: np.asarray(factor * x), self)
 
     def asymmetry(self, sign: int) -> tuple[float, tuple[int, int]]:
-        """max |M - sign·Mᵀ| and where it is: 0 for a symmetric (sign=1) or skew (sign=-1) map.
-
-        Without the matrix: the largest entry of its product with a vector of random signs, in this row.
-        """
+        """max |M - sign·Mᵀ| and where it is: 0 for a symmetric (sign=1) or skew (sign=-1) map."""
+        # Without the matrix: the largest entry of its product with a vector of random signs, in this row.
         if self.size > 10**8:  # smaller ones always fit
             require_memory(24 * self.size, f"A map of {self.size:,} numbers", "Take a smaller `dim`, fewer parameters.")
         signs: Any = 2 * np.random.default_rng(0).integers(0, 2, self.size, dtype=np.int8) - 1  # of one byte each
@@ -76,7 +71,7 @@ class Coordinatewise(Operator):
     """A diagonal map."""
 
     def dense(self):
-        return np.diag(self.entries())
+        return np.diag(np.asarray(self.entries()))
 
     def transposed(self):
         return self
@@ -108,8 +103,6 @@ class Diagonal(Coordinatewise):
     """Coordinatewise multiplication by `values`."""
 
     values: Float[np.ndarray, " n"]
-
-    size = property(lambda self: self.values.shape[0])
 
     def __call__(self, v):
         return self.values * v
@@ -148,8 +141,6 @@ class Dense(Operator):
 
     matrix: Float[np.ndarray, "n n"]
 
-    size = property(lambda self: self.matrix.shape[0])
-
     def __call__(self, v):
         return self.matrix @ v
 
@@ -172,8 +163,6 @@ class LowRank(Operator):
     left: Float[np.ndarray, "n k"]
     weights: Float[np.ndarray, " k"]
     right: Float[np.ndarray, "n k"]
-
-    size = property(lambda self: self.left.shape[0])
 
     def __call__(self, v):
         return self.left @ (self.weights * (self.right.T @ v))
@@ -247,8 +236,9 @@ def symmetrised(operator: Operator, sign: int, name: str) -> Operator:
         kind, op, mean = ("symmetric", "-", "+") if sign > 0 else ("skew-symmetric", "+", "-")
         found = f"max |{name} {op} {name}ᵀ| = {gap:.3g} at ({i}, {j})"
         raise InvalidInput(f"`{name}` must be {kind}: {found}. Pass `({name} {mean} {name}.T) / 2`.")
-    dense = gap > 0 and isinstance(operator, Dense)
-    return Dense((operator.matrix + sign * operator.matrix.T) / 2) if dense else operator
+    if gap > 0 and isinstance(operator, Dense):
+        return Dense((operator.matrix + sign * operator.matrix.T) / 2)
+    return operator
 
 
 def as_operator(value, name: str, size: int | None = None) -> Operator:

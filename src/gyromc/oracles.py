@@ -1,7 +1,6 @@
 """Gradient oracles: unbiased estimates ĝ of the gradient, E[ĝ | θ] = ∇U(θ).
 
-Input: a target and a point θ. Output: ĝ(θ, ζ). The randomness ζ is drawn separately (`draw`, then `gradient`): it is new for
-every step and chain, and the engine chooses the generator.
+The randomness ζ of ĝ(θ, ζ) is drawn separately (`draw`, then `gradient`), anew for every step and chain; an engine generates it.
 """
 
 import abc
@@ -239,11 +238,8 @@ class ControlVariate(Batch):
 
     @property
     def name(self) -> str:
-        more = ", order=2" if self.order == 2 else ""
-        if self.curvature is not None:
-            more += f", curvature={self.curvature!r}"
-        if self.moving:
-            more += f", refresh={self.refresh}"
+        given = {"order": self.order if self.order > 1 else None, "curvature": self.curvature, "refresh": self.refresh}
+        more = "".join(f", {key}={value!r}" for key, value in given.items() if value is not None)
         return super().name.replace(")", f"{more})")
 
     moving = property(lambda self: self.refresh is not None)
@@ -252,11 +248,8 @@ class ControlVariate(Batch):
         if self.moving:
             return self
         target, dim = model.flat_target, model.dim
-        if self.center is None:
-            center = model.mode
-        else:
-            parts = [np.ravel(numbers(x, "center")) for _, x in leaves(self.center, "center")]
-            center = np.concatenate(parts) if parts else np.zeros(0)
+        parts = [np.ravel(numbers(x, "center")) for _, x in leaves(self.center, "center")]
+        center = model.mode if self.center is None else np.concatenate([np.zeros(0), *parts])
         fits = center.shape == (dim,)
         require(fits, f"`center` must hold {dim} finite numbers, like the parameters: got {center.size}.")
         # in NumPy without compiling, and the data stay where they are
@@ -330,10 +323,8 @@ _product = lambda target, center, direction: target.data_product(center, directi
 
 
 def distinct_rows(key, num_chains: int, size: int, num_data: int):
-    """`size` different row numbers for each chain; all sets are equally likely.
-
-    Floyd's algorithm: for j = N-b … N-1 draw from 0 … j, and take j itself if that number was taken before.
-    """
+    """`size` different row numbers for each chain; all sets are equally likely."""
+    # Floyd's algorithm: for j = N-b … N-1 draw from 0 … j, and take j itself if that number was taken before.
     if size == num_data:
         return jnp.broadcast_to(jnp.arange(size), (num_chains, size))
     if size > MOST_COMPARED:

@@ -115,13 +115,9 @@ class Plan:
         # Frozen for everybody else.
         set_ = vars(self).update
         oracle = Exact() if oracle is None else oracle
-        for name, piece, kind in (
-            ("target", target, Target),
-            ("dynamics", dynamics, Dynamics),
-            ("oracle", oracle, Oracle),
-        ):
-            came = piece.__name__ if isinstance(piece, type) else type(piece).__name__
-            where = name if name == "dynamics" else f"{name}s"
+        for kind, piece in ((Target, target), (Dynamics, dynamics), (Oracle, oracle)):
+            name, came = kind.__name__.lower(), piece.__name__ if isinstance(piece, type) else type(piece).__name__
+            where = name if kind is Dynamics else f"{name}s"
             require(isinstance(piece, kind), f"`{name}` must be a value of `gyromc.{where}`: got {came}.")
         oracle.check(target)
         eta = step_size if callable(step_size) else read_step_size(step_size)
@@ -141,10 +137,7 @@ class Plan:
         require(starts.r is None or self.augmented, alone)
         starts.check_precision(self.dtype)
         _check_scheme(self)
-        found = _checked_functions(target, observables, template)
-        if coordinates is not None:
-            found = {name: Bent(h) if isinstance(h, Ridge) else h for name, h in found.items()}
-        set_(observables=found)
+        set_(observables=_checked_functions(target, observables, template, coordinates is not None))
 
     @property
     def unravel(self) -> Callable:
@@ -200,11 +193,8 @@ class Plan:
     @functools.cached_property
     def prepared_oracle(self) -> Oracle:
         """The oracle with what it precomputes for this target, once for all plans of a model."""
-        found = self.model.computed.find("prepared oracle", (self.oracle,))
-        if found is None:
-            found = self.oracle.prepared(self.model)
-            self.model.computed.keep("prepared oracle", (self.oracle,), found)
-        return found
+        prepare = lambda: self.oracle.prepared(self.model)
+        return self.model.computed.once("prepared oracle", (self.oracle,), prepare)
 
     @functools.cached_property
     def prepared_scheme(self) -> Scheme:
@@ -270,16 +260,14 @@ def _check_scheme(plan: Plan) -> None:
 
 def _dtype(dtype: str | None) -> str:
     if dtype is None:
-        # JAX adds its settings at run time.
-        settings: Any = jax.config
-        return "float64" if settings.jax_enable_x64 else "float32"
+        return jnp.result_type(float).name
     # `np.float64`, `jnp.float32` and their dtypes.
     with contextlib.suppress(Exception):
         dtype = np.dtype(dtype).name
     return one_of(dtype, ("float32", "float64"), "dtype")
 
 
-def _checked_functions(target: Target, observables: Any, template: Any) -> dict[str, Observable]:
+def _checked_functions(target: Target, observables: Any, template: Any, bent: bool) -> dict[str, Observable]:
     """The observables; they and the target are called on shapes only, so that a wrong one is found before anything runs."""
     mapping, got = isinstance(observables, Mapping), type(observables).__name__
     needed = 'At least one observable is needed, by name: `observables={"name": h}`.'
@@ -291,7 +279,8 @@ def _checked_functions(target: Target, observables: Any, template: Any) -> dict[
         this = f"Observable {name!r}"
         require(callable(h), f"{this} must be of `gyromc.observables` or a function: got {type(h).__name__}.")
         h = h.ridge if isinstance(h, Bent) else h
-        found[name] = h = h if isinstance(h, Observable) else Function(h)
+        h = h if isinstance(h, Observable) else Function(h)
+        found[name] = Bent(h) if bent and isinstance(h, Ridge) else h
         if isinstance(h, Ridge):
             length, shape = h.direction.shape[0], getattr(params, "shape", None)
             are = "a pytree: use `function(f)`" if shape is None else f"of shape {shape}"

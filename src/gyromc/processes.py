@@ -37,7 +37,7 @@ LOST = 75
 WAIT = 24 * 3600  # seconds for the others, which may compile or save; JAX watches whether they live
 HELLO = 5.0  # seconds in which a connection must say who it is
 PAUSE = 0.2  # seconds between two attempts to connect
-GRACE = 2.0  # seconds for the others to end first
+GRACE = 5.0  # seconds for the others to end first
 END = "gyromc: end of the program"
 T = TypeVar("T")
 _calls = itertools.count()  # every exchange has its own key
@@ -129,10 +129,8 @@ def _who(
     unknown = "What is not known, and no launcher says (SLURM, Open MPI and Kubernetes are known)"
     require(not missing, f"{unknown}: {missing}. Give it to every process.")
     num_processes, process_id = whole(num_processes, "num_processes", least=1), whole(process_id, "process_id", least=0)
-    require(
-        process_id < num_processes,
-        f"`process_id` counts from 0: with {num_processes} processes the last is {num_processes - 1}, got {process_id}.",
-    )
+    last = f"with {num_processes} processes the last is {num_processes - 1}"
+    require(process_id < num_processes, f"`process_id` counts from 0: {last}, got {process_id}.")
     return str(coordinator), num_processes, process_id
 
 
@@ -151,10 +149,8 @@ def _number(names: tuple[str, ...]) -> int | None:
 def _meet(coordinator: str, num_processes: int, index: int, timeout: float) -> None:
     """Wait until every process came once to process 0, with the same version; `InvalidInput` in all of them otherwise."""
     host, _, port = coordinator.rpartition(":")
-    require(
-        host and port.isdigit() and 0 < int(port) < 65536,
-        f"The coordinator must be given as `host:port`, the address of process 0: got {coordinator!r}.",
-    )
+    form = "The coordinator must be given as `host:port`, the address of process 0"
+    require(host and port.isdigit() and 0 < int(port) < 65536, f"{form}: got {coordinator!r}.")
     place = f"{socket.gethostname()}, pid {os.getpid()}"
     own = {"gyromc": __version__, "index": index, "of": num_processes, "place": place}
     if index == 0:
@@ -180,7 +176,7 @@ def _welcome(port: int, own: dict[str, Any], timeout: float) -> None:
         while error is None and len(places) < own["of"]:
             server.settimeout(max(end - time.monotonic(), 1e-3))
             try:
-                link = opened.enter_context(server.accept()[0])
+                link = server.accept()[0]
             except TimeoutError:
                 missing = listed([str(i) for i in range(own["of"]) if i not in places], 8)
                 error = (
@@ -189,11 +185,13 @@ def _welcome(port: int, own: dict[str, Any], timeout: float) -> None:
                 )
                 break
             hello = _received(link, HELLO)
-            # Otherwise it is some other program.
             if set(own) <= set(hello) and type(hello["index"]) is int:
-                links.append(link)
+                links.append(opened.enter_context(link))
                 error = _wrong(hello, own, places)
                 places[hello["index"]] = hello["place"]
+            else:
+                # Some other program, or a process of ours that was too slow: it tries again.
+                link.close()
         for link in links:
             _send(link, {"error": error})
     require(error is None, str(error))
@@ -239,12 +237,10 @@ def _send(link: socket.socket, content: dict[str, Any]) -> None:
 def _received(link: socket.socket, seconds: float) -> dict[str, Any]:
     """A line of the other end; empty where none comes in this time, and for what is no line of ours."""
     link.settimeout(seconds)
-    try:
-        with link.makefile("rb") as lines:
-            found = json.loads(lines.readline(2**16))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    with contextlib.suppress(OSError, ValueError), link.makefile("rb") as lines:
+        found = json.loads(lines.readline(2**16))
+        return found if isinstance(found, dict) else {}
+    return {}
 
 
 def count() -> int:
@@ -379,10 +375,8 @@ def _waiting() -> Iterator[None]:
 
 def _end(why: str) -> NoReturn:
     """End this process because another one did."""
-    text = (
-        f"gyromc: process {index()} ends, because {why}. Look at the messages of the others and above, then start all of them "
-        "again; a run with checkpoints goes on from the newest.\n"
-    )
+    remedy = "Look at the messages of the others and above, then start all of them again"
+    text = f"gyromc: process {index()} ends, because {why}. {remedy}; a run with checkpoints goes on from the newest.\n"
     with contextlib.suppress(OSError):
         os.write(2, text.encode())
     os._exit(LOST)

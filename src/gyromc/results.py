@@ -21,6 +21,7 @@ from gyromc.errors import InvalidInput
 from gyromc.extras import function_above
 from gyromc.observables import Ridge
 from gyromc.plan import Plan
+from gyromc.prediction.exact.closed_forms import ridge_moments
 from gyromc.prediction.martingale import HELPS
 from gyromc.show.numbers import plain
 from gyromc.show.records import Column, Records, plain_attributes
@@ -134,16 +135,9 @@ class Average(ChainAverages):
             return math.nan
         h, known = self.run.plan.observables[self.name], self.run.plan.flat_target.gaussian()
         if known is not None and isinstance(h, Ridge) and np.any(h.direction):
-            from gyromc.prediction.exact.closed_forms import ridge_moments
-
             return ridge_moments(h, *known)[1]
         rows = self.run.posterior_rows
         return math.nan if rows is None else float(np.var(self.run.plan.model.values(h, rows), ddof=1))
-
-    @property
-    def ess(self) -> float:
-        """How many independent draws have the same error, Var_μ(h) over the error squared; NaN where Var_μ(h) is not known."""
-        return self.posterior_variance / self.std_error**2 if self.std_error > 0 else math.nan
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -265,17 +259,12 @@ class Run(Records[Average], Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """All but the chains themselves as plain values, for JSON; NaN becomes None."""
+        keys = ("mean", "std_error", "variance", "r_hat", *(("gain",) if self.plan.martingale else ()))
+        ends = lambda row: {"interval_95": [plain(end) for end in row.interval]}
         return {
             **self.plan.summary(),
             "steps_done": self.steps_done,
-            "observables": {
-                name: {
-                    **plain_attributes(row, "mean", "std_error", "variance", "r_hat"),
-                    **({"gain": plain(row.gain)} if self.plan.martingale else {}),
-                    "interval_95": [plain(end) for end in row.interval],
-                }
-                for name, row in self.items()
-            },
+            "observables": {name: plain_attributes(row, *keys) | ends(row) for name, row in self.items()},
             **plain_attributes(self, "error_method", "engine", "engine_reason", "gradient_evaluations"),
             **plain_attributes(self, "wall_time", "compile_time", "partial"),
             "failures": [plain_attributes(failure, "chain", "step", "reason") for failure in self.failures],
@@ -284,16 +273,9 @@ class Run(Records[Average], Shown):
     def shown(self) -> Sequence[Table | str]:
         """The observables in a table, the facts about the run below it."""
         plan = self.plan
-        rows = [
-            (
-                name,
-                f"{row.mean:.6g}",
-                f"{row.std_error:.2g}",
-                f"{row.variance:.4g}",
-                *([f"{row.gain:.3g} ×"] if plan.martingale else []),
-            )
-            for name, row in self.items()
-        ]
+        gain = lambda row: [f"{row.gain:.3g} ×"] if plan.martingale else []
+        numbers = lambda row: (f"{row.mean:.6g}", f"{row.std_error:.2g}", f"{row.variance:.4g}", *gain(row))
+        rows = [(name, *numbers(row)) for name, row in self.items()]
         notes = [
             f"{plan.num_chains} chains × {self.steps_done} steps, η = {plan.eta_text}, {plan.dtype}, seed {plan.seed}; "
             f"errors from {self.error_method}, without the step-size bias: `gyromc.estimate(run)` counts it",
@@ -307,9 +289,7 @@ class Run(Records[Average], Shown):
         columns = ("observable", "mean", "std. error", "V (estimated)")
         if plan.martingale:
             columns = (*columns, "gain")
-            notes.append(
-                "gain: how many times longer the run would take without the martingale control variate; 1: not used"
-            )
+            notes.append("gain: how many times longer a run without the martingale control variate takes; 1: not used")
         return [Table(columns, rows, f"{plan.dynamics.name} on {type(plan.target).__name__}", notes)]
 
 
@@ -328,19 +308,17 @@ def _averages(run: Run) -> dict[str, Average]:
         sums = np.stack([state.snapshots[k] for k in marks], axis=1)
         blocks = (np.diff(sums, axis=1, prepend=0.0) / weights[None, :, None])[good]
         covered = float(durations.sum()) / time
-    scheduled = (durations, weights) if plan.scheduled else (None, None)
+    shared = covered, *((durations, weights) if plan.scheduled else (None, None))
     found, count = {}, len(plan.observables)
     for j, name in enumerate(plan.observables):
-        plain = ChainAverages(averages[:, j], blocks[..., j], covered, *scheduled)
-        used, uncorrected = plain, None
+        own, uncorrected = (averages[:, j], blocks[..., j]), None
         if plan.martingale:
-            less = averages[:, j] - averages[:, count + j], blocks[..., j] - blocks[..., count + j]  # T9
-            corrected = ChainAverages(*less, covered, *scheduled)
+            plain, less = ChainAverages(*own, *shared), (averages[:, count + j], blocks[..., count + j])
+            less = own[0] - less[0], own[1] - less[1]  # T9
             # By the errors alone: the means are not looked at.
-            if corrected.error.variance < HELPS * plain.error.variance:
-                used, uncorrected = corrected, plain
-        parts = used.averages, used.blocks, covered, *scheduled
-        found[name] = Average(*parts, name=name, time=time, run=run, uncorrected=uncorrected)
+            if ChainAverages(*less, *shared).error.variance < HELPS * plain.error.variance:
+                own, uncorrected = less, plain
+        found[name] = Average(*own, *shared, name=name, time=time, run=run, uncorrected=uncorrected)
     return found
 
 

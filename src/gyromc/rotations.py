@@ -113,21 +113,18 @@ def equal_bias(K: Matrix | Products, bias: float, count: int) -> LowRank:
 
 
 def rates_at_bias(a: np.ndarray, b: np.ndarray, slope: float) -> np.ndarray:
-    """The rates at which pairs with the eigenvalues a, b have λ_max(E) = slope, which is at least max(a, b)/2.
-
-    With s = a+b, δ = |a-b|/s and τ² = 1 + 4abω²/s² the block has λ_max(E) = (s/4)(τ² + δτ).
-    """
+    """The rates at which pairs with the eigenvalues a, b have λ_max(E) = slope, which is at least max(a, b)/2."""
+    # With s = a+b, δ = |a-b|/s and τ² = 1 + 4abω²/s² the block has λ_max(E) = (s/4)(τ² + δτ).
     s, delta = a + b, np.abs(a - b) / (a + b)
     tau = (np.sqrt(delta**2 + 16 * slope / s) - delta) / 2
     return np.sqrt(np.maximum(0.0, tau**2 - 1) / (4 * a * b)) * s
 
 
 def coupling_rates(eigenvalues: np.ndarray, blocks: Sequence[np.ndarray], largest: float, bias: float) -> np.ndarray:
-    """How fast each eigenvector of K turns with its momentum, λ_max(E_θθ) being `bias` times that of Q = 0.
-
-    `blocks`: D_θθ, D_θr and D_rr at each eigenvector; `largest`: the largest eigenvalue of D_θθK. In whitened coordinates a block
-    of the drift is [[p, q-n], [q+n, r]], E_θθ = (n² - nq)/(p+r) + p/2, V/Var = 2r/(pr-q²+n²) for θ; n: larger root of E_θθ = e.
-    """
+    """How fast each eigenvector of K turns with its momentum, λ_max(E_θθ) being `bias` times that of Q = 0."""
+    # `blocks`: D_θθ, D_θr and D_rr at each eigenvector; `largest`: the largest eigenvalue of D_θθK. In whitened coordinates a
+    # block of the drift is [[p, q-n], [q+n, r]] with E_θθ = (n² - nq)/(p+r) + p/2 and V/Var = 2r/(pr-q²+n²) for θ; n is the
+    # larger root of E_θθ = e.
     root = np.sqrt(eigenvalues)
     p, q, r = blocks[0] * eigenvalues, blocks[1] * root, blocks[2]
     spare = np.maximum(bias * largest / 2 - p / 2, 0.0)
@@ -135,11 +132,9 @@ def coupling_rates(eigenvalues: np.ndarray, blocks: Sequence[np.ndarray], larges
 
 
 def fastest(K: Matrix) -> Matrix:
-    """J with all eigenvalues of (I+J)K on the line Re = tr(K)/n, the most that any J reaches.
-
-    In an orthonormal basis where K has a constant diagonal, N = K^{1/2}JK^{1/2} with N_jk = K_jk(c_j+c_k)/(c_j-c_k) makes
-    K + N - tr(K)/n skew in the scalar product diag(1/c), for any distinct positive c; here c = 1 … n.
-    """
+    """J with all eigenvalues of (I+J)K on the line Re = tr(K)/n, the most that any J reaches."""
+    # In an orthonormal basis where K has a constant diagonal, N = K^{1/2}JK^{1/2} with N_jk = K_jk(c_j+c_k)/(c_j-c_k) makes
+    # K + N - tr(K)/n skew in the scalar product diag(1/c), for any distinct positive c; here c = 1 … n.
     n = len(K)
     eigenvalues, basis = np.linalg.eigh(K)
     turn = _constant_diagonal(eigenvalues)
@@ -171,11 +166,9 @@ def _constant_diagonal(eigenvalues: np.ndarray) -> Matrix:
 
 
 def least_variance(W: np.ndarray, rate: float) -> LowRank:
-    """J of spectral norm `rate` with the least Σ V(uᵀθ) over the columns w = K⁻¹u of W.
-
-    V = 2wᵀ(I + JᵀJ)⁻¹w is at least 2|w|²/(1 + rate²), and is that where J turns every w at the full rate. With as
-    many observables as parameters and both odd, one direction cannot turn: the one that matters least.
-    """
+    """J of spectral norm `rate` with the least Σ V(uᵀθ) over the columns w = K⁻¹u of W."""
+    # V = 2wᵀ(I + JᵀJ)⁻¹w is at least 2|w|²/(1 + rate²), and is that where J turns every w at the full rate. With as
+    # many observables as parameters and both odd, one direction cannot turn: the one that matters least.
     basis, sizes, _ = np.linalg.svd(W, full_matrices=False)
     basis = basis[:, sizes > 1e-12 * sizes[0]]
     if basis.shape[1] % 2 and basis.shape[1] < len(W):  # a partner, orthogonal to all of them

@@ -23,6 +23,7 @@ class ErrorSettings:
 
     lugsail_ratio: int = 3  # the long batch against the short one
     fewest_blocks: int = 24  # fewer are too few for both
+    batches: int = 20  # of blocks of unequal time
     relaxations: int = 20  # the shortest batch, in relaxation times
     longest_batch: float = 1 / 8  # as a share of the chain
     shortest_batch: float = 1 / 16
@@ -112,11 +113,9 @@ def relaxation_blocks(blocks: np.ndarray) -> float:
     return slowest
 
 
-def scheduled_variance(
-    blocks: np.ndarray, durations: np.ndarray, weights: np.ndarray, num_batches: int = 20
-) -> VarianceEstimate:
+def scheduled_variance(blocks: np.ndarray, durations: np.ndarray, weights: np.ndarray) -> VarianceEstimate:
     """The variance of one chain's weighted average over blocks of unequal time: one that lasts t varies by V/t."""
-    ends = np.unique(np.linspace(0, blocks.shape[1], min(num_batches, blocks.shape[1]) + 1).astype(int))
+    ends = np.unique(np.linspace(0, blocks.shape[1], min(SETTINGS.batches, blocks.shape[1]) + 1).astype(int))
     if len(ends) < 3:
         return VarianceEstimate(math.nan, 0)
     t, w = (np.add.reduceat(part, ends[:-1]) for part in (durations, weights))
@@ -124,23 +123,6 @@ def scheduled_variance(
     away = merged - (merged @ w / w.sum())[:, None]
     V = float(np.sum(away**2 * t)) / (blocks.shape[0] * (len(t) - 1))
     return VarianceEstimate(V * float(np.sum(w**2 / t)) / w.sum() ** 2, blocks.shape[0] * (len(t) - 1))
-
-
-def halves_correlation(blocks: np.ndarray) -> tuple[float, float]:
-    """The correlation over chains of their halves, near 1 for stuck ones, and its probability for mixed ones; NaN if unknown."""
-    half, chains = blocks.shape[1] // 2, len(blocks)
-    if chains < 3 or half < 1:
-        return math.nan, math.nan
-    first, second = np.split(_halves(blocks).mean(axis=1), 2)
-    if not np.ptp(first) > 0 or not np.ptp(second) > 0:
-        return math.nan, math.nan
-    r = min(float(np.corrcoef(first, second)[0, 1]), 1 - 1e-15)
-    return r, float(scipy.special.stdtr(chains - 2, -r * math.sqrt((chains - 2) / (1 - r * r))))
-
-
-def _halves(blocks: np.ndarray) -> np.ndarray:
-    half = blocks.shape[1] // 2
-    return np.concatenate([blocks[:, :half], blocks[:, blocks.shape[1] - half :]])
 
 
 class ErrorMethod(enum.StrEnum):
@@ -173,6 +155,7 @@ class WithError:
     mean: float
     error: MonteCarloError
     level: float = 0.95  # of `interval`
+    posterior_variance: float = math.nan  # Var_μ(h)
 
     std_error = Forwarded[float]("error.std_error", "The Monte Carlo standard error of `mean`, without the bias.")
     dof = Forwarded[float]("error.dof", "The degrees of freedom of `std_error`.")
@@ -186,6 +169,11 @@ class WithError:
     def interval(self) -> tuple[float, float]:
         """The Student interval of `mean`, of the given `level`; the bias is not part of it."""
         return student_interval(self.mean, self.std_error, self.level, self.dof)
+
+    @property
+    def ess(self) -> float:
+        """How many independent draws have the same error, Var_μ(h) over the error squared; NaN where Var_μ(h) is not known."""
+        return self.posterior_variance / self.std_error**2 if self.std_error > 0 else math.nan
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -222,12 +210,17 @@ class ChainAverages(WithError):
         return math.sqrt((n - 1) / n + between / within)
 
     @functools.cached_property
+    def _halves(self) -> np.ndarray:
+        """The blocks of both halves of all chains: 2 × chains × blocks."""
+        half, count = self.blocks.shape[1] // 2, self.blocks.shape[1]
+        return np.stack([self.blocks[:, :half], self.blocks[:, count - half :]])
+
+    @functools.cached_property
     def _spread(self) -> tuple[float, float, int]:
         """The variance of averages over half chains, that of blocks within them, and the number of those."""
-        halves = _halves(self.blocks)
-        n = halves.shape[1]
-        within = float(np.mean(np.var(halves, axis=1, ddof=1))) if n > 1 else math.nan
-        return float(np.var(halves.mean(axis=1), ddof=1)) if n else math.nan, within, n
+        n = self._halves.shape[2]
+        within = float(np.mean(np.var(self._halves, axis=2, ddof=1))) if n > 1 else math.nan
+        return float(np.var(self._halves.mean(axis=2), ddof=1)) if n else math.nan, within, n
 
     @property
     def enough_blocks(self) -> bool:
@@ -245,10 +238,9 @@ class ChainAverages(WithError):
     @functools.cached_property
     def drift(self) -> tuple[float, float]:
         """The average over the first halves less that over the second, and its standard error; NaN where unknown."""
-        half = self.blocks.shape[1] // 2
-        if not half or self.durations is not None:
+        if not self._halves.size or self.durations is not None:
             return math.nan, math.nan
-        by_chain = self.blocks[:, :half].mean(axis=1) - self.blocks[:, -half:].mean(axis=1)
+        by_chain = -np.diff(self._halves.mean(axis=2), axis=0)[0]
         if len(by_chain) >= SETTINGS.many_chains:
             return float(by_chain.mean()), float(by_chain.std(ddof=1)) / math.sqrt(len(by_chain))
         return float(by_chain.mean()), 2 * self.std_error if self.enough_blocks else math.nan
@@ -274,14 +266,14 @@ class ChainAverages(WithError):
 
     @functools.cached_property
     def disagree(self) -> bool:
-        """Whether the chains have not mixed; False where that cannot be tested.
-
-        Tests: the halves of each chain are alike (many chains); R-hat is larger than slow chains, or chance, explain.
-        """
-        correlation, chance = halves_correlation(self.blocks)
-        if correlation > SETTINGS.alike and chance < SETTINGS.chance:
-            return True
-        between, within, n = self._spread
+        """Whether the chains have not mixed: their halves are alike, or R-hat is larger than slow chains or chance explain."""
+        (between, within, n), free = self._spread, len(self.blocks) - 2
+        if free > 0 and n and np.all(np.ptp(self._halves.mean(axis=2), axis=1) > 0):
+            # near 1 for stuck chains
+            r = min(float(np.corrcoef(self._halves.mean(axis=2))[0, 1]), 1 - 1e-15)
+            chance = scipy.special.stdtr(free, -r * math.sqrt(free / (1 - r * r)))
+            if r > SETTINGS.alike and chance < SETTINGS.chance:
+                return True
         if self.r_hat > SETTINGS.slow and within > 0:
             # Averages over x relaxation times of an exponential autocorrelation have the variance s(x).
             long, short = (2 * (x - 1 + math.exp(-x)) / x**2 for x in (SETTINGS.half, SETTINGS.half / n))
@@ -329,10 +321,3 @@ def student_interval(mean: float, std_error: float, level: float, dof: float) ->
     """The two-sided Student interval of the given level around a mean; NaN with no degrees of freedom."""
     half = float(scipy.special.stdtrit(dof, 0.5 + level / 2)) * std_error if dof > 0 else math.nan
     return mean - half, mean + half
-
-
-def combined_dof(*parts: tuple[float, float]) -> float:
-    """The degrees of freedom of a sum of independent variances, each (variance, dof), by Welch and Satterthwaite."""
-    total = sum(v for v, _ in parts)
-    spent = sum(v**2 / dof for v, dof in parts if v > 0)
-    return total**2 / spent if spent > 0 else math.inf

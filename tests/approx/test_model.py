@@ -7,8 +7,7 @@ import pytest
 from scipy import linalg, special
 
 import gyromc as gm
-from gyromc.approx.gaussian import inverse_root, mean_curvature_fit
-from gyromc.approx.modes import find_mode, newton
+from gyromc.approx.modes import find_mode, inverse_root, mean_curvature_fit, newton
 from gyromc.approx.sample import expectation
 
 RNG = np.random.default_rng(8)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from arviz_stats.base import array_stats
 
-from gyromc.approx.pareto import generalised_pareto, smoothed, tail_count
+from gyromc.approx.sample import generalised_pareto, smoothed, tail_count
 
 
 @pytest.mark.parametrize("shape", [-0.3, 0.3, 1.0])

@@ -132,6 +132,7 @@ def test_what_is_missing_is_said(run, monkeypatch):
     with pytest.raises(gm.InvalidInput, match="2 different names"):
         run.to_datatree(names=["a", "a"])
     monkeypatch.setitem(sys.modules, "arviz_base", None)
+    monkeypatch.delitem(sys.modules, "gyromc.interop.arviz", raising=False)
     with pytest.raises(
         ImportError, match=r"needs the package arviz_base, which is not installed: pip install 'gyromc\[arviz\]'"
     ):

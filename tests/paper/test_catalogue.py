@@ -32,7 +32,7 @@ def test_twelve_experiments_with_the_published_step_sizes():
     # 3 × 7 + 6 + 6 + 5 step sizes on Gaussian targets, two dynamics each: the 76 cells with exact answers.
     gaussian = [e for e in CATALOGUE.values() if e.problem.gaussian]
     assert 2 * sum(len(e.step_sizes) for e in gaussian) == 76
-    assert PROFILES["paper"].chains(CATALOGUE["logistic-nld"]) == 2000
+    assert PROFILES["paper"].num_chains[CATALOGUE["logistic-nld"].problem.family] == 2000
 
 
 @pytest.mark.parametrize("name", NAMES)

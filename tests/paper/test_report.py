@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from gyromc.app.cli import app
 from gyromc.app.plans import _verdicts as verdict_table
 from gyromc.errors import InvalidInput
-from gyromc.paper import catalogue, reproduce
+from gyromc.paper import catalogue, report, reproduce
 from gyromc.paper.report import COLUMNS, judged, markdown, render, took, write_report
 from gyromc.show.pages import lay_out
 from support.browsing import assert_well_formed, needs_chromium, open_page
@@ -240,12 +240,14 @@ def test_the_time_by_the_clock_is_told_from_that_of_all_devices(times, expected)
 
 
 @pytest.mark.slow
-def test_figures_are_the_same_wherever_they_are_drawn(tmp_path):
+def test_figures_are_the_same_wherever_they_are_drawn(tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "FEW_EXPERIMENTS", 1)
     results = json.loads(SAMPLE.read_text())
     results["experiments"] = {name: results["experiments"][name] for name in ("nld-quadratic", "logistic-nld")}
     folders = [tmp_path / "here", tmp_path / "processes"]
-    for folder, workers in zip(folders, (1, 2), strict=True):
-        write_report(results, folder, workers=workers)
+    for folder, workers in zip(folders, ("1", "2"), strict=True):
+        monkeypatch.setenv("GYROMC_THREADS", workers)
+        write_report(results, folder)
     here, there = ({file.name: file.read_bytes() for file in folder.rglob("*.*")} for folder in folders)
     assert here == there
     assert len(here) == 4 * (3 + 3) + 1

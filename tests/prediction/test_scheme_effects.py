@@ -12,9 +12,9 @@ from gyromc.prediction.answers import Kind
 from gyromc.prediction.exact import moments
 from gyromc.prediction.exact.chain import linear_chain
 from gyromc.prediction.exact.moments import exact_moments
+from gyromc.prediction.martingale import Residuals
 from gyromc.prediction.poisson import galerkin
 from gyromc.prediction.poisson.plug_in import Fitted
-from gyromc.prediction.residuals import Residuals
 from gyromc.prediction.stability import advice, stability
 from gyromc.prediction.step_effects import on_nearest_gaussian
 from support.values import logistic, skew, wishart

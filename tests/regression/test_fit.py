@@ -7,7 +7,7 @@ import pytest
 from scipy import special
 
 import gyromc as gm
-from gyromc.approx.gaussian import GaussianApproximation, inverse_root
+from gyromc.approx.modes import GaussianApproximation, inverse_root
 from gyromc.datasets import heart
 from gyromc.regression import fit as fitting
 from gyromc.regression.fit import fit

@@ -63,7 +63,7 @@ def test_an_encoding_applies_to_another_order_of_columns(tmp_path):
     ],
 )
 def test_new_rows_that_do_not_fit_are_refused(tmp_path, columns, message):
-    encoding = recognise(table_of(tmp_path, x=numbers(), place=["u", "v"] * 12, y=numbers(seed=1)), "y")
+    encoding = recognise(table_of(tmp_path, x=numbers(), place=["u", "v"] * 12, y=numbers(seed=1)), "y", Wishes())
     with pytest.raises(InvalidInput, match=message):
         encoding.rows_of(table_of(tmp_path, "new.csv", **columns), fitted=False)
 
@@ -72,7 +72,7 @@ def test_missing_values_are_refused_with_counts_or_imputed_from_the_training_row
     x, kind = [1, "", 3, 100, 5, 6], ["u", "u", "", "v", "v", "v"]
     table = table_of(tmp_path, x=x, kind=kind, full=[1, 2, 3, 4, 5, 7], hollow=[""] * 6, y=[0.5, 1, 2, 3, 4, 5])
     with pytest.raises(InvalidInput, match=r"2 columns \(of 6 rows\): x \(1\), kind \(1\); the first of 'x' at line 3"):
-        recognise(table, "y")
+        recognise(table, "y", Wishes())
     encoding = recognise(table, "y", Wishes(impute=True), train=np.array([0, 1, 2, 4]))
     assert encoding.dropped == (("hollow", "empty"),)
     np.testing.assert_array_equal(
@@ -173,7 +173,7 @@ def test_what_cannot_be_encoded_is_refused_with_place_and_remedy(tmp_path, case)
 def test_all_problems_are_said_at_once(tmp_path):
     columns = dict(id=[f"p{i}" for i in range(24)], day=["2024-01-01", "2024-01-02"] * 12, x=[*FINE[:-1], ""], y=FINE)
     with pytest.raises(InvalidInput) as caught:
-        recognise(table_of(tmp_path, **columns), "y")
+        recognise(table_of(tmp_path, **columns), "y", Wishes())
     lines = str(caught.value).splitlines()
     assert lines[0].startswith("3 problems with")
     assert [word in line for word, line in zip(("--drop id", "--drop day", "--impute"), lines[1:], strict=True)] == [
@@ -183,10 +183,10 @@ def test_all_problems_are_said_at_once(tmp_path):
 
 def test_hints_for_what_may_not_be_meant(tmp_path):
     table = table_of(tmp_path, code=[1, 2, 3] * 8, row=list(range(24)), y=list(range(3, 27)))
-    notes = {name: what for name, _, what in recognise(table, "y").rows()}
+    notes = {name: what for name, _, what in recognise(table, "y", Wishes()).rows()}
     assert "--categorical code" in notes["code"]
     assert "--drop row" in notes["row"]
-    assert "--family poisson" in recognise(table, "y").response.reason
+    assert "--family poisson" in recognise(table, "y", Wishes()).response.reason
 
 
 def test_parquet_and_csv_give_the_same_encoding(tmp_path):

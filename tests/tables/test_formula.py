@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from scipy.interpolate import BSpline
 
 from gyromc.errors import InvalidInput
-from gyromc.tables.expressions import FUNCTIONS
-from gyromc.tables.formula import FormulaDesign, evaluate, read_formula, response_of
+from gyromc.tables.formula import FUNCTIONS, FormulaDesign, evaluate, read_formula, response_of
 
 COLUMNS = ["y", "a", "b", "c", "x", "z", "my col", "g", "h", "t"]
 

@@ -7,12 +7,14 @@ import signal
 import sys
 import threading
 import warnings
+import webbrowser
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperOption
 
+from gyromc import __version__
 from gyromc.app import fit, plans  # noqa: F401  # they add their commands
 from gyromc.app.output import app, prepare_streams
 from gyromc.errors import DivergenceError, GyromcWarning, InvalidInput
@@ -21,14 +23,14 @@ from gyromc.show.numbers import printable
 from gyromc.show.progress import say
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"  # in a checkout; the package has none
+# All arguments, `--help` too, go to the commands in the checkout.
+FORWARDED = {"ignore_unknown_options": True, "allow_interspersed_args": False, "help_option_names": []}
 PORT = 8642
 PATIENCE = 1.5  # seconds that Ctrl-C may wait for the end of a step
 
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from gyromc import __version__
-
         typer.echo(f"gyromc {__version__}")
         raise typer.Exit
 
@@ -40,16 +42,12 @@ def _options(
     pass
 
 
-# All arguments, `--help` too, go to the commands in the checkout.
-@app.command(
-    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False, "help_option_names": []}
-)
+@app.command(context_settings=FORWARDED)
 def bench(arguments: Annotated[list[str] | None, typer.Argument(metavar="[speed|accuracy] …")] = None) -> None:
     """Measure engines and accuracy, compared with other packages; in a checkout of the source only."""
-    from gyromc.checks import require
-
-    missing = "`gyromc bench` measures a checkout of the source and is not in the installed package."
-    require((BENCHMARKS / "bench_commands.py").is_file(), f"{missing} Clone gyromc and run `make bench`.")
+    if not (BENCHMARKS / "bench_commands.py").is_file():
+        missing = "`gyromc bench` measures a checkout of the source and is not in the installed package."
+        raise InvalidInput(f"{missing} Clone gyromc and run `make bench`.")
     sys.path.insert(0, str(BENCHMARKS))
     commands = typer.main.get_command(importlib.import_module("bench_commands").app)
     raise typer.Exit(commands.main(arguments or [], prog_name="gyromc bench", standalone_mode=False) or 0)
@@ -74,8 +72,6 @@ def explore(
         print(server.url, flush=True)
         say("Ctrl-C ends the server.")
         if browser:
-            import webbrowser
-
             webbrowser.open(server.url)
         with interruptible("the server ends") as stop:
             server.timeout = 0.2  # seconds after which Ctrl-C is looked at
@@ -84,7 +80,8 @@ def explore(
 
 
 # Help shows `--version`, not `--version <bool>`: Typer 0.29 names the type of flags, earlier ones do not.
-if (shown := getattr(TyperOption, "display_type_rich", None)) is not None:
+shown: Any = getattr(TyperOption, "display_type_rich", None)
+if shown is not None:
     setattr(TyperOption, "display_type_rich", lambda self, ctx: None if self.is_flag else shown(self, ctx))  # noqa: B010
 
 
@@ -98,11 +95,9 @@ def main() -> None:
     try:
         command_line()
     except SystemExit as done:
-        if isinstance(done.code, int) and "gyromc.processes" in sys.modules:
-            from gyromc.processes import leave
-
+        if isinstance(done.code, int) and (processes := sys.modules.get("gyromc.processes")) is not None:
             # Does not return where there are other processes, and the status is not 0.
-            leave(done.code)
+            processes.leave(done.code)
         if isinstance(done.code, int) and done.code > 128:
             sys.stderr.flush()
             os._exit(done.code)
@@ -149,11 +144,8 @@ def _say_error(text: str) -> NoReturn:
 
 def _who() -> str:
     """Which of several processes this is, before a message; nothing for the first and for one alone."""
-    if "gyromc.processes" not in sys.modules:
-        return ""
-    from gyromc.processes import index
-
-    return f"process {index()}: " if index() else ""
+    processes = sys.modules.get("gyromc.processes")
+    return f"process {processes.index()}: " if processes is not None and processes.index() else ""
 
 
 def _show_warning(message, category, filename, lineno, file=None, line=None) -> None:

@@ -58,16 +58,14 @@ def fit(json: bool, **options: Any) -> None:
     """Fit a regression to a table: coefficients, predictions, scores, each with its error, and a report."""
     # Before the work, not at its end.
     require_extra("fit", "`gyromc fit`")
-    from gyromc.tables.report import tables
+    from gyromc.tables.findings import explained
+    from gyromc.tables.preparation import prepare
+    from gyromc.tables.report import explanation_tables, tables
     from gyromc.tables.study import REPORT, draw_prior, is_large, large_study, large_tables, study
 
     request = Request(**options)
     large = is_large(request)
     if request.explain and not large:
-        from gyromc.tables.findings import explained
-        from gyromc.tables.preparation import prepare
-        from gyromc.tables.report import explanation_tables
-
         found = explained(prepare(request), request.prior_scale)
         answer(json, found, *explanation_tables(found))
         return

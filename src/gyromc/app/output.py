@@ -15,12 +15,8 @@ from gyromc.show.numbers import printable
 from gyromc.show.tables import console
 
 ASCII = {"−": "-", "–": "-", "\N{NO-BREAK SPACE}": " ", "…": "...", "×": "x", "±": "+-"}
-app = typer.Typer(
-    name="gyromc",
-    help="Posterior means with error bars you can check. First try: gyromc fit example:heart --target disease",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
+HELP = "Posterior means with error bars you can check. First try: gyromc fit example:heart --target disease"
+app = typer.Typer(name="gyromc", help=HELP, no_args_is_help=True, pretty_exceptions_enable=False)
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
 
@@ -31,9 +27,8 @@ def answer(json: bool, content: Any, *tables: Any, path: Path | None = None) -> 
     if json:
         print_json(content)
         return
-    out = console()
     for table in tables:
-        out.print(Text(printable(table)) if isinstance(table, str) else table)
+        console().print(Text(printable(table)) if isinstance(table, str) else table)
     if path is not None:
         print(path.resolve())
 

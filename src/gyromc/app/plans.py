@@ -1,6 +1,7 @@
 """`gyromc predict`, `run`, `continue`, `tune` and `schema` of plans; `list`, `reproduce` and `report` of experiments."""
 
 import contextlib
+import functools
 import io
 import os
 import sys
@@ -28,19 +29,14 @@ What = Annotated[str, typer.Argument(metavar="EXPERIMENT|PLAN.toml", help=PLAN)]
 IMPORT = "Import the modules of functions named in the file, which runs their code."
 AllowImport = Annotated[bool, typer.Option("--allow-import", help=IMPORT)]
 StepSize = Annotated[float | None, typer.Option(help="Another step size than the plan's (N = ⌊η⁻²⌋ follows it).")]
-
-
-def _process_option(help: str, *names: str) -> Any:
-    return typer.Option(*names, help=help, rich_help_panel="Several processes")
-
-
+of_several = functools.partial(typer.Option, rich_help_panel="Several processes")
 STARTED = "Run as one of several processes, started by SLURM, Open MPI, Kubernetes or by hand."
 LEFT_OUT = "left out: GYROMC_{}, or what the launcher says."
-Distributed = Annotated[bool, _process_option(STARTED, "--distributed")]
-Coordinator = Annotated[str | None, _process_option(f"HOST:PORT of process 0; {LEFT_OUT.format('COORDINATOR')}")]
-ProcessId = Annotated[int | None, _process_option(f"Which process this is, from 0; {LEFT_OUT.format('PROCESS_ID')}")]
-Processes = Annotated[int | None, _process_option(f"How many processes there are; {LEFT_OUT.format('PROCESSES')}")]
-Wait = Annotated[float, _process_option("Seconds to wait for the other processes at the start.")]
+Distributed = Annotated[bool, of_several("--distributed", help=STARTED)]
+Coordinator = Annotated[str | None, of_several(help=f"HOST:PORT of process 0; {LEFT_OUT.format('COORDINATOR')}")]
+ProcessId = Annotated[int | None, of_several(help=f"Which process this is, from 0; {LEFT_OUT.format('PROCESS_ID')}")]
+Processes = Annotated[int | None, of_several(help=f"How many processes there are; {LEFT_OUT.format('PROCESSES')}")]
+Wait = Annotated[float, of_several(help="Seconds to wait for the other processes at the start.")]
 
 
 def is_plan_file(what: str) -> bool:

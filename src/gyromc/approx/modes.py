@@ -1,10 +1,12 @@
-"""Modes of a target: the θ with ∇U(θ) = 0 that descents reach, in float64, and the mass of the law around each.
+"""Modes of a target, and Gaussian approximations of its law there or with E[∇U] = 0 and E[∇²U] = K under N(m, K⁻¹).
 
 A target over vectors and a start in, a minimiser of U out (`find_mode`): by Newton's method for regressions with a known
 likelihood, which are convex, by L-BFGS first for others. `find_modes` starts descents at dispersed points, more of them the fewer
-the parameters, and returns a `Modes`; a mode that no descent reaches is not found.
+the parameters, and returns a `Modes`; a mode that no descent reaches is not found. With many rows of data mode and curvature
+describe the law; of a skewed posterior (separable classes, counts of zero) the mean curvature says much more.
 """
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Callable
@@ -14,7 +16,6 @@ import jax.numpy as jnp
 import numpy as np
 import scipy
 
-from gyromc.approx.gaussian import GaussianApproximation, inverse_root, laplace
 from gyromc.errors import InvalidInput
 from gyromc.runtime.evaluation import compiled, doubled
 from gyromc.targets import SumOverData, Target
@@ -55,6 +56,56 @@ class ModeSettings:
 SETTINGS = ModeSettings()
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class GaussianApproximation:
+    """N(mean, precision⁻¹); `source` says where both come from."""
+
+    mean: np.ndarray
+    precision: np.ndarray
+    source: str
+
+    def points(self, standard: np.ndarray) -> np.ndarray:
+        """Points of the approximation from standard normal ones, in rows."""
+        return self.mean + standard @ inverse_root(self.precision).T
+
+
+def inverse_root(K: np.ndarray) -> np.ndarray:
+    """Upper triangular R with RRᵀ = K⁻¹."""
+    return scipy.linalg.solve_triangular(scipy.linalg.cholesky(K, lower=True), np.eye(len(K)), lower=True).T
+
+
+def laplace(target: Target, mode: np.ndarray) -> GaussianApproximation:
+    """Mode and Hessian there; `InvalidInput` where the Hessian is not positive definite."""
+    known = target.gaussian()
+    if known is not None:
+        return GaussianApproximation(known[1], known[0], "exact")
+    K = target.hessians(mode[None])[0]
+    smallest = float(np.linalg.eigvalsh(K)[0])
+    if not smallest > 0:
+        raise InvalidInput(
+            f"The Hessian at the mode is not positive definite (smallest eigenvalue {smallest:.3g}): no Laplace approximation."
+        )
+    return GaussianApproximation(mode, K, "the curvature at the mode")
+
+
+def mean_curvature_fit(target: Target, center: GaussianApproximation, points: int) -> GaussianApproximation:
+    """The Gaussian whose precision is the law's mean curvature over it, from an even number of points."""
+    half = np.random.default_rng(0).standard_normal((points // 2, len(center.mean)))
+    x, source = np.concatenate([half, -half]), f"mean curvature over {points} points"
+    for _ in range(2):
+        at = center.points(x)
+        K = target.mean_hessian(at)
+        smallest = float(np.linalg.eigvalsh(K)[0]) if np.isfinite(K).all() else math.nan
+        if not smallest > 1e-14 * np.abs(K).max():
+            raise InvalidInput(
+                "No Gaussian describes this law: its mean curvature around the mode is not positive definite (smallest "
+                f"eigenvalue {smallest:.3g}). Leave out what needs one, such as `martingale=True`, or use `gyromc.expect`."
+            )
+        mean = center.mean - scipy.linalg.solve(K, target.gradients(at).mean(axis=0), assume_a="pos")
+        center = GaussianApproximation(mean, K, source)
+    return center
+
+
 def find_mode(target: Target, start: np.ndarray, tolerance: float = 1e-6) -> np.ndarray:
     """A minimiser of U near `start`; `InvalidInput` where none is found."""
     known = target.gaussian()
@@ -84,7 +135,7 @@ def find_mode(target: Target, start: np.ndarray, tolerance: float = 1e-6) -> np.
     return x
 
 
-@compiled  # compiled once for a target, whatever the number of descents
+@compiled  # once for a target, whatever the number of descents
 def _value_and_gradient(target: Target, x):
     return jax.value_and_grad(target.potential)(x)
 
@@ -117,10 +168,9 @@ def newton(
     value, factor, before = potential(theta), None, 0.0
     for _ in range(SETTINGS.most_steps):
         g = gradient(theta)
-        step = np.zeros_like(g) if factor is None else scipy.linalg.cho_solve(factor, g)
-        if (
-            factor is None or not reuse or g @ step > SETTINGS.nearer * before
-        ):  # else the Hessian of an earlier point does
+        step = scipy.linalg.cho_solve(factor, g) if reuse and factor else None
+        # else the Hessian of an earlier point does
+        if step is None or g @ step > SETTINGS.nearer * before:
             try:
                 factor = scipy.linalg.cho_factor(hessian(theta))
                 step = scipy.linalg.cho_solve(factor, g)
@@ -150,11 +200,9 @@ def some_rows(target: Target) -> Target:
     """A regression with many rows, or rows on disk, with a random sample of them and as much less prior; others as they are."""
     if not isinstance(target, KnownLikelihood) or target.dim is None:
         return target
-    count = max(SETTINGS.enough, SETTINGS.per_parameter * target.dim)
-    small = isinstance(target, WithLikelihood) and (
-        target.num_data * target.dim <= SETTINGS.many or 4 * count >= target.num_data
-    )
-    return target if small else target.sampled(count)
+    count, rows = max(SETTINGS.enough, SETTINGS.per_parameter * target.dim), target.num_data
+    small = rows * target.dim <= SETTINGS.many or 4 * count >= rows
+    return target if small and isinstance(target, WithLikelihood) else target.sampled(count)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -172,7 +220,7 @@ class Modes:
     def starts(self, count: int, seed: int) -> np.ndarray:
         """Points of θ distributed over the modes by their shares, at least one at each where `count` allows: count × dim."""
         owed = self.shares * count
-        numbers = np.maximum(np.floor(owed).astype(int), 1)
+        numbers = np.maximum(owed.astype(int), 1)
         while numbers.sum() > count:
             numbers[np.argmax(numbers)] -= 1
         for i in np.argsort(numbers - owed)[: count - numbers.sum()]:
@@ -200,15 +248,12 @@ def find_modes(target: Target, first: GaussianApproximation, seed: int = 0) -> M
         rough = descend(target, start, iterations=150, gradient=1e-4)[0].x
         if not np.all(np.isfinite(rough)) or any(distance(rough, c) < SETTINGS.same for c in found):
             continue
-        try:
+        # a descent to infinity or onto a ridge: no mode there
+        with contextlib.suppress(InvalidInput, np.linalg.LinAlgError, FloatingPointError):
             center = laplace(target, find_mode(target, rough))
-        except (InvalidInput, np.linalg.LinAlgError, FloatingPointError):
-            continue  # a descent to infinity or onto a ridge: no mode there
-        if all(distance(center.mean, known) > SETTINGS.same for known in found):
-            found.append(center)
-    energies = target.potentials(np.array([center.mean for center in found]))
-    shares = scipy.special.softmax(
-        [-U - 0.5 * np.linalg.slogdet(c.precision)[1] for U, c in zip(energies, found, strict=True)]
-    )
+            if all(distance(center.mean, known) > SETTINGS.same for known in found):
+                found.append(center)
+    volumes = -0.5 * np.linalg.slogdet([center.precision for center in found])[1]
+    shares = scipy.special.softmax(volumes - target.potentials(np.array([center.mean for center in found])))
     order = [i for i in np.argsort(-shares) if shares[i] > SETTINGS.least_share]
     return Modes(tuple(found[i] for i in order), shares[order] / shares[order].sum())

@@ -1,7 +1,9 @@
 """Weighted samples of a law, made around its mode without any chain, and whether they represent the law.
 
 `why_not_trusted` returns None, or why a sample does not represent the law: a small effective size, a few draws that dominate,
-mass beyond all draws, or a mode that is missed. `expectation` is a reference that shares nothing with a sampler.
+mass beyond all draws, or a mode that is missed. `expectation` is a reference that shares nothing with a sampler. The tail of
+weights is a generalised Pareto law; Zhang and Stephens' (2009) estimate of its shape k is an average over the profile likelihood,
+so that thousands of samples are fitted at once. A mean with weights of shape k is reliable below `HEAVY`.
 """
 
 import dataclasses
@@ -13,13 +15,16 @@ import numpy as np
 import scipy
 
 from gyromc.approx import secondmoments
-from gyromc.approx.gaussian import GaussianApproximation, inverse_root
-from gyromc.approx.modes import Modes
-from gyromc.approx.pareto import HEAVY, generalised_pareto, tail_count
+from gyromc.approx.modes import GaussianApproximation, Modes, inverse_root
 from gyromc.targets import Target
 
 DRAWS = 20_000  # of an importance sample
 MOST_PARAMETERS = 60  # for importance sampling
+
+HEAVY = 0.7  # shape of the tail of weights, from which means are not reliable
+LEAST_TAIL = 5  # values that a tail must have to be fitted
+PRIOR_COUNT, PRIOR_SHAPE = 10, 0.5  # Vehtari et al. (2024): a shape from few values is drawn towards 1/2
+AT_ONCE = 2**19  # numbers held while fitting: 4 MB
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,6 +71,62 @@ def systematic(weights: np.ndarray, count: int, rng: np.random.Generator) -> np.
     return np.searchsorted(ends, ticks).clip(max=len(ends) - 1)
 
 
+def tail_count(num_draws: int) -> int:
+    """How many of the largest weights belong to the tail: a fifth of the draws, at most 3√draws."""
+    return int(min(0.2 * num_draws, 3 * np.sqrt(num_draws)))
+
+
+def generalised_pareto(excesses: np.ndarray, prior_count: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+    """k and σ of the density (1 + kx/σ)^(-1/k - 1)/σ, x > 0, for each sorted row of excesses; the prior counts as so many."""
+    count = excesses.shape[1]
+    points = 30 + int(np.sqrt(count))
+    at_once = max(1, AT_ONCE // (points * count))
+    parts = np.array_split(excesses, max(1, -(-len(excesses) // at_once)))
+    b = np.concatenate([_profile_average(part, points) for part in parts])
+    k = np.mean(np.log1p(-b[:, None] * excesses), axis=1)
+    sigma = -k / b
+    return (count * k + prior_count * PRIOR_SHAPE) / (count + prior_count), sigma
+
+
+def _profile_average(x: np.ndarray, points: int) -> np.ndarray:
+    """b = -k/σ of each row, averaged over its profile likelihood on Zhang and Stephens' grid."""
+    count = x.shape[1]
+    quartile = x[:, int(count / 4 + 0.5) - 1]
+    steps = 1 - np.sqrt(points / (np.arange(points) + 0.5))
+    b = 1 / x[:, -1:] + steps / (3 * quartile[:, None])
+    k = np.mean(np.log1p(-b[:, :, None] * x[:, None, :]), axis=2)
+    log_likelihood = count * (np.log(-b / k) - k - 1)
+    return np.sum(scipy.special.softmax(log_likelihood, axis=1) * b, axis=1)
+
+
+def smoothed(log_weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Importance weights with the tail replaced by quantiles of its Pareto law (Vehtari et al. 2024), and the shapes k.
+
+    Log weights are draws × samples, those returned sum to one over the draws. k of a sample is -inf where all its weights are
+    equal, infinity where it has too few draws for a tail.
+    """
+    logs = np.ascontiguousarray((log_weights - log_weights.max(axis=0)).T)
+    samples, draws = logs.shape
+    tail = tail_count(draws)
+    k = np.full(samples, np.inf if tail < LEAST_TAIL else -np.inf)
+    if tail >= LEAST_TAIL:
+        order = np.argpartition(logs, draws - tail - 1, axis=1)[:, draws - tail - 1 :]
+        top = np.take_along_axis(logs, order, axis=1)
+        within = np.argsort(top, axis=1)
+        order, top = np.take_along_axis(order, within, axis=1), np.exp(np.take_along_axis(top, within, axis=1))
+        cutoff, excesses = top[:, :1], top[:, 1:] - top[:, :1]
+        fitted = excesses[:, int(tail / 4 + 0.5) - 1] > 0  # equal weights have no tail
+        k[fitted], sigma = generalised_pareto(np.maximum(excesses[fitted], 1e-300), PRIOR_COUNT)
+        shape = np.where(np.abs(k[fitted]) < 1e-12, 1e-12, k[fitted])[:, None]
+        levels = (np.arange(tail) + 0.5) / tail
+        quantiles = sigma[:, None] * np.expm1(-shape * np.log1p(-levels)) / shape  # of the law, -σ log(1 - p) at k = 0
+        replaced = np.minimum(0.0, np.log(cutoff[fitted] + quantiles))
+        part = logs[fitted]
+        np.put_along_axis(part, order[fitted, 1:], replaced, axis=1)
+        logs[fitted] = part
+    return (logs - scipy.special.logsumexp(logs, axis=1, keepdims=True)).T, k
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Sample:
     """Points of θ with weights that sum to one, and their effective sample size."""
@@ -75,6 +136,11 @@ class Sample:
     effective_size: float
     source: str
     target: Target | None = dataclasses.field(default=None, repr=False)  # for `mean_curvature` alone
+
+    @classmethod
+    def even(cls, theta: np.ndarray, source: str, target: Target) -> "Sample":
+        """Draws of equal weight."""
+        return cls(theta, np.full(len(theta), 1 / len(theta)), float(len(theta)), source, target)
 
     def mean_curvature(self) -> secondmoments.MatrixEstimate:
         """E[∇²U] = E[∇U∇Uᵀ] and its error, from the gradients: the better of two estimates, exact on a Gaussian."""
@@ -91,8 +157,8 @@ class Sample:
 
     def mean(self, values: np.ndarray) -> tuple[float, float]:
         """The expectation of something given at the points, and its standard error."""
-        center = float(self.weights @ values)
-        terms, count = self.weights * (values - center), SETTINGS.blocks
+        center, count = float(self.weights @ values), SETTINGS.blocks
+        terms = self.weights * (values - center)
         blocks = np.array([part.sum() for part in np.array_split(terms, count)])  # draws of a chain are correlated
         return center, float(np.sqrt(max(np.sum(terms**2), np.sum(blocks**2) * count / (count - 1))))
 
@@ -117,9 +183,8 @@ class Sample:
             return size
         if not self.effective_size >= needed:
             return f"{size}, and {d} parameters need {needed:.0f}"
-        if (index := self.tail_index) > HEAVY:
-            return f"a few draws dominate, the tail index of the weights is {index:.2g}"
-        return None
+        dominated = f"a few draws dominate, the tail index of the weights is {self.tail_index:.2g}"
+        return dominated if self.tail_index > HEAVY else None
 
     def square_distances(self, points: np.ndarray) -> np.ndarray:
         """Squared distances of points from the sample's mean, in its standard deviations."""
@@ -129,8 +194,7 @@ class Sample:
 
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
         """Mean and lower Cholesky factor of the covariance."""
-        mean = self.weights @ self.theta
-        away = self.theta - mean
+        away = self.theta - (mean := self.weights @ self.theta)
         return mean, scipy.linalg.cholesky((away.T * self.weights) @ away, lower=True)
 
 
@@ -238,12 +302,6 @@ def why_a_mode_is_missed(sample: Sample, modes: Modes) -> str | None:
         if share > SETTINGS.noticed and SETTINGS.thinned * held < share / 2:
             return f"the target has {count} modes, and the draws hold {200 * held:.2g} % at one that has {100 * share:.2g} %"
     return None
-
-
-def fit_draws(target: Target, fit: GaussianApproximation, count: int) -> Sample:
-    """Independent draws of a Gaussian fit, equally weighted."""
-    theta = fit.points(np.random.default_rng(0).standard_normal((count, len(fit.mean))))
-    return Sample(theta, np.full(count, 1 / count), float(count), "the Gaussian fit", target)
 
 
 def why_not_fitting(

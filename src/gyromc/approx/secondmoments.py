@@ -59,15 +59,10 @@ class BlockSums:
 
     def central(self, without: int | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Cov(θ), Cov(θ, g) and Cov(g) over all blocks, or over all but one."""
-        weight, theta, g, square, cross, g_square = (
-            array.sum(axis=0) - (0 if without is None else array[without]) for array in vars(self).values()
-        )
-        theta, g = theta / weight, g / weight
-        return (
-            square / weight - np.outer(theta, theta),
-            cross / weight - np.outer(theta, g),
-            g_square / weight - np.outer(g, g),
-        )
+        less = 0.0 if without is None else 1.0
+        weight, *parts = (array.sum(axis=0) - less * array[without or 0] for array in vars(self).values())
+        theta, g, square, cross, g_square = (part / weight for part in parts)
+        return square - np.outer(theta, theta), cross - np.outer(theta, g), g_square - np.outer(g, g)
 
     def jackknife(self, estimate) -> MatrixEstimate:
         """A function of the three covariances, with deviations from leaving out one block at a time."""

@@ -7,14 +7,5 @@ A `targets.StreamedRegression` takes a `RowSource`, which is read block after bl
 from gyromc.data.files import Mapped, Parquet, random_access, store
 from gyromc.data.source import Batches, RowSource, Sequenced, over_blocks, prefetched
 
-__all__ = [
-    "Batches",
-    "Mapped",
-    "Parquet",
-    "RowSource",
-    "Sequenced",
-    "over_blocks",
-    "prefetched",
-    "random_access",
-    "store",
-]
+__all__ = ["Batches", "Mapped", "Parquet", "RowSource", "Sequenced"]
+__all__ += ["over_blocks", "prefetched", "random_access", "store"]

@@ -1,7 +1,4 @@
-"""CSV files as cells of text with their line numbers: the only parser of CSV in this package.
-
-The separator is the comma, semicolon, tab or bar that the header has most of. A file that cannot be read is refused.
-"""
+"""CSV files as cells of text with their line numbers: the only parser of CSV here. A file that cannot be read is refused."""
 
 import codecs
 import contextlib
@@ -52,6 +49,7 @@ class CsvFile:
         header = next(self._lines(), "")
         require(header, f"{self.name} holds no lines.")
         require(header.strip(), f"The first line of {self.name} is empty: it must name the columns.")
+        # The separator is the one that the header has most of.
         unquoted = "".join(header.split('"')[::2])
         self._sign = max(SEPARATORS, key=unquoted.count)
         self.separator = SEPARATORS[self._sign]
@@ -110,10 +108,8 @@ class CsvFile:
 
 
 def read_numbers(source: Path | bytes, name: str = "") -> tuple[tuple[str, ...], np.ndarray]:
-    """Read a CSV file of finite numbers; return the column names, all different, and the numbers (rows × columns).
-
-    Messages quote a file only if it is a table of numbers: two columns or more, and a number in the first row.
-    """
+    """Read a CSV file of finite numbers; return the column names, all different, and the numbers (rows × columns)."""
+    # Messages quote a file only if it is a table of numbers: two columns or more, and a number in the first row.
     file = CsvFile(source, name=name)
     wanted = "its first line must name two columns or more, and the lines below must hold a number for each"
     hidden = "(Nothing of it is shown here, since it may be any file.)"

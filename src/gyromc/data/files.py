@@ -1,8 +1,7 @@
 """Rows in files: two .npy files, X.npy and y.npy, that are read where they are; and Parquet files.
 
 Passes over all rows read blocks into buffers. Single rows come from a memory map, whose pages count as resident memory of the
-process; those of files larger than `SETTINGS.resident` are given back while rows are read. `store` writes any
-other source as .npy files, in one pass.
+process; those of large files are given back while rows are read. `store` writes any other source as .npy files, in one pass.
 """
 
 import concurrent.futures
@@ -193,11 +192,8 @@ class _File:
 def store(source: RowSource, folder: str | Path, dtype: str = "float32") -> Mapped:
     """Write all rows to `folder`/X.npy and y.npy, and return them as a source; one pass, nothing is held in memory.
 
-    **Arguments:**
-
-    - `source`: the rows.
-    - `folder`: where to; it is made if it does not exist, and files of these names in it are replaced when all is written.
-    - `dtype`: `"float32"` or `"float64"`, of X and y.
+    **Arguments:** `source`: the rows; `folder`: where to; it is made if it does not exist, and files of these names in it are
+    replaced when all is written; `dtype`: `"float32"` or `"float64"`, of X and y.
 
     ```python
     import tempfile
@@ -250,11 +246,8 @@ def random_access(source: RowSource) -> RowSource:
 class Parquet(RowSource):
     """The rows of a Parquet file, read with pyarrow (the extra `data`); never as a whole.
 
-    **Arguments:**
-
-    - `path`: of the file.
-    - `response`: the name of the column that is y.
-    - `columns`: those that are x, in this order; left out: all others.
+    **Arguments:** `path`: of the file; `response`: the name of the column that is y; `columns`: those that are x, in this order;
+    left out: all others.
 
     ```python
     import tempfile

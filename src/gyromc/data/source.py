@@ -15,7 +15,7 @@ import hashlib
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, ClassVar, TypeVar
+from typing import IO, Any, TypeVar
 
 import numpy as np
 
@@ -26,8 +26,7 @@ from gyromc.runtime.machine import num_threads
 T = TypeVar("T")
 BLOCK_NUMBERS = 2**20
 """Numbers of x in a block: some megabytes, quick to compute with and slow enough to hide a thread's start."""
-MOST_THREADS = 8
-"""More do not read faster from one disk."""
+
 PRINT_BYTES, PRINT_BLOCKS = 2**12, 64
 """The size and the number of the blocks of a file that its fingerprint covers."""
 _END = object()
@@ -35,20 +34,16 @@ Block = tuple[np.ndarray, np.ndarray]  # x as a matrix, y as a vector
 
 
 class RowSource(abc.ABC):
-    """N rows x with their responses y.
-
-    **Attributes:**
-
-    - `num_rows`: N.
-    - `num_columns`: the length of x.
-    - `name`: of the source, for messages.
-    - `reads_rows`: whether single rows can be read in any order, as mini-batches need them.
-    """
+    """N rows x with their responses y."""
 
     num_rows: int
+    """N."""
     num_columns: int
+    """The length of x."""
     name: str
+    """For messages."""
     reads_rows: bool = False
+    """Whether single rows can be read in any order, as mini-batches need them."""
 
     @abc.abstractmethod
     def blocks(self, size: int) -> Iterator[Block]:
@@ -86,8 +81,8 @@ def as_block(X, y, name: str, first: int, columns: int | None = None) -> Block:
 
 
 def most_threads() -> int:
-    """How many threads read and compute."""
-    return min(MOST_THREADS, num_threads())
+    """How many threads read and compute: more than eight do not read faster from one disk."""
+    return min(8, num_threads())
 
 
 def block_rows(columns: int) -> int:
@@ -131,14 +126,12 @@ def over_blocks(source: RowSource, function: Callable[..., T], rows: int | None 
 class FilePrint:
     """What is stored of a file: where it was, its `size` in bytes, what it holds, and the SHA-256 of some of its blocks."""
 
-    path: str
+    # The same file elsewhere holds the same rows.
+    path: str = dataclasses.field(compare=False)
     size: int
     shape: tuple[int, ...]
     dtype: str
     sha256: str
-
-    # The same file elsewhere holds the same rows.
-    NOT_COMPARED: ClassVar[tuple[str, ...]] = ("path",)
 
     def require_same(self, read: "Callable[[str], FilePrint]") -> None:
         """Raise `InvalidInput` where the file is missing, or with what differs where it is another one now."""
@@ -146,7 +139,7 @@ class FilePrint:
         missing = f"There is no file {self.path}, whose rows the stored plan reads."
         require(Path(self.path).is_file(), f"{missing} {remedy}")
         now, other = read(self.path), "is not the file that the stored plan read"
-        pairs = {key: (own, getattr(now, key)) for key, own in vars(self).items() if key not in self.NOT_COMPARED}
+        pairs = {f.name: (getattr(self, f.name), getattr(now, f.name)) for f in dataclasses.fields(self) if f.compare}
         changed = [f"{name} {before} → {after}" for name, (before, after) in pairs.items() if before != after]
         require(not changed, f"{now.path} {other}: {', '.join(changed)}. Restore it, or run the plan anew.")
 
@@ -170,11 +163,8 @@ def file_print(file: IO[bytes], path: str | Path, shape: tuple[int, ...], dtype:
 class Sequenced(RowSource):
     """A sequence whose items are records, such as a Grain data source or a PyTorch dataset: `len(records)`, `records[i]`.
 
-    **Arguments:**
-
-    - `records`: the sequence.
-    - `pair`: a function from a record to (x, y); left out: a record is such a pair.
-    - `name`: for messages.
+    **Arguments:** `records`: the sequence; `pair`: a function from a record to (x, y), left out where a record is such a pair;
+    `name`: for messages.
 
     ```python
     import numpy as np
@@ -218,11 +208,8 @@ class Batches(RowSource):
     What comes as a batch is not taken for a random mini-batch, since nothing is known of how the iterable chooses it: chains read
     rows that are drawn uniformly from a copy on disk, which `random_access` makes.
 
-    **Arguments:**
-
-    - `batches`: the iterable, or a function without arguments that returns an iterator.
-    - `num_rows`: N, declared; an iteration that has another number raises an error.
-    - `name`: for messages.
+    **Arguments:** `batches`: the iterable, or a function without arguments that returns an iterator; `num_rows`: N, declared, so
+    that an iteration that has another number raises an error; `name`: for messages.
 
     ```python
     import numpy as np
@@ -233,15 +220,12 @@ class Batches(RowSource):
     """
 
     def __init__(self, batches: Iterable | Callable[[], Iterable], num_rows: int, name: str = "the batches"):
-        good, wanted = callable(batches) or isinstance(batches, Iterable), "must yield pairs (X, y)"
-        require(good, f"`batches` {wanted}, or be a function that returns what does: got {shown(batches)}.")
-        self._again: Callable[[], Iterable] = batches if callable(batches) else lambda: iter(batches)
+        self._again: Callable[[], Iterable] = batches if callable(batches) else lambda: batches
         self.name, self.num_rows = name, whole(num_rows, "num_rows", least=1)
+        made, wanted = self._again(), "must yield pairs (X, y), or be a function that returns what does"
+        require(isinstance(made, Iterable), f"`batches` {wanted}: got {shown(made)}.")
         remedy = "Pass what makes the iterator, such as the DataLoader itself or a function."
-        require(callable(batches) or iter(batches) is not batches, f"{name} can be iterated once only. {remedy}")
-        made = self._again()
-        good = isinstance(made, Iterable)
-        require(good, f"`batches` must return what yields pairs (X, y): it returned {shown(made)}.")
+        require(callable(batches) or iter(made) is not made, f"{name} can be iterated once only. {remedy}")
         first = next(iter(made), None)
         require(first is not None, f"{name} yield nothing.")
         self.num_columns = self._pair(first, 0, None)[0].shape[1]

@@ -23,15 +23,19 @@ class Session(Protocol):
 
     def advance(self, num_steps: int, first_slot: int = 0) -> None:
         """Move every chain by `num_steps` steps; states kept on the way go to slots, draw number `first_slot` to slot 0."""
+        ...
 
     def failed(self) -> bool:
         """Whether any chain has failed so far."""
+        ...
 
     def kept(self, count: int) -> np.ndarray:
         """The draws in the first `count` slots: draws × chains × d."""
+        ...
 
     def state(self) -> EngineState:
         """The state of all chains, as arrays on the host."""
+        ...
 
 
 class Engine(Protocol):
@@ -39,9 +43,11 @@ class Engine(Protocol):
 
     def why_not(self, plan: Plan, mesh: Any = None) -> str | None:
         """Why this engine cannot run the plan on this mesh, or None when it can."""
+        ...
 
     def initial_state(self, plan: Plan) -> EngineState:
         """The state of all chains before the first step."""
+        ...
 
     def open_session(
         self, plan: Plan, state: EngineState, sane_range: float, thin: int | None, slots: int, mesh: Any = None
@@ -51,6 +57,7 @@ class Engine(Protocol):
         A chain with a coordinate beyond `sane_range` has failed. Every `thin`-th state after burn-in is kept (None: no state);
         one call of `advance` stores at most `slots` of them.
         """
+        ...
 
 
 class Keys(NamedTuple):
@@ -97,20 +104,15 @@ def check_state(state: EngineState, engine: Engine, plan: Plan) -> None:
     for name in BY_CHAIN:
         found, like = getattr(state, name), getattr(begun, name)
         wanted = None if like is None else (like.dtype, (plan.num_chains, *like.shape[1:]))
-        require(
-            wanted == (None if found is None else (found.dtype, found.shape)),
-            f"The state of the run does not fit its plan: `{name}` has another type or shape. Start anew.",
-        )
+        fits = wanted == (None if found is None else (found.dtype, found.shape))
+        require(fits, f"The state of the run does not fit its plan: `{name}` has another type or shape. Start anew.")
 
 
 def two_sum(high, low, value):
-    """Add `value` to the unevaluated sum high + low, which carries twice the digits of its parts.
-
-    Knuth's error-free transformation gives high + value = total + error exactly. The parts are then renormalised.
-    """
+    """Add `value` to the unevaluated sum high + low, which carries twice the digits of its parts, and renormalise these."""
+    # Knuth's error-free transformation: high + value = total + error exactly.
     total = high + value
     shadow = total - high
-    error = (high - (total - shadow)) + (value - shadow)
-    low = low + error
+    low = low + ((high - (total - shadow)) + (value - shadow))
     renormalised = total + low
     return renormalised, low - (renormalised - total)

@@ -60,9 +60,7 @@ def failures_of(plan: Plan, state: EngineState, outside: Mapping[int, int]) -> t
     sums, failures = state.sums[:, : len(plan.observables)], []
     for chain in sorted(np.flatnonzero(state.failed_at >= 0), key=lambda c: state.failed_at[c]):
         finite = bool(np.all(np.isfinite(state.z[chain])))
-        bad = tuple(
-            name for name, s in zip(plan.observables, sums[chain], strict=True) if finite and not np.isfinite(s)
-        )
+        bad = tuple(np.array(list(plan.observables))[~np.isfinite(sums[chain]) & finite].tolist())
         cause = Cause.OBSERVABLE_NOT_FINITE if bad else Cause.OUT_OF_RANGE if finite else Cause.STATE_NOT_FINITE
         if outside.get(int(chain)) == state.failed_at[chain]:
             cause, bad = Cause.DENSITY_NOT_POSITIVE, ()

@@ -96,10 +96,7 @@ ENGINES: dict[str, Engine] = {
 
 
 def choose(plan: Plan, name: str = "auto", mesh: Any = None) -> tuple[str, str]:
-    """The name of the engine that runs a plan, and the reason; raises `InvalidInput` when the engine asked for cannot.
-
-    `"auto"` chooses the fastest that can run the plan, on the mesh if there is one.
-    """
+    """The engine that runs a plan, for `"auto"` the fastest that can, and the reason; `InvalidInput` where it cannot."""
     one_of(name, ("auto", *ENGINES), "engine", " `auto` takes the fastest that can do the plan.")
     if name != "auto":
         reason = ENGINES[name].why_not(plan, mesh)
@@ -214,16 +211,12 @@ def run(
     """
     require(isinstance(plan, Plan), f"`run` takes a `Plan`: got {type(plan).__name__}.")
     _check_length(plan)
-    require(
-        checkpoint is not None or (every, keep) == ("60s", 3),
-        "`every` and `keep` are about checkpoints: pass `checkpoint`, a directory for them, or leave them out.",
-    )
+    about = "`every` and `keep` are about checkpoints: pass `checkpoint`, a directory for them, or leave them out."
+    require(checkpoint is not None or (every, keep) == ("60s", 3), about)
     mesh = read_mesh(mesh)
     name, reason = choose(plan, engine, mesh)
-    require(
-        progress is None or isinstance(progress, bool) or callable(progress),
-        f"`progress` must be True, False, None or a function: got {shown(progress)}.",
-    )
+    known = progress is None or isinstance(progress, bool) or callable(progress)
+    require(known, f"`progress` must be True, False, None or a function: got {shown(progress)}.")
     require_memory(
         run_bytes(plan),
         f"{plan.num_chains:,} chains, each with {plan.state_size:,} numbers and {len(plan.observables):,} observables,",
@@ -252,8 +245,8 @@ def run(
 
 def resume(plan: Plan, before: Run, mesh: Any = None) -> Run:
     """Continue a run up to the steps of `plan`, with the options it was started with, on another mesh where one is given."""
-    assert before.options is not None
     options = before.options
+    assert options is not None
     if mesh is not None:
         options = dataclasses.replace(options, mesh=read_mesh(mesh))
     choose(plan, options.engine, options.mesh)
@@ -292,8 +285,8 @@ def _execute(plan: Plan, before: Run | None, options: RunOptions, checkpoints: C
         else:
             progress = stack.enter_context(show_progress(loop.total, wanted, plan.dynamics.name, state.step))
         result = lambda: loop.result(time.perf_counter() - began, compile_time)
-        signals, stopped = (interrupted, None if checkpoints is None else checkpoints.ended), (False, False)
-        while loop.step < loop.total and not any(stopped := _heard(*signals)):
+        ended, stopped = Interruption() if checkpoints is None else checkpoints.ended, (False, False)
+        while loop.step < loop.total and not any(stopped := _heard(interrupted, ended)):
             progress.advance(loop.chunk(None if checkpoints is None else checkpoints.steps))
             if loop.step == loop.total:
                 loop.check_density()
@@ -311,14 +304,13 @@ def _execute(plan: Plan, before: Run | None, options: RunOptions, checkpoints: C
     return run
 
 
-def _heard(*signals: Interruption | None) -> tuple[bool, ...]:
+def _heard(*signals: Interruption) -> tuple[bool, ...]:
     """Whether each of the signals came to any process; then all of them go on as if it had come to themselves."""
-    own = [None if signal is None else [signal.pressed, signal.number] for signal in signals]
-    for theirs in processes.everyone(own):
-        for signal, found in zip(signals, theirs, strict=True):
-            if signal is not None and found is not None and found[0]:
-                signal.pressed, signal.number = True, signal.number or found[1]
-    return tuple(bool(signal) for signal in signals)
+    for theirs in processes.everyone([[signal.pressed, signal.number] for signal in signals]):
+        for signal, (pressed, number) in zip(signals, theirs, strict=True):
+            if pressed:
+                signal.pressed, signal.number = True, signal.number or number
+    return tuple(map(bool, signals))
 
 
 def _warn(run: Run, options: RunOptions) -> None:
@@ -345,8 +337,7 @@ class _Loop:
 
     def __init__(self, plan: Plan, state: EngineState, options: RunOptions, before: Run | None):
         self.plan, self.options, self.before = plan, options, before
-        self.step = state.step
-        self.total = plan.num_steps + plan.burn_in
+        self.step, self.total = state.step, plan.num_steps + plan.burn_in
         # A power of two, so that the blocks of a longer run are unions of those of a shorter one.
         self.length = 1 << max(0, math.ceil(math.log2(plan.num_steps / _kept_blocks(plan))))
         self.snapshots = {k: v for k, v in state.snapshots.items() if k % self.length == 0}
@@ -433,12 +424,10 @@ class _Loop:
         )
 
     def draws(self) -> Any:
-        """Kept states, chains × draws, shaped like the parameters; those of an earlier run first.
-
-        Each part is dropped as soon as it is copied: draws are in memory twice at most.
-        """
+        """Kept states, chains × draws, shaped like the parameters; those of an earlier run first."""
         if self.options.thin is None:
             return None
+        # Each part is dropped as soon as it is copied: draws are in memory twice at most.
         parts, self.kept, done = self.kept[::-1], [], 0
         theta = np.empty((self.plan.num_chains, sum(map(len, parts)), self.plan.dim), self.plan.dtype)
         while parts:

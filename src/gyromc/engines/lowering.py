@@ -31,8 +31,8 @@ class LinearStep(NamedTuple):
 def linear_step(plan: Plan) -> LinearStep:
     """The step of a linear scheme; the noise of a Gaussian oracle and the scheme's are drawn as one Gaussian where that can be.
 
-    That is the same law for half the normals. It cannot be where a martingale is summed, which is made of the scheme's own ξ, or
-    where the scheme has a memory, which would have to hold the oracle's noise as well. The oracle then has d normals of its own.
+    It cannot be where a martingale is summed, which is made of the scheme's own ξ, or where the scheme has a memory, which would
+    have to hold the oracle's noise as well: the oracle then has d normals of its own.
     """
     n, d = plan.dynamics.size, plan.dim
     if plan.scheme.is_euler:

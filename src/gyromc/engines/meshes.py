@@ -29,10 +29,8 @@ def read_mesh(mesh: Any) -> Mesh | None:
     if mesh is None:
         return None
     known = ", ".join(f"`{axis}`" for axis in AXES)
-    require(
-        isinstance(mesh, Mesh | Mapping),
-        f"`mesh` must be a `jax.sharding.Mesh` or a dictionary of sizes such as {{'chains': 4, 'data': 2}}: got {shown(mesh)}.",
-    )
+    kinds = "a `jax.sharding.Mesh` or a dictionary of sizes such as {'chains': 4, 'data': 2}"
+    require(isinstance(mesh, Mesh | Mapping), f"`mesh` must be {kinds}: got {shown(mesh)}.")
     sizes = dict(mesh.shape) if isinstance(mesh, Mesh) else dict(mesh)
     for axis in sizes:
         require(axis in AXES, f"A mesh may have the axes {known}: got {shown(axis)}. Rename or drop it.")
@@ -41,8 +39,7 @@ def read_mesh(mesh: Any) -> Mesh | None:
     if isinstance(mesh, Mesh):
         devices = np.transpose(mesh.devices, [mesh.axis_names.index(axis) for axis in AXES if axis in sizes])
     else:
-        found, needed = jax.devices(), math.prod(sizes.values())
-        text = " × ".join(str(size) for size in sizes.values())
+        found, needed, text = jax.devices(), math.prod(sizes.values()), " × ".join(map(str, sizes.values()))
         require(
             needed <= len(found),
             f"`mesh` needs {text} = {needed} devices, and JAX has {len(found)}. Make an axis smaller; on a CPU "
@@ -50,11 +47,8 @@ def read_mesh(mesh: Any) -> Mesh | None:
         )
         devices = np.array(found[:needed])
     made = Mesh(devices.reshape([sizes.get(axis, 1) for axis in AXES]), AXES)
-    used = {device.process_index for device in made.devices.flat}
-    require(
-        len(used) == processes.count(),
-        f"`mesh` must have devices of all {processes.count()} processes: it has those of {len(used)}.",
-    )
+    used, count = {device.process_index for device in made.devices.flat}, processes.count()
+    require(len(used) == count, f"`mesh` must have devices of all {count} processes: it has those of {len(used)}.")
     return made
 
 

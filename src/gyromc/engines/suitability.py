@@ -1,7 +1,6 @@
 """Which plans suit which engine, as far as that can be said without importing the engine.
 
-Each function returns the first reason against a plan on a mesh, or None. The compilers of `lanes` and `pallas` may still refuse
-a user's function: these engines ask here first and then their compiler.
+Each function returns the first reason against a plan on a mesh, or None. `lanes` and `pallas` ask their compilers afterwards.
 """
 
 import dataclasses
@@ -15,16 +14,12 @@ from gyromc import targets
 from gyromc.data import Mapped
 from gyromc.engines.meshes import shares
 from gyromc.flat import identity
-from gyromc.observables import Ridge, ridge_of
+from gyromc.observables import PROFILES, Ridge, ridge_of
 from gyromc.oracles import Batch, ControlVariate, Exact, Gaussian, Minibatch, Oracle
 from gyromc.plan import Plan
 from gyromc.runtime.machine import why_no_jax
 
 KNOWN_ORACLES = (Exact, Gaussian, Minibatch, ControlVariate)  # of the fused engines
-PROFILES = ("linear", "tanh", "predictive", "brier, y = 1", "brier, y = 0", "entropy", "square")
-"""The ridge observables of `lanes`; a profile's place is its number in the loop."""
-EXACTLY = (targets.Quadratic, targets.CosinePerturbed)  # and no class derived from them
-KINDS = (targets.StreamedRegression, targets.GeneralizedLinear, targets.Separable)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,9 +92,8 @@ def lanes(plan: Plan, mesh: Any = None) -> str | None:
     if not plan.scheme.linear:
         return f"the scheme is {plan.scheme}, which is not linear in its noise"
     for name, h in plan.observables.items():
-        if not isinstance(h, Ridge) or h.profile not in PROFILES:
-            kind = type(h).__name__ if not isinstance(h, Ridge) else f"ridge with profile {h.profile!r}"
-            return f"observable {name!r} is a general {kind}, not one of {', '.join(PROFILES)} of aᵀθ"
+        if not isinstance(h, Ridge):
+            return f"observable {name!r} is a general {type(h).__name__}, not one of {', '.join(PROFILES)} of aᵀθ"
     if type(oracle) not in KNOWN_ORACLES:
         return f"the oracle is a {type(oracle).__name__}"
     if isinstance(oracle, ControlVariate) and oracle.curvature is not None:
@@ -110,7 +104,9 @@ def lanes(plan: Plan, mesh: Any = None) -> str | None:
         return f"it draws at most {LIMITS.lanes_distinct} distinct rows, and the batch has {oracle.size}"
     if isinstance(target, targets.StreamedRegression):
         return _lanes_over_files(target, oracle)
-    known = type(target) in EXACTLY or isinstance(target, KINDS)
+    # Classes derived from the first two are not known.
+    exactly = type(target) in (targets.Quadratic, targets.CosinePerturbed)
+    known = exactly or isinstance(target, targets.GeneralizedLinear | targets.Separable)
     return None if known else f"target is a general {type(target).__name__}"
 
 

@@ -15,6 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gyromc.runtime.evaluation import ELEMENTWISE, MOVING, evaluated, num_moved, sources
+
 MOST_OPERATIONS = 20_000
 """A function that unrolls to more operations than this is left to the other engines."""
 
@@ -23,15 +25,10 @@ class Unsupported(Exception):
     """The function has an operation that cannot be unrolled; the message names it."""
 
 
-_ELEMENTWISE = """
-    abs acos acosh add add_any and asin asinh atan atan2 atanh cbrt ceil clamp convert_element_type copy cos cosh
-    div eq exp exp2 expm1 floor ge gt integer_pow is_finite le log log1p logistic lt max min mul ne neg not
-    one_minus_square or pow rem rsqrt select_n sign sin sinh sqrt square stop_gradient sub tan tanh xor
-"""
-_MOVING = """
-    broadcast_in_dim dynamic_slice dynamic_update_slice expand_dims gather reshape rev slice squeeze transpose
-    concatenate pad split stack unstack
-"""
+# A GPU's kernels have none of those that are left out.
+_ELEMENTWISE = {"add_any", "copy", "one_minus_square"} | ELEMENTWISE.difference(
+    ("digamma", "erf", "erf_inv", "erfc", "lgamma", "nextafter", "real", "reduce_precision", "round")
+)
 _OPERATORS: dict[str, Callable] = {
     **dict.fromkeys(("add", "add_any"), lambda x, y: y if _is(x, 0) else x if _is(y, 0) else x + y),
     "sub": lambda x, y: x if _is(y, 0) else -y if _is(x, 0) else x - y,
@@ -55,11 +52,7 @@ def unroll(function: Callable, *shapes, operation: Callable[[Any], Callable] | N
     """
     closed = jax.make_jaxpr(function)(*shapes)
 
-    def unrolled(*args):
-        [result] = _Interpreter(operation or _operation).run(closed.jaxpr, closed.consts, args)
-        return result
-
-    return unrolled
+    return lambda *args: _Interpreter(operation or _operation).run(closed.jaxpr, closed.consts, args)[0]
 
 
 def _is(x, number: float) -> bool:
@@ -89,13 +82,6 @@ def _numbers(arg: np.ndarray, var) -> np.ndarray:
     return np.asarray(arg.tolist(), var.aval.dtype).reshape(arg.shape)
 
 
-def _evaluate(eqn, arrays) -> list[np.ndarray]:
-    """The results of an equation between constants, computed while tracing, on the CPU."""
-    with jax.ensure_compile_time_eval(), jax.default_device(jax.devices("cpu")[0]):
-        results = eqn.primitive.bind(*map(jnp.asarray, arrays), **eqn.params)
-        return [np.asarray(result) for result in (results if eqn.primitive.multiple_results else [results])]
-
-
 class _Interpreter:
     def __init__(self, operation: Callable[[Any], Callable]):
         self.operation, self.operations = operation, 0
@@ -112,15 +98,14 @@ class _Interpreter:
         name = eqn.primitive.name
         if all(_constant(x) for arg in args for x in arg.flat):
             numbers = [_numbers(arg, v) for arg, v in zip(args, eqn.invars, strict=True)]
-            return [_entries(result) for result in _evaluate(eqn, numbers)]
-        if name in _ELEMENTWISE.split():
+            return [_entries(result) for result in evaluated(eqn, numbers)]
+        if name in _ELEMENTWISE:
             return [self.elementwise(eqn, args)]
         if name in _REDUCTIONS:
             return [self.reduce(eqn, *args)]
-        if name in _MOVING.split():
+        if name in MOVING:
             return _move(eqn, args)
-        handler = getattr(self, f"_{name.replace('-', '_')}", None)
-        if handler is not None:
+        if handler := getattr(self, f"_{name.replace('-', '_')}", None):
             return [handler(eqn, *args)]
         inner = eqn.params.get("jaxpr", eqn.params.get("call_jaxpr"))
         if inner is None or name in ("while", "scan", "cond"):
@@ -168,7 +153,7 @@ class _Interpreter:
         out, pool = array.reshape(-1).copy(), updates.reshape(-1)
         for i, update in enumerate(pool):
             one = (np.arange(pool.size) == i).astype(np.float32).reshape(updates.shape)
-            for p in np.flatnonzero(_evaluate(eqn, (zeros, where, one))[0]):
+            for p in np.flatnonzero(evaluated(eqn, (zeros, where, one))[0]):
                 self.count()
                 out[p] = _OPERATORS["add"](out[p], update)
         return out.reshape(array.shape)
@@ -193,18 +178,12 @@ def _operation(eqn) -> Callable:
 
 
 def _move(eqn, args) -> list[np.ndarray]:
-    """A primitive that only moves entries: apply it to their positions, then read the entries from there."""
-    name = eqn.primitive.name
-    moved = {"dynamic_update_slice": 2, "pad": 2, "concatenate": len(args), "stack": len(args)}.get(name, 1)
-    if not all(_constant(x) for arg in args[moved:] for x in arg.flat):
-        raise Unsupported(f"`{name}` at positions that depend on the parameters")
-    positions, start = [], 0
-    for arg in args[:moved]:
-        positions.append(np.arange(start, start + arg.size, dtype=np.int32).reshape(arg.shape))
-        start += arg.size
-    indices = [_numbers(arg, v) for arg, v in zip(args[moved:], eqn.invars[moved:], strict=True)]
-    results = _evaluate(eqn, (*positions, *indices))
-    if any(taken.size and (taken.min() < 0 or taken.max() >= start) for taken in results):
-        raise Unsupported(f"`{name}` beyond the end of an array")
-    pool = np.concatenate([arg.reshape(-1) for arg in args[:moved]])
-    return [pool[taken.reshape(-1)].reshape(taken.shape) for taken in results]
+    """A primitive that only moves entries."""
+    count = num_moved(eqn)
+    if not all(_constant(x) for arg in args[count:] for x in arg.flat):
+        raise Unsupported(f"`{eqn.primitive.name}` at positions that depend on the parameters")
+    found = sources(eqn, [_numbers(arg, v) for arg, v in zip(args[count:], eqn.invars[count:], strict=True)])
+    if found is None:
+        raise Unsupported(f"`{eqn.primitive.name}` beyond the end of an array")
+    pool = np.concatenate([arg.reshape(-1) for arg in args[:count]])
+    return [pool[taken.reshape(-1)].reshape(taken.shape) for taken in found]

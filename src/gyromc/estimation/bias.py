@@ -62,16 +62,13 @@ class BiasSource(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Bias:
-    """The expected difference between a run's mean and μ(h), None where it is not known.
-
-    `error` is its standard error, with `dof` degrees of freedom. `start` says whether the effect of the start is part of it.
-    """
+    """The expected difference between a run's mean and μ(h), None where it is not known."""
 
     value: float | None
     method: str
-    error: float = 0.0
-    dof: float = math.inf
-    start: bool = False
+    error: float = 0.0  # its standard error
+    dof: float = math.inf  # of the error
+    start: bool = False  # whether the effect of the start is part of it
 
 
 def predicted(run: Run) -> dict[str, Bias]:
@@ -89,9 +86,8 @@ def predicted(run: Run) -> dict[str, Bias]:
             sample = drawn.theta[np.random.default_rng(0).choice(len(drawn.theta), len(drawn.theta), p=drawn.weights)]
         pred = predict(plan, sample=sample)
     except MemoryError as error:
-        raise InvalidInput(
-            f"a prediction with {plan.dim} parameters needs more memory than there is ({error})"
-        ) from error
+        needs = f"a prediction with {plan.dim} parameters needs more memory than there is ({error})"
+        raise InvalidInput(needs) from error
     found = {}
     for name, row in pred.items():
         how = row.bias_method
@@ -136,9 +132,8 @@ def too_costly(run: Run) -> str | None:
         return None
     touched = plan.dim * DRAWS * (plan.target.num_data if isinstance(plan.target, SumOverData) else 1)
     if touched > SETTINGS.affordable:
-        return (
-            f"a prediction would touch {touched:.1g} numbers of the data (at most {SETTINGS.affordable:.0e}); {insist}"
-        )
+        most = f"at most {SETTINGS.affordable:.0e}"
+        return f"a prediction would touch {touched:.1g} numbers of the data ({most}); {insist}"
     known, count = isinstance(plan.flat_target, KnownLikelihood), len(plan.observables)
     seconds = SETTINGS.first + SETTINGS.each * count if known else SETTINGS.other * count
     if seconds > max(SETTINGS.seconds, run.wall_time):
@@ -155,28 +150,18 @@ def extrapolated(run: Run) -> dict[str, Bias]:
     factor = 2**order / (2**order - 1)
     share = plan.eta / stable.largest_step_size if stable is not None and stable.largest_step_size > 0 else 0.0
     how = f"Richardson: pairs of chains at η and η/2 with the same noise, order {order}"
-    averages = _differences(plan)
-    R, found = len(averages), {}
-    for name, column in zip(plan.observables, averages.T, strict=True):
-        value, spread = factor * float(column.mean()), factor * float(column.std(ddof=1)) / math.sqrt(R)
-        found[name] = Bias(value, how, math.hypot(spread, SETTINGS.next_term * share * value), dof=R - 1)
-    return found
-
-
-def _differences(plan: Plan) -> np.ndarray:
-    """Coarse less fine averages, pairs × observables, of as many steps as the plan has; `InvalidInput` where they diverge."""
-    count = max(SETTINGS.fewest, min(SETTINGS.most, plan.num_chains))
+    R = max(SETTINGS.fewest, min(SETTINGS.most, plan.num_chains))
     theta, start = plan.starts.theta, plan.start
     if theta is not None and len(theta) > 1:  # rows of the plan's own are used again from the first on
-        start = np.resize(np.asarray(start, float), (count, theta.shape[1]))
+        start = np.resize(np.asarray(start, float), (R, theta.shape[1]))
     # other random numbers than the run's
     seed = (plan.seed + 0x9E3779B97F4A7C15) % 2**63
-    plan = plan.replace(num_chains=count, seed=seed, start=start).knowing(plan.model)
+    plan = plan.replace(num_chains=R, seed=seed, start=start).knowing(plan.model)
     half = plan.replace(step_size=plan.eta / 2)
     with jax.enable_x64(plan.dtype == "float64"):
         coarse, fine = (scan.make_pieces(p, math.inf, None) for p in (plan, half))
         first = initial_state(plan)
-        z, sums = jnp.asarray(first.z), jnp.zeros((count, len(plan.observables)), first.high.dtype)
+        z, sums = jnp.asarray(first.z), jnp.zeros((R, len(plan.observables)), first.high.dtype)
         pairs: Any = jnp.asarray(0, jnp.int32), z, z, sums, sums
         with interruptible("stopping; no bias is estimated") as interrupted:
             left = plan.num_steps + plan.burn_in
@@ -188,11 +173,13 @@ def _differences(plan: Plan) -> np.ndarray:
             raise KeyboardInterrupt
     *_, high, low = pairs
     averages = (np.asarray(high, float) + np.asarray(low, float)) / plan.num_steps
-    require(
-        bool(np.all(np.isfinite(averages))),
-        "The pairs of chains for Richardson's extrapolation diverged: take a smaller `step_size`.",
-    )
-    return averages
+    finite = bool(np.all(np.isfinite(averages)))
+    require(finite, "The pairs of chains for Richardson's extrapolation diverged: take a smaller `step_size`.")
+    found = {}
+    for name, column in zip(plan.observables, averages.T, strict=True):
+        value, spread = factor * float(column.mean()), factor * float(column.std(ddof=1)) / math.sqrt(R)
+        found[name] = Bias(value, how, math.hypot(spread, SETTINGS.next_term * share * value), dof=R - 1)
+    return found
 
 
 @eqx.filter_jit(donate="none")

@@ -28,10 +28,8 @@ from gyromc.statistics import ErrorMethod, MonteCarloError
 from gyromc.targets import SumOverData
 from gyromc.targets.regressions import KnownLikelihood, Regression
 
-HEAVY = (
-    "the observable has heavy tails under this target: its variance, and with it this error, may not exist. Estimate something "
-    "that grows more slowly, such as a probability or a quantile."
-)
+HEAVY = "the observable has heavy tails under this target: its variance, and with it this error, may not exist. "
+HEAVY += "Estimate something that grows more slowly, such as a probability or a quantile."
 FAR = np.array([1e3, 1e4, 1e5])  # where tails are looked at, in units of the states
 
 
@@ -43,9 +41,7 @@ class EstimateSettings:
     vague: float = 3.0  # standard errors of the mean, from which the error of a bias rules the interval
     most_checked: int = 4096  # draws of all chains whose gradients are computed
     least_checked: int = 8  # of each chain
-    checked_chains: int = (
-        20  # with fewer, pieces of one chain, which depend on each other, would be taken for independent
-    )
+    checked_chains: int = 20  # with fewer, dependent pieces of one chain would be taken for independent
     most_touched: float = 2e9  # numbers of the data that gradients at draws may read
     seen: float = 0.01  # share of the fluctuations of h from which a direction counts
 
@@ -58,10 +54,9 @@ def warnings_of(run: Run, rows: Mapping[str, Estimate], of_draws: Sequence[str] 
     dominated = [name for name, row in rows.items() if row.bias_dominates]
     if dominated:
         less = "halves the bias" if biases.order_of_bias(run.plan) == 1 else "leaves a quarter of the bias"
-        yield (
-            f"The discretisation bias of {', '.join(dominated)} exceeds the statistical error: report the corrected interval, or "
-            f"halve the step size (now {run.plan.eta_text}), which {less}; more steps at this step size will not help."
-        )
+        exceeds = f"The discretisation bias of {', '.join(dominated)} exceeds the statistical error"
+        halve = f"halve the step size (now {run.plan.eta_text}), which {less}"
+        yield f"{exceeds}: report the corrected interval, or {halve}; more steps at this step size will not help."
     slowest = relaxation_times(run, [name for name, row in rows.items() if row.method is ErrorMethod.LUGSAIL])
     for name, row in rows.items():
         yield from _convergence(row, slowest.get(name, 0.0))
@@ -70,11 +65,10 @@ def warnings_of(run: Run, rows: Mapping[str, Estimate], of_draws: Sequence[str] 
     for name, row in rows.items():
         if name not in heavy and row.average.uneven and grows(run, name):
             index, share = row.average.tail
-            yield (
-                f"{name}: {100 * share:.0f} % of its fluctuations come from one of {row.average.blocks.size} blocks, and the "
-                f"largest fall off slowly (tail index {index:.1f}): its tails are heavy and the error may be far too small. Run "
-                "longer, or estimate something that grows more slowly."
-            )
+            one = f"{100 * share:.0f} % of its fluctuations come from one of {row.average.blocks.size} blocks"
+            slowly = f"the largest fall off slowly (tail index {index:.1f})"
+            remedy = "Run longer, or estimate something that grows more slowly."
+            yield f"{name}: {one}, and {slowly}: its tails are heavy and the error may be far too small. {remedy}"
     yield from of_draws
     if run.failures:
         yield f"{len(run.failures)} of {run.plan.num_chains} chains failed and are left out."
@@ -87,16 +81,12 @@ def hints_of(run: Run, rows: Mapping[str, Estimate], bias_wanted: bool) -> Itera
         if row.bias is None and bias_wanted:
             unknown.setdefault(row.bias_method, []).append(name)
     for why, names in unknown.items():
-        yield (
-            f"The discretisation bias of {', '.join(names)} is {why.rstrip('.')}. "
-            "The intervals are for the mean of the chain's stationary law."
-        )
+        intervals = "The intervals are for the mean of the chain's stationary law."
+        yield f"The discretisation bias of {', '.join(names)} is {why.rstrip('.')}. {intervals}"
     predicted = [row for row in rows.values() if row.bias is not None and row.bias_method.startswith("predicted")]
     if vague := [row.name for row in predicted if row.bias_error > SETTINGS.vague * row.std_error]:
-        yield (
-            f"The discretisation bias of {', '.join(vague)} is known much less well than the mean: pass "
-            '`bias="richardson"` to measure it with pairs of chains that share their noise.'
-        )
+        remedy = 'pass `bias="richardson"` to measure it with pairs of chains that share their noise'
+        yield f"The discretisation bias of {', '.join(vague)} is known much less well than the mean: {remedy}."
     if run.plan.dim > MOST_PARAMETERS and run.plan.flat_target.gaussian() is None:
         yield f"The target's tails are not looked at with more than {MOST_PARAMETERS} parameters (here {run.plan.dim})."
 
@@ -105,10 +95,9 @@ def _convergence(row: Estimate, slowest: float) -> Iterator[str]:
     """What the chains of one observable show: no mixing, too few relaxation times (`slowest` is one), the start."""
     name, average = row.name, row.average
     if average.disagree:
-        yield (
-            f"{name}: the chains have not mixed (R-hat {row.r_hat:.3g}): there are several modes, or they are too short, and the "
-            "error may be far too small. Run longer, and start chains at every mode (`gyromc.Model(target).modes`)."
-        )
+        why = "there are several modes, or they are too short, and the error may be far too small"
+        remedy = "Run longer, and start chains at every mode (`gyromc.Model(target).modes`)."
+        yield f"{name}: the chains have not mixed (R-hat {row.r_hat:.3g}): {why}. {remedy}"
     if row.method is ErrorMethod.LUGSAIL:
         # batch means need many relaxation times within a chain, as blocks show them and as the curvature implies
         limits = statistics.SETTINGS
@@ -116,21 +105,16 @@ def _convergence(row: Estimate, slowest: float) -> Iterator[str]:
         length, known = average.length, average.time / slowest if slowest > 0 else math.inf
         if length < enough or known < limits.short:
             lasts = min(length, known) if known < limits.short else length
-            yield (
-                f"{name}: a chain lasts only {lasts:.0f} relaxation times, so its error is too small. Run "
-                f"{max(1.1, enough / lasts):.1f} times longer, run several chains, or keep draws for `gyromc.sharpen`."
-            )
+            longer = f"Run {max(1.1, enough / lasts):.1f} times longer, run several chains, or keep draws for `gyromc.sharpen`"
+            yield f"{name}: a chain lasts only {lasts:.0f} relaxation times, so its error is too small. {longer}."
     elif row.method is ErrorMethod.BATCH_MEANS and average.blocks.shape[1] < statistics.SETTINGS.fewest_blocks:
-        yield (
-            f"{name}: one chain of so few steps does not show its correlation time, and its error may be far too small. "
-            "Run longer, or several chains."
-        )
+        small = "its error may be far too small. Run longer, or several chains."
+        yield f"{name}: one chain of so few steps does not show its correlation time, and {small}"
     drift, error = average.drift
     if abs(drift) > SETTINGS.start_shows * error and not row.discretisation.start:
-        yield (
-            f"{name}: the first half of the chains differs from the second by {abs(drift):.2g}: "
-            "the chains have not forgotten their start. Pass `burn_in`, or a start closer to the mode."
-        )
+        remedy = "Pass `burn_in`, or a start closer to the mode."
+        differs = f"{name}: the first half of the chains differs from the second by {abs(drift):.2g}"
+        yield f"{differs}: the chains have not forgotten their start. {remedy}"
 
 
 def by_zero_mean_functions(run: Run, level: float) -> tuple[Mapping[str, PosteriorMean], list[str]]:
@@ -220,9 +204,8 @@ def heavy_tailed(plan: Plan, states: np.ndarray) -> list[str]:
         if not np.any(heavy):
             return []
         sizes = {name: np.abs(plan.model.values(h, rows)).reshape(3, -1) for name, h in plan.observables.items()}
-        return [
-            name for name, h in sizes.items() if np.any(heavy & (4 * np.log10(h[2] / h[1]) >= k - 1) & (h[2] > h[1]))
-        ]
+        too_fast = lambda h: (4 * np.log10(h[2] / h[1]) >= k - 1) & (h[2] > h[1])
+        return [name for name, h in sizes.items() if np.any(heavy & too_fast(h))]
 
 
 def _directions(plan: Plan, center: np.ndarray, scale: float) -> np.ndarray:
@@ -239,10 +222,7 @@ __all__ = ["Bias", "Estimate", "Estimates", "MonteCarloError", "estimate"]
 
 
 def estimate(
-    run: Run,
-    method: str | ErrorMethod = "auto",
-    bias: str | Mapping[str, Bias] = "auto",
-    level: float = 0.95,
+    run: Run, method: str | ErrorMethod = "auto", bias: str | Mapping[str, Bias] = "auto", level: float = 0.95
 ) -> Estimates:
     """The means of a run with their Monte Carlo errors, their discretisation bias and diagnostics.
 
@@ -272,21 +252,18 @@ def estimate(
     assert abs(found["x²"].bias - (1 / (1 - 0.05 / 2) - 1)) < 0.01
     ```
     """
-    require(
-        isinstance(run, Run), f"`estimate` takes a `Run`: got {type(run).__name__}. Make one with `gyromc.run(plan)`."
-    )
+    came = type(run).__name__
+    require(isinstance(run, Run), f"`estimate` takes a `Run`: got {came}. Make one with `gyromc.run(plan)`.")
     asked = one_of(method, ("auto", ErrorMethod.REPLICATE, ErrorMethod.LUGSAIL), "method")
     source = bias if isinstance(bias, Mapping) else BiasSource(one_of(bias, [str(one) for one in BiasSource], "bias"))
     coverage(level)
     lacking = "every chain failed" if run.steps_done else "no state was averaged"
     require(run.steps_done > 0 and not np.all(run.diverged), f"This run has nothing to estimate from: {lacking}.")
-    by_method = lambda row: row.error if asked == "auto" else statistics.monte_carlo_error(row, ErrorMethod(asked))
-    bias_of, cost = _biases(run, source), run.gradient_evaluations
+    bias_of, cost, rows = _biases(run, source), run.gradient_evaluations, {}
     sharpened, of_draws = by_zero_mean_functions(run, level)
-    rows = {
-        name: Estimate(row, by_method(row), bias_of[name], cost, level, sharpened.get(name))
-        for name, row in run.items()
-    }
+    for name, row in run.items():
+        error = row.error if asked == "auto" else statistics.monte_carlo_error(row, ErrorMethod(asked))
+        rows[name] = Estimate(row, error, bias_of[name], cost, level, sharpened.get(name))
     sentences = list(warnings_of(run, rows, of_draws))
     if sentences:
         warnings.warn(" ".join(sentences), GyromcWarning, stacklevel=2)
@@ -296,10 +273,8 @@ def estimate(
 def _biases(run: Run, source: BiasSource | Mapping[str, Bias]) -> Mapping[str, Bias]:
     if isinstance(source, Mapping):
         given = source.biases if isinstance(source, Estimates) else source
-        require(
-            not isinstance(given, Run),
-            '`bias` takes the `biases` of earlier estimates: got a Run. Pass `bias="richardson"` to measure the bias.',
-        )
+        remedy = 'Pass `bias="richardson"` to measure the bias.'
+        require(not isinstance(given, Run), f"`bias` takes the `biases` of earlier estimates: got a Run. {remedy}")
         missing = set(run) - set(given)
         require(not missing, f"The mapping given as `bias` lacks {', '.join(sorted(missing))}.")
         return given

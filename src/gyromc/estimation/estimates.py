@@ -10,13 +10,12 @@ from gyromc.posterior import PosteriorMean
 from gyromc.results import Average, Run
 from gyromc.show.records import Column, Forwarded, Records, plain_attributes
 from gyromc.show.tables import Shown, Table
-from gyromc.statistics import ErrorMethod, MonteCarloError, WithError, combined_dof, student_interval
+from gyromc.statistics import ErrorMethod, MonteCarloError, WithError, student_interval
 
 NEGLIGIBLE = 0.25  # of a standard error: a 95 % interval that ignores such a bias covers 94.3 %
 KEYS = (
-    *("mean", "std_error", "dof", "bias", "bias_error", "corrected_mean", "corrected_error"),
-    *("total_error", "relative_error"),
-    *("variance", "r_hat", "ess", "ess_per_gradient", "interval", "corrected", "recommended"),
+    *("mean", "std_error", "dof", "bias", "bias_error", "corrected_mean", "corrected_error", "total_error"),
+    *("relative_error", "variance", "r_hat", "ess", "ess_per_gradient", "interval", "corrected", "recommended"),
     *("method", "reason", "bias_method", "verdict", "bias_matters", "bias_dominates", "gain"),
 )
 
@@ -39,27 +38,18 @@ class Estimate(WithError):
     sharpened: PosteriorMean | None = None
 
     name = Forwarded[str]("average.name", "The observable's name.")
+    mean = Forwarded[float]("average.mean", "The mean over the chains that did not fail.")  # type: ignore[assignment]
     r_hat = Forwarded[float]("average.r_hat", "Split R-hat: 1 when the halves of all chains agree.")
+    posterior_variance = Forwarded[float]("average.posterior_variance", "Var_μ(h).")  # type: ignore[assignment]
     gain = Forwarded[float]("average.gain", "How many times longer a run without the martingale would take.")
     bias = Forwarded[float | None]("discretisation.value", "The expected mean minus μ(h).")
     bias_method = Forwarded[str]("discretisation.method", "How `bias` is known.")
 
     @property
-    def mean(self) -> float:
-        """The mean over the chains that did not fail."""
-        return self.average.mean
-
-    @property
     def variance(self) -> float:
         """The fluctuation constant V(h): the variance of a chain's plain average times the time it ran for."""
-        if self.average.uncorrected is not None:
-            return self.average.variance
-        return self.average.time * self.error.variance
-
-    @property
-    def ess(self) -> float:
-        """How many independent draws have the same error; NaN where Var_μ(h) is not known."""
-        return self.average.posterior_variance / self.std_error**2 if self.std_error > 0 else math.nan
+        plain = self.error if self.average.uncorrected is None else self.average.uncorrected.error
+        return self.average.time * plain.variance
 
     @property
     def ess_per_gradient(self) -> float:
@@ -85,8 +75,7 @@ class Estimate(WithError):
     @property
     def relative_error(self) -> float:
         """`total_error` in posterior standard deviations of the observable; NaN where Var_μ(h) is not known or 0."""
-        variance = self.average.posterior_variance
-        return self.total_error / math.sqrt(variance) if variance > 0 else math.nan
+        return self.total_error / math.sqrt(self.posterior_variance) if self.posterior_variance > 0 else math.nan
 
     @property
     def corrected_mean(self) -> float:
@@ -96,8 +85,10 @@ class Estimate(WithError):
     @property
     def corrected(self) -> tuple[float, float]:
         """The interval after taking the bias off, with the error of that correction in it; NaN where it is not known."""
-        parts = (self.std_error**2, self.dof), (self.discretisation.error**2, self.discretisation.dof)
-        dof = combined_dof(*parts) if self.dof > 0 else 0
+        dof, own, other = self.dof, self.std_error**2, self.discretisation.error**2
+        if dof > 0:  # by Welch and Satterthwaite
+            spent = own**2 / dof + other**2 / self.discretisation.dof
+            dof = (own + other) ** 2 / spent if spent > 0 else math.inf
         return student_interval(self.corrected_mean, self.corrected_error, self.level, dof)
 
     @property
@@ -120,16 +111,13 @@ class Estimate(WithError):
         """What to do about the bias, in a sentence."""
         if self.bias is None:
             return f"bias {self.bias_method}; the interval is for the mean of the chain's stationary law"
-        size, known = (
-            x / self.std_error if self.std_error > 0 else math.inf for x in (abs(self.bias), self.bias_error)
-        )
+        ratio = lambda x: x / self.std_error if self.std_error > 0 else math.inf
+        size, known = f"{ratio(abs(self.bias)):.2g}", f"{ratio(self.bias_error):.1g}"
         if self.bias_dominates:
-            return f"the bias is {size:.2g} standard errors: report the corrected interval, or use a smaller step size"
+            return f"the bias is {size} standard errors: report the corrected interval, or use a smaller step size"
         if self.bias_matters:
-            return (
-                f"the bias ({size:.2g} ± {known:.1g} standard errors) is not negligible: report the corrected interval"
-            )
-        return f"the bias is negligible ({size:.2g} standard errors)"
+            return f"the bias ({size} ± {known} standard errors) is not negligible: report the corrected interval"
+        return f"the bias is negligible ({size} standard errors)"
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values; NaN and infinities become None."""
@@ -170,9 +158,7 @@ class Estimates(Records[Estimate], Shown):
     bias_method = Column[str]("How `bias` is known.")
     verdict = Column[str]("What to do about the bias, in a sentence.")
     sharpened = Column[PosteriorMean | None]("The mean of the kept draws regressed on zero-mean functions.")
-    gradient_evaluations = Forwarded[int](
-        "run.gradient_evaluations", "Gradients the run computed, failed chains included."
-    )
+    gradient_evaluations = Forwarded[int]("run.gradient_evaluations", "Gradients computed, of failed chains too.")
 
     @property
     def biases(self) -> dict[str, Bias]:
@@ -203,24 +189,18 @@ class Estimates(Records[Estimate], Shown):
         cells, how = [], []
         for name, row in self.items():
             plain, corrected = ("", " ←") if row.bias_matters else (" ←", "")
-            cells.append(
-                [
-                    *(name, _short(row.mean, 6), _short(row.std_error, 2), _ends(row.interval) + plain),
-                    "?" if row.bias is None else f"{row.bias:.2g} ± {row.bias_error:.1g}",
-                    *(_ends(row.corrected) + corrected, _short(row.r_hat, 4), _short(row.ess)),
-                    *([f"{row.gain:.3g} ×"] if gain else []),
-                ]
-            )
-            how.append(
-                f"{name}: error by {row.method} ({row.reason}), {_short(row.dof)} degrees of freedom; {row.verdict}"
-            )
+            bias = "?" if row.bias is None else f"{row.bias:.2g} ± {row.bias_error:.1g}"
+            first = [name, _short(row.mean, 6), _short(row.std_error, 2), _ends(row.interval) + plain, bias]
+            rest = [_ends(row.corrected) + corrected, _short(row.r_hat, 4), _short(row.ess)]
+            cells.append([*first, *rest, *([f"{row.gain:.3g} ×"] if gain else [])])
+            error = f"error by {row.method} ({row.reason}), {_short(row.dof)} degrees of freedom"
+            how.append(f"{name}: {error}; {row.verdict}")
         for name, sharp in self.sharpened.items():
             if sharp is not None:
-                how.append(
-                    f"{name}: {sharp.mean:.6g} ± {sharp.std_error:.2g} by zero-mean functions from the kept draws, whose plain "
-                    f"mean has this error with {sharp.gain:.3g} × as many; a bias of the draws is removed in part, and this "
-                    "error does not contain the rest"
-                )
+                found = f"{sharp.mean:.6g} ± {sharp.std_error:.2g} by zero-mean functions from the kept draws"
+                plain = f"whose plain mean has this error with {sharp.gain:.3g} × as many"
+                rest = "a bias of the draws is removed in part, and this error does not contain the rest"
+                how.append(f"{name}: {found}, {plain}; {rest}")
         cost = f"{run.plan.num_chains} chains × {run.steps_done} steps, {self.gradient_evaluations:.3g} gradients"
         table = Table(columns, cells, f"{run.plan.dynamics.name} on {type(run.plan.target).__name__}")
         said = [f"WARNING: {sentence}" for sentence in self.warnings] + [f"hint: {sentence}" for sentence in self.hints]

@@ -10,12 +10,7 @@ from gyromc.errors import InvalidInput
 
 ADDRESS = "127.0.0.1"
 FOLDER = Path(__file__).parent
-KINDS = {
-    ".html": "text/html; charset=utf-8",
-    ".css": "text/css; charset=utf-8",
-    ".mjs": "text/javascript; charset=utf-8",
-    ".json": "application/json",
-}
+KINDS = {".html": "text/html", ".css": "text/css", ".mjs": "text/javascript", ".json": "application/json"}
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -48,11 +43,7 @@ class PageServer(ThreadingHTTPServer):
             remedy = "Pass another `--port`, or 0 for any free one."
             raise InvalidInput(f"Port {port} of {ADDRESS} cannot be used ({error.strerror}). {remedy}") from None
         self.hosts = {f"{name}:{self.server_port}" for name in (ADDRESS, "localhost")}
-
-    @property
-    def url(self) -> str:
-        """The address of the page."""
-        return f"http://{ADDRESS}:{self.server_port}/"
+        self.url = f"http://{ADDRESS}:{self.server_port}/"
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -70,6 +61,7 @@ class _Handler(BaseHTTPRequestHandler):
             only = b"This server answers to 127.0.0.1 and localhost only.\n"
             status, body, kind = HTTPStatus.FORBIDDEN, only, "text/plain"
         self.send_response(status)
+        kind += "; charset=utf-8" if kind.startswith("text/") else ""
         for name, value in {"Content-Type": kind, "Content-Length": str(len(body)), **HEADERS}.items():
             self.send_header(name, value)
         self.end_headers()

@@ -25,6 +25,10 @@ from gyromc.runtime.precision import private
 from gyromc.show.records import plain_attributes
 from gyromc.targets import FiniteSum, SumOverData, Target
 
+with needs("arviz", "`to_datatree`"):
+    import arviz_base
+    import xarray
+
 LIBRARY = {"inference_library": "gyromc", "inference_library_version": __version__}
 MOST_TERMS = 1e9
 """Data terms touched for the log density of every draw; with more it is left out."""
@@ -55,8 +59,6 @@ def to_datatree(
     assert tree.posterior["slope"].shape == (4, 20) and "V" in tree.averages
     ```
     """
-    with needs("arviz", "`to_datatree`"):
-        import arviz_base
     none = "A DataTree holds draws, and this run kept none: `gyromc.run(plan, thin=10)` keeps every tenth state."
     require(run.draws is not None, none)
     good = ~run.diverged
@@ -99,8 +101,6 @@ def to_datatree(
 
 def posterior_datatree(found: Posterior) -> Any:
     """What `gyromc.expect` returned as an ArviZ DataTree, with draws of equal weight: each as often as its weight says."""
-    with needs("arviz", "`to_datatree`"):
-        import arviz_base
     target, rng, both = found.model.target, np.random.default_rng(0), zip(found.draws, found.weights, strict=True)
     draws = np.stack([chain[systematic(weights, len(weights), rng)] for chain, weights in both])
     values, (dims, coords) = target.reported(shaped(found.model.unravel, draws)), _axes(target)
@@ -124,12 +124,9 @@ def _posterior(draws, names: Sequence[str] | None) -> dict[str, np.ndarray]:
     if names is None:
         return {"theta": leaves[0][1]} if vector else {_path(path): leaf for path, leaf in leaves}
     names = [str(name) for name in names]
-    what, got = (
-        "parameter" if vector else "array of parameters",
-        f"got {len(names)}, {len(set(names))} of them different",
-    )
-    fitting = len(names) == len(parts) == len(set(names))
-    require(fitting, f"`names` must hold {len(parts)} different names, one for each {what}: {got}.")
+    wanted = f"{len(parts)} different names, one for each {'parameter' if vector else 'array of parameters'}"
+    got = f"got {len(names)}, {len(set(names))} of them different"
+    require(len(names) == len(parts) == len(set(names)), f"`names` must hold {wanted}: {got}.")
     return dict(zip(names, parts, strict=True))
 
 
@@ -155,8 +152,6 @@ def _pointwise(target: Target, wanted: bool | Callable, draws) -> dict[str, np.n
 
 def _averages(found: Run | Posterior, **further: Any) -> Any:
     """Means with their standard errors, R-hat, effective sample size and `further` columns, by observable."""
-    import xarray
-
     columns = {"mean": found.mean, "std_error": found.std_error, **further, "r_hat": found.r_hat, "ess": found.ess}
     by_name = {key: ("observable", np.array([*column.values()])) for key, column in columns.items()}
     return xarray.Dataset(by_name, coords={"observable": list(found)})

@@ -28,13 +28,10 @@ LARGEST_REPORTED = 10_000
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Structure:
-    """The sites of a model.
+    """The sites of a model: `sites` are the latent ones, in the model's order; with their values the parameters are known.
 
-    - `sites`: the latent ones, in the model's order: with their values the parameters are known.
-    - `deterministic`: the others that are reported; `on_rows`: those that are reported only where they are asked for, with one
-      value per row of data, or very many.
-    - `parameters`: the shapes of the unconstrained parameters.
-    - `shapes`, `dims`: of every site's value, and the names of its axes.
+    Of the others `deterministic` are reported, and `on_rows` only where they are asked for: with one value per row of data, or
+    very many. `parameters` has the shapes of the unconstrained parameters; `shapes` and `dims` are of every site's value.
     """
 
     sites: tuple[str, ...]
@@ -73,8 +70,7 @@ class ModelPosterior(Target):
 
     @property
     def unravel(self) -> Callable:
-        like = {name: jax.ShapeDtypeStruct(shape, np.dtype(float)) for name, shape in self.parameters.items()}
-        return unraveler(like)[0]
+        return unraveler(self.start)[0]
 
     @property
     def start(self) -> dict[str, np.ndarray]:
@@ -87,10 +83,7 @@ class ModelPosterior(Target):
         return {name: self.structure.dims[name] for name in self.reported_sites()}
 
     def unconstrained(self, values: Mapping[str, Any]) -> np.ndarray:
-        """The vectors of parameters (chains × draws × d) at which the latent sites have these values (chains × draws × shape).
-
-        Not finite where a value lies outside the support of its site.
-        """
+        """The parameters (chains × draws × d) at which the sites have these values; not finite outside the support of a site."""
         with jax.enable_x64(True):
             given = {name: jnp.asarray(np.asarray(values[name], float)) for name in self.sites}
             return np.asarray(_inverted(doubled(self), given))

@@ -96,14 +96,9 @@ class Graphs:
             dims[site] = tuple(name or f"{site}_dim_{axis}" for axis, name in enumerate(named))
         derived = [name for name in self.reported if name not in self.latent]
         large = [name for name in derived if np.prod(shapes[name]) > LARGEST_REPORTED]
-        return Structure(
-            sites=tuple(self.latent),
-            deterministic=tuple(name for name in derived if name not in large),
-            on_rows=tuple(large),
-            parameters=parameters,
-            shapes=shapes,
-            dims=dims,
-        )
+        usual = tuple(name for name in derived if name not in large)
+        known = {"parameters": parameters, "shapes": shapes, "dims": dims}
+        return Structure(sites=tuple(self.latent), deterministic=usual, on_rows=tuple(large), **known)
 
     def _graph(self, what: str):
         """The inputs and the outputs of a function: those of the value variables, and these from the random variables."""

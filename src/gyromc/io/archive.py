@@ -226,12 +226,9 @@ class Archive:
 
 
 def write_archive(path: str | Path, kind: str, value: Any, codec: Codec, own_folder: bool = False) -> None:
-    """Write a value; the file appears whole or not at all. The same value gives the same bytes.
-
-    It replaces an archive, and nothing else but in a folder of gyromc's own.
-    """
+    """Write a value; the file appears whole or not at all. The same value gives the same bytes."""
     path = read_path(path)
-    # Saving must not destroy data.
+    # Saving must not destroy data: it replaces an archive, and nothing else but in a folder of gyromc's own.
     if not own_folder and path.is_file():
         with path.open("rb") as file:
             own = file.read(2) in (b"PK", b"")

@@ -1,9 +1,8 @@
 """Checkpoints: what a run needs to go on after its process ended, in a directory of files.
 
-A checkpoint is one archive, named by its step, that appears whole or not at all: the state of the chains with the position of
-their random numbers, all sums, what was computed for the plan before its first step, the versions of the programs, a description
-of the plan, and how much of the file of draws belongs to it. Files are ordered by step, never by date. Several processes that
-compute one run begin from the same numbers, and process 0 reads and writes for all.
+A checkpoint is one archive, named by its step, that appears whole or not at all: the state of the chains and of their random
+numbers, all sums, what was computed for the plan before its first step, versions, a description of the plan, and how much of the
+file of draws belongs to it. Several processes of one run begin from the same numbers; process 0 reads and writes for all.
 """
 
 import contextlib
@@ -115,10 +114,7 @@ class Checkpoints(contextlib.ExitStack):
             unfinished.unlink(missing_ok=True)
 
     def newest(self) -> Run | None:
-        """The newest checkpoint that is not damaged, as a partial run; None in an empty directory.
-
-        `InvalidInput` where all are damaged, or the newest is of another plan; nothing is changed then.
-        """
+        """The newest undamaged checkpoint, as a partial run; None in an empty directory, `InvalidInput` where all are damaged."""
         found, content = processes.first(self._newest) or (None, None)
         if processes.count() > 1 and (content := sent(content)) is not None:
             found = self._run(content)
@@ -202,6 +198,7 @@ class Checkpoints(contextlib.ExitStack):
         return found, content
 
     def _files(self) -> list[Path]:
+        # By step, never by date.
         return sorted(self.directory.glob(f"step-{'[0-9]' * 15}.gyromc"))
 
     def _run(self, content: dict[str, Any]) -> Run:

@@ -63,14 +63,11 @@ def find_function(name: str, allow_import: bool, given: Mapping[str, Any], remed
 
 @dataclasses.dataclass(frozen=True)
 class References:
-    """Functions by reference, for a codec.
-
-    `allow_import`: whether modules may be imported; `given`: functions by the names that a file has for them. With `compared`,
-    what is packed is compared only: a function without a name is known by its code.
-    """
+    """Functions by reference, for a codec: imported where that is allowed, or `given` by the names that a file has for them."""
 
     allow_import: bool = False
     given: Mapping[str, Callable] = dataclasses.field(default_factory=dict)
+    # What is packed is compared only: a function without a name is known by its code.
     compared: bool = False
 
     def pack(self, value: Any) -> Any:
@@ -113,10 +110,8 @@ _root = lambda module: (module or "builtins").partition(".")[0]
 
 
 def code_digest(function: Any) -> str:
-    """A digest that changes with the code of a function or class, the values it holds, and what it refers to in a user's modules.
-
-    It does not change with a comment, another place in the file, or another version of an installed package.
-    """
+    """A digest that changes with the code of a function or class, the values it holds and what it uses of a user's modules."""
+    # It does not change with a comment, another place in the file, or another version of an installed package.
     found, seen = hashlib.sha256(), {}
 
     def visit(value: Any) -> None:
@@ -135,10 +130,6 @@ def code_digest(function: Any) -> str:
 
     visit(function)
     return found.hexdigest()
-
-
-INSIDE = ("__wrapped__", "py_func", "__func__", "fget", "func", "method")
-"""Where compiled functions, properties and methods of Equinox modules hold the function in Python."""
 
 
 def _parts(value: Any, outermost: bool) -> Iterator[Any]:
@@ -174,7 +165,9 @@ def _parts(value: Any, outermost: bool) -> Iterator[Any]:
     elif _users(type(value).__module__):
         yield from (type(value), getattr(value, "__dict__", None))
     else:
-        yield from (getattr(value, name) for name in INSIDE if hasattr(value, name))
+        # Where compiled functions, properties and methods of Equinox modules hold the function in Python.
+        inside = ("__wrapped__", "py_func", "__func__", "fget", "func", "method")
+        yield from (getattr(value, name) for name in inside if hasattr(value, name))
 
 
 def _users(module: str | None) -> bool:

@@ -43,7 +43,7 @@ def _named(*makers: Callable) -> dict[str, Callable]:
 
 def _public(module: Any, base: type) -> dict[str, Callable]:
     """The classes of a module that derive from a class and can be made, or the functions that are annotated to return one."""
-    found = [getattr(module, name) for name in module.__all__]
+    found = [getattr(module, name) for name in sorted(module.__all__)]
     classes = [one for one in found if isinstance(one, type) and issubclass(one, base) and not inspect.isabstract(one)]
     makers = [one for one in found if inspect.isfunction(one) and one.__annotations__.get("return") is base]
     return _named(*(makers or classes))
@@ -168,10 +168,8 @@ class _Reader:
         """What is passed for an argument: a piece, a function, an array, or what stands there."""
         try:
             return self._value(given, path)
-        except _AtKey:
-            raise
         except InvalidInput as error:
-            raise _AtKey(str(error), path) from None
+            raise error if isinstance(error, _AtKey) else _AtKey(str(error), path) from None
 
     def _value(self, given: Any, path: tuple) -> Any:
         name = path[-1]

@@ -40,7 +40,6 @@ from gyromc.results import Cause, EngineState, Failure, Run, RunOptions
 from gyromc.schemes import Scheme
 from gyromc.targets import Group, Prior, StreamedRegression, Target, families
 
-RUN = "run"
 RUN_FIELDS = ("engine", "state", "wall_time", "compile_time", "partial", "failures", "draws", "engine_reason")
 RESTORED = {"fit": "restored_model", "estimator": "restored_estimator"}
 """The function that makes each other kind of thing from its archive."""
@@ -58,8 +57,7 @@ def prepared(plan: Plan, functions: bool = True) -> dict[str, Any]:
     """What was computed for a plan before its first step; without `functions` only what holds none of a user's own."""
     stored = {}
     # What there was to warn of was said when the plan ran.
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         found = {
             "oracle": plan.prepared_oracle,
             "scheme": None if plan.scheduled else plan.prepared_scheme,
@@ -220,8 +218,9 @@ def _describe(value: Any, where: str, arrays: Mapping[str, np.ndarray], found: d
     elif "class" in value:
         kind = value["class"]
         found[where] = kind if isinstance(kind, str) else f"{kind['type']}, code {kind.get('code')}"
-        left_out = getattr(CLASSES.get(found[where]), "NOT_COMPARED", ())
-        inside = {f".{name}": field for name, field in value["fields"].items() if name not in left_out}
+        declared = getattr(CLASSES.get(found[where]), "__dataclass_fields__", {})
+        compared = lambda name: name not in declared or declared[name].compare
+        inside = {f".{name}": field for name, field in value["fields"].items() if compared(name)}
     elif "pairs" in value:
         inside = {f".{key}": entry for key, entry in value["pairs"]}
     elif sequence := {"tuple", "list"} & set(value):
@@ -277,7 +276,7 @@ def load(
     archive = read_archive(path)
     onward = f"`gyromc.run(plan, checkpoint={str(Path(path).parent)!r})` goes on from it"
     require(archive.kind != "checkpoint", f"{path} is a checkpoint: {onward}.")
-    if archive.kind == RUN:
+    if archive.kind == "run":
         return _run(archive, References(flag(allow_import, "allow_import"), functions or {}), now)
     unknown = f"{path} holds {archive.kind!r}, which this gyromc does not know"
     written = f"it was written by gyromc {archive.written_by}. Install that version."
@@ -292,7 +291,7 @@ def save_run(run: Run, path: str | Path) -> None:
     """Write a run to a file; `InvalidInput` where a function in it has no name."""
     options = None if run.options is None else run.options.__getstate__()
     stored = {"plan": _packed(run.plan), "run": {name: getattr(run, name) for name in RUN_FIELDS}}
-    write_archive(path, RUN, {**stored, "options": options, "versions": versions()}, Codec(CLASSES, References()))
+    write_archive(path, "run", {**stored, "options": options, "versions": versions()}, Codec(CLASSES, References()))
 
 
 def _run(archive: Archive, functions: References, data: Mapping[str, str | Path]) -> Run:

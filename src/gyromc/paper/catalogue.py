@@ -4,9 +4,9 @@ A problem is a potential U, a gradient oracle and observables h; an experiment a
 and sampler parameters are the paper's; every other choice (data seed, split, test row, ddof, start) is a recorded field.
 """
 
-import abc
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
@@ -23,24 +23,18 @@ U_DIRECTION = (math.sqrt(2) / 2, -math.sqrt(2) / 2, 0.0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PaperProblem(abc.ABC):
+class PaperProblem:
     """A target with its oracle and observables; the fields are the choices that the paper does not state."""
 
     family: ClassVar[str]
+    # `target`, `oracle` and `observables`, as a plan takes them.
+    pieces: ClassVar[Mapping[str, Any]]
+    # U, h, oracle and reference as text.
+    formulas: ClassVar[Mapping[str, str]]
     # The observable of the paper's panels.
     primary: ClassVar[str] = "h"
     # One whose mean shows the bias of the step size, which odd observables hide.
     even: ClassVar[str | None] = "even"
-
-    @functools.cached_property
-    @abc.abstractmethod
-    def pieces(self) -> Mapping[str, Any]:
-        """`target`, `oracle` and `observables`, as a plan takes them."""
-
-    @property
-    @abc.abstractmethod
-    def formulas(self) -> Mapping[str, str]:
-        """U, h, oracle and reference as text."""
 
     @functools.cached_property
     def gaussian(self) -> bool:
@@ -94,12 +88,10 @@ class SyntheticRegression(PaperProblem):
     @functools.cached_property
     def pieces(self):
         X, y = datasets.linear_regression(self.data_seed, self.num_data, self.coefficients)
-        return {
-            # pyright takes the fields of the class for the arguments of its inherited constructor
-            "target": targets.LinearRegression(X, y, self.prior_scale),  # pyright: ignore[reportArgumentType]
-            "oracle": oracles.Minibatch(self.batch_size),
-            "observables": {"h": observables.linear(U_DIRECTION), "even": observables.square([1.0, 0.0, 0.0])},
-        }
+        # pyright takes the fields of the class for the arguments of its inherited constructor
+        target = targets.LinearRegression(X, y, self.prior_scale)  # pyright: ignore[reportArgumentType]
+        watched = {"h": observables.linear(U_DIRECTION), "even": observables.square([1.0, 0.0, 0.0])}
+        return {"target": target, "oracle": oracles.Minibatch(self.batch_size), "observables": watched}
 
     @property
     def formulas(self):
@@ -141,11 +133,9 @@ class HeartDisease(PaperProblem):
     @functools.cached_property
     def pieces(self):
         X, y = self.split.X_train, self.split.y_train
-        return {
-            "target": targets.LogisticRegression(X, y, self.prior_scale),  # pyright: ignore[reportArgumentType]  # as above
-            "oracle": oracles.Minibatch(self.batch_size),
-            "observables": {f"row {i}": observables.predictive(x) for i, x in enumerate(self.split.X_test)},
-        }
+        target = targets.LogisticRegression(X, y, self.prior_scale)  # pyright: ignore[reportArgumentType]  # as above
+        watched = {f"row {i}": observables.predictive(x) for i, x in enumerate(self.split.X_test)}
+        return {"target": target, "oracle": oracles.Minibatch(self.batch_size), "observables": watched}
 
     @property
     def formulas(self):
@@ -267,12 +257,9 @@ class Profile:
         kept, published = self.num_step_sizes.get(experiment.problem.family), experiment.step_sizes
         return tuple(published[k] for k in kept) if isinstance(kept, tuple) else published[:kept]
 
-    def chains(self, experiment: Experiment) -> int:
-        return self.num_chains[experiment.problem.family]
-
     def chain_steps(self, experiment: Experiment) -> int:
         steps = sum(paper_steps(eta) for eta in self.step_sizes(experiment))
-        return len(experiment.roles) * self.chains(experiment) * steps
+        return len(experiment.roles) * self.num_chains[experiment.problem.family] * steps
 
 
 PROFILES: Mapping[str, Profile] = {
@@ -299,17 +286,12 @@ DATA = {"linear": ("data_seed", range(10)), "logistic": ("split_seed", range(5))
 def variants(experiment: Experiment) -> list[Experiment]:
     """The experiment with other data and other noise (where it has data) and from another start, its own choices first."""
     field, values = DATA.get(experiment.problem.family, ("", (None,)))
-    return [
-        dataclasses.replace(
-            experiment,
-            name=f"{experiment.name} {field} {value} start {start:g}",
-            problem=dataclasses.replace(experiment.problem, **({field: value} if field else {})),
-            start=start,
-            seed=experiment.seed + k,
-        )
-        for start in STARTS
-        for k, value in enumerate(values)
-    ]
+    made = []
+    for start, (k, value) in itertools.product(STARTS, enumerate(values)):
+        problem = dataclasses.replace(experiment.problem, **({field: value} if field else {}))
+        fields = {"name": f"{experiment.name} {field} {value} start {start:g}", "problem": problem, "start": start}
+        made.append(dataclasses.replace(experiment, seed=experiment.seed + k, **fields))
+    return made
 
 
 RATES = {

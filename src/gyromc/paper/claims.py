@@ -137,10 +137,6 @@ class Claim:
     items: tuple[Item, ...]
 
 
-LIMITS = ("asymptotic", "slope", "normality")
-"""The claims about the limit of small step sizes."""
-
-
 def judged_at(claim: Claim, step_sizes: Sequence[float], published: Sequence[float]) -> Claim:
     """A claim whose verdict says no more than the step sizes that were run can decide.
 
@@ -148,7 +144,7 @@ def judged_at(claim: Claim, step_sizes: Sequence[float], published: Sequence[flo
     the smallest they do not refute a limit either.
     """
     missing = set(published) - set(step_sizes)
-    open_limit = claim.key in LIMITS and min(published) in missing
+    open_limit = claim.key in ("asymptotic", "slope", "normality") and min(published) in missing
 
     def decided(verdict: Judgement) -> Judgement:
         if missing and claim.key not in ("exact", "even-bias") and verdict is CONFIRMED:
@@ -188,10 +184,7 @@ def _limit(
 
 
 def smaller_error(errors: Errors, etas: Sequence[float], kind: str = "", about: str = "") -> Claim:
-    """(i) At every η the RMSE is below the baseline's: paired intervals, simultaneous over the step sizes.
-
-    `kind` is empty for the paper's own claim, or the ending of the key of another: "-sgld" has plain SGLD as its baseline.
-    """
+    """(i) At every η the RMSE is below the baseline's, by paired intervals; `kind` ends the key of a claim beyond the paper."""
     judged, sgld = [], kind == "-sgld"
     for eta, ours, theirs in zip(etas, errors["nonreversible"], errors["sgld" if sgld else "reversible"], strict=True):
         ratio, low, high = map(float, rmse_ratio(ours, theirs, 1 - 0.05 / len(etas)))

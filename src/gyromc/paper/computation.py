@@ -70,7 +70,7 @@ class Cell(NamedTuple):
 def cells(experiments: Sequence[Experiment], profile: Profile, most: int | None = None) -> list[Cell]:
     """Every cell of the experiments, in order; of at most so many dynamics each."""
     return [
-        Cell(e, role, eta, e.plan(eta, role, num_chains=profile.chains(e)))
+        Cell(e, role, eta, e.plan(eta, role, num_chains=profile.num_chains[e.problem.family]))
         for e in experiments
         for role in e.roles[:most]
         for eta in profile.step_sizes(e)
@@ -94,9 +94,8 @@ def piece_job(cell: Cell, engine: str) -> Job:
 
 def compute(sent: SentPlan, engine: str) -> Piece:
     """Run one plan; return its piece. Ctrl-C raises `KeyboardInterrupt`."""
-    with warnings.catch_warnings():
-        # Chains that failed are NaN.
-        warnings.simplefilter("ignore", GyromcWarning)
+    # Chains that failed are NaN.
+    with warnings.catch_warnings(action="ignore", category=GyromcWarning):
         run = engines.run(sent.plan, engine, on_divergence="report", progress=False)
     if run.partial:
         raise KeyboardInterrupt

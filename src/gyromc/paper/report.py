@@ -38,8 +38,6 @@ COLUMNS = {
 SIGNS = {claims.CONFIRMED: "✓", claims.HOLDS_HERE: "✓", claims.UNRESOLVED: "?", claims.REFUTED: "✗"}
 CLASSES = {"✓": "yes", "?": "open", "✗": "no"}
 STATUS_CLASSES = {"holds": "yes", "certified": "yes", "confirmed": "yes", "fails": "no", "violated": "no"}
-SAVED: Mapping[str, dict[str, Any]] = {"png": {"dpi": 160}, "pdf": {"metadata": {"CreationDate": None}}}
-"""How Matplotlib saves figures, besides as SVG."""
 SECONDS_PER_FIGURES = 1.4
 """Of one experiment, for the progress bar."""
 FEW_EXPERIMENTS = 5
@@ -53,10 +51,8 @@ Panel = tuple[Any, str, str, Sequence[str], list[tuple]]
 RATIO_TICKS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.2, 1.5, 2, 3, 4, 5, 7, 10)
 
 
-def write_report(
-    results: Mapping[str, Any], directory: Path, shown: Progress | None = None, workers: int | None = None
-) -> Path:
-    """Draw the figures in so many processes, left out: the fastest, and write report.html; return its path."""
+def write_report(results: Mapping[str, Any], directory: Path, shown: Progress | None = None) -> Path:
+    """Draw the figures, in as many processes as are the fastest, and write report.html; return its path."""
     experiments = results["experiments"]
     for name in experiments:
         wrong = f"{RESULTS.name} has an experiment {name!r}; a name has letters, digits and hyphens only, as files are named"
@@ -66,8 +62,7 @@ def write_report(
     require_writable(directory)
     tasks = [WorkerTask(f"{one[0]}: figures", drawn, one, SECONDS_PER_FIGURES) for one in experiments.items()]
     pictures: dict[str, list[Picture]] = {}
-    if workers is None:
-        workers = 1 if len(tasks) <= FEW_EXPERIMENTS else min(num_threads(), len(tasks))
+    workers = 1 if len(tasks) <= FEW_EXPERIMENTS else min(num_threads(), len(tasks))
     for i, (made, files) in computed(tasks, workers, shown):
         pictures[list(experiments)[i]] = made
         for file, content in files.items():
@@ -96,7 +91,8 @@ def drawn(name: str, found: dict[str, Any]) -> tuple[list[Picture], dict[str, st
             pictures.append(Picture.of(kind, figure, alt, caption))
             stem = f"{name}-{kind}"
             files |= {f"{stem}.csv": csv_text(columns, rows), f"{stem}.svg": pictures[-1].svg}
-            files |= {f"{stem}.{format}": image(figure, format, **how) for format, how in SAVED.items()}
+            files |= {f"{stem}.png": image(figure, "png", dpi=160)}
+            files |= {f"{stem}.pdf": image(figure, "pdf", metadata={"CreationDate": None})}
     return pictures, files
 
 
@@ -109,13 +105,7 @@ def render(results: Mapping[str, Any], pictures: Mapping[str, list[Picture]]) ->
     template = environment("gyromc.paper").get_template("report.html.j2")
     verdicts = {name: {c["key"]: c for c in found["claims"]} for name, found in experiments.items()}
     heart = HEART.citation if any(f["family"] == "logistic" for f in experiments.values()) else None
-    known = {
-        "results": results,
-        "experiments": experiments,
-        "pictures": pictures,
-        "verdicts": verdicts,
-        "counts": counts,
-    }
+    known = {"results": results, "pictures": pictures, "verdicts": verdicts, "counts": counts}
     names = {"columns": COLUMNS, "role_names": ROLE_NAMES, "signs": SIGNS, "classes": CLASSES, "judged": judged}
     said = {"answer": answer(experiments), "exact": _exact(experiments), "heart": heart, "version": gyromc.__version__}
     return template.render(known | names | said, status_classes=STATUS_CLASSES, tolerances=claims, took=took)
@@ -147,9 +137,8 @@ def answer(experiments: Mapping[str, Any]) -> str:
 
 def took(times: Mapping[str, Any]) -> str:
     """The time by the clock, and the time that all processes and devices took together, as text."""
-    text = (
-        f"{duration(times['wall'])} by the clock; {duration(times['sampling'])} of device time, added over all pieces"
-    )
+    clock, devices = duration(times["wall"]), duration(times["sampling"])
+    text = f"{clock} by the clock; {devices} of device time, added over all pieces"
     reused = times.get("pieces", {}).get("reused", 0)
     return text + (f"; {counted(reused, 'piece')} computed by an earlier run" if reused else "")
 
@@ -164,21 +153,14 @@ def judged(found: Mapping[str, Any]) -> str:
 
 def markdown(results: Mapping[str, Any]) -> str:
     """The verdict table as Markdown, with the command and the machine that made it."""
-    where = results["environment"]
-    lines = [
-        f"`{results['command']}`, gyromc {where['gyromc']}, {where['processor']}, {where['cores']} cores, "
-        f"{took(results['times'])}.",
-        "",
-        "| experiment | judged | " + " | ".join(COLUMNS.values()) + " |",
-        "|---" * (len(COLUMNS) + 2) + "|",
-    ]
+    where, time = results["environment"], took(results["times"])
+    made = f"`{results['command']}`, gyromc {where['gyromc']}, {where['processor']}, {where['cores']} cores, {time}."
+    text = lambda c: f"{c['verdict']}, {number(c['value'])} {bounds(c['interval'])}".strip() if c else "–"
+    lines = [made, "", f"| experiment | judged | {' | '.join(COLUMNS.values())} |", "|---" * (len(COLUMNS) + 2) + "|"]
     for name, found in results["experiments"].items():
         verdicts = {claim["key"]: claim for claim in found["claims"]}
-        cells = [
-            f"{c['verdict']}, {number(c['value'])} {bounds(c['interval'])}".strip() if c else "–"
-            for c in (verdicts.get(key) for key in COLUMNS)
-        ]
-        lines.append(f"| {name} | {judged(found)} | " + " | ".join(cells) + " |")
+        cells = " | ".join(text(verdicts.get(key)) for key in COLUMNS)
+        lines.append(f"| {name} | {judged(found)} | {cells} |")
     lines += ["", _exact(results["experiments"])]
     rows = [
         f"| {name} | {h['about']} | {h['cases']} | {h['every']} | {h['below']} | {h['clearly_below']} | {h['clearly_above']} |"
@@ -334,8 +316,9 @@ def _rows_panel(name: str, found: dict[str, Any]) -> Panel:
         middle = 0.28 * (j - (len(rivals) - 1) / 2)
         scatter = np.random.default_rng(0).uniform(-0.09, 0.09, ratios.shape)
         places = np.array(etas)[:, None] * 2 ** (middle + scatter)
-        style = {"color": COLOURS[rival], "label": f"against {ROLE_NAMES[rival].removesuffix(' baseline')}"}
-        ax.plot(places.ravel(), ratios.ravel(), MARKERS[rival], markersize=3, alpha=0.6, **style)
+        style = {"color": COLOURS[rival], "markersize": 3, "alpha": 0.6}
+        label = f"against {ROLE_NAMES[rival].removesuffix(' baseline')}"
+        ax.plot(places.ravel(), ratios.ravel(), MARKERS[rival], label=label, **style)
         label = None if j else "chosen row"
         ax.plot(places[:, chosen], ratios[:, chosen], "*", color="black", markersize=8, label=label)
         rows += [(rival, eta, i, float(r)) for eta, at in zip(etas, ratios, strict=True) for i, r in enumerate(at)]

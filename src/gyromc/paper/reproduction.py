@@ -40,12 +40,10 @@ def predictive_reference(target: LogisticRegression, points: np.ndarray, num_dra
 
 def forecast(e: Experiment, etas: Sequence[float], outcome: Outcome) -> dict[str, Any]:
     """The predictions by role: V, how it was found, the verdicts on assumptions, and `cells`, one for each step size."""
-    found = {}
+    found, exact = {}, e.problem.gaussian
     for role in e.roles:
         last = outcome.predicted[e.name, role, etas[-1]]
-        rows = [
-            outcome.predicted[e.name, role, eta] if e.problem.gaussian else _scaled(last, etas[-1], eta) for eta in etas
-        ]
+        rows = [outcome.predicted[e.name, role, eta] if exact else _scaled(last, etas[-1], eta) for eta in etas]
         cells = [{key: row[key] for key in (*ERRORS, "even") if key in row} for row in rows]
         found[role] = {**{key: last[key] for key in ("variance", "method", "verdicts")}, "cells": cells}
     return found
@@ -69,15 +67,13 @@ def _scaled(found: Mapping[str, Any], at: float, eta: float) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Measured:
-    """One experiment with its averages by (role, η), the largest η first, and its forecast.
-
-    `reference` is π(h) at the test rows for logistic regression; None where μ(h) is known.
-    """
+    """One experiment with its averages by (role, η), the largest η first, and its forecast."""
 
     experiment: Experiment
     etas: tuple[float, ...]
     pieces: Mapping[tuple[str, float], Piece]
     forecast: Mapping[str, Any]
+    # π(h) at the test rows for logistic regression; None where μ(h) is known.
     reference: Expectation | None
 
     @property
@@ -86,9 +82,11 @@ class Measured:
         problem = self.experiment.problem
         return list(problem.pieces["observables"]).index(problem.primary)
 
-    def averages(self, role: str, eta: float) -> np.ndarray:
-        """One average per chain, of the observable of the paper's panels; NaN for a chain that failed."""
-        return self.pieces[role, eta].averages[:, self.chosen]
+    @functools.cached_property
+    def averages(self) -> dict[str, list[np.ndarray]]:
+        """By role and step size one average per chain, of the observable of the paper's panels; NaN for a chain that failed."""
+        at = lambda role, eta: self.pieces[role, eta].averages[:, self.chosen]
+        return {role: [at(role, eta) for eta in self.etas] for role in self.experiment.roles}
 
     @functools.cached_property
     def truth(self) -> float:
@@ -100,30 +98,28 @@ class Measured:
     @functools.cached_property
     def errors(self) -> dict[str, list[np.ndarray]]:
         """The errors about the truth, by role and step size."""
-        return {role: [self.averages(role, eta) - self.truth for eta in self.etas] for role in self.experiment.roles}
+        return {role: [averages - self.truth for averages in series] for role, series in self.averages.items()}
 
     @functools.cached_property
     def paper_errors(self) -> dict[str, list[np.ndarray]]:
         """The errors about the paper's reference: the truth where known, else the mean at the smallest η, per dynamics."""
         if self.reference is None:
             return self.errors
-        centers = {role: np.nanmean(self.averages(role, self.etas[-1])) for role in self.experiment.roles}
-        return {role: [self.averages(role, eta) - mean for eta in self.etas] for role, mean in centers.items()}
+        return {role: [one - np.nanmean(series[-1]) for one in series] for role, series in self.averages.items()}
 
 
 def analyse(data: Measured) -> dict[str, Any]:
     """Return the findings of one experiment as plain values."""
-    experiment, roles = data.experiment, data.experiment.roles
-    problem, sampler = experiment.problem, experiment.sampler
-    found = {"title": experiment.title, "family": problem.family}
+    experiment, problem, sampler = data.experiment, data.experiment.problem, data.experiment.sampler
+    found: dict[str, Any] = {"title": experiment.title, "family": problem.family}
     found |= {"sampler": sampler.label, "sampler_formula": sampler.formula, "formulas": dict(problem.formulas)}
-    found |= {"choices": dict(experiment.choices), "roles": list(roles), "step_sizes": list(data.etas)}
+    found |= {"choices": dict(experiment.choices), "roles": list(experiment.roles), "step_sizes": list(data.etas)}
     found |= {
         "published_step_sizes": list(experiment.step_sizes),
         "truth": data.truth,
         "theory": {role: {k: v for k, v in f.items() if k != "cells"} for role, f in data.forecast.items()},
-        "cells": {role: [_cell(data, role, k) for k in range(len(data.etas))] for role in roles},
-        "qq": {role: _qq(data, role) for role in roles},
+        "cells": {role: [_cell(data, role, k) for k in range(len(data.etas))] for role in experiment.roles},
+        "qq": {role: _qq(data, role) for role in experiment.roles},
     }
     if data.reference is not None:
         found |= _rows(data, data.reference)
@@ -162,7 +158,7 @@ def _cell(data: Measured, role: str, k: int) -> dict[str, Any]:
 
 def _qq(data: Measured, role: str) -> dict[str, Any]:
     """The sorted averages at the smallest η, with the centre and scale that the paper uses, and the test of normality."""
-    averages, V = np.sort(data.averages(role, data.etas[-1])), data.forecast[role]["variance"]
+    averages, V = np.sort(data.averages[role][-1]), data.forecast[role]["variance"]
     averages = averages[np.isfinite(averages)]
     center = float(averages.mean()) if data.reference is not None else data.truth
     known = data.experiment.problem.gaussian
@@ -258,29 +254,20 @@ def sensitivity(
         ratios = []
         for eta in etas:
             pairs = [[errors(v, role, eta, about) for role in PAIR] for v in made]
-            found = [[(a / b)[0]] * 3 if problem.gaussian else claims.rmse_ratio(a, b) for a, b in pairs]
-            ratio, low, high = map(np.concatenate, zip(*found, strict=True))
+            intervals = [[(a / b)[0]] * 3 if problem.gaussian else claims.rmse_ratio(a, b) for a, b in pairs]
+            ratio, low, high = map(np.concatenate, zip(*intervals, strict=True))
             ratios.append(ratio)
-        return {
-            "about": about,
-            "step_size": etas[-1],
-            "cases": len(ratio),
-            "every": int(np.sum(np.all(np.array(ratios) < 1, axis=0))),
-            "below": int(np.sum(ratio < 1)),
-            "clearly_below": int(np.sum(high < 1)),
-            "clearly_above": int(np.sum(low > 1)),
-            "ratios": [[float(f"{x:.4g}") for x in ratio] for ratio in ratios],
-        }
+        found = {"about": about, "step_size": etas[-1], "cases": len(ratio)}
+        found["every"] = int(np.sum(np.all(np.array(ratios) < 1, axis=0)))
+        counts = {"below": ratio < 1, "clearly_below": high < 1, "clearly_above": low > 1}
+        found |= {name: int(np.sum(where)) for name, where in counts.items()}
+        return {**found, "ratios": [[float(f"{x:.4g}") for x in ratio] for ratio in ratios]}
 
     field, values = catalogue.DATA.get(problem.family, (None, ()))
-    return {
-        "data": field,
-        "num_data": len(values),
-        "starts": list(catalogue.STARTS),
-        "num_observables": sum(name != problem.even for name in names),
-        "num_chains": None if problem.gaussian else profile.chains(e),
-        "groups": [group(about) for about in abouts],
-    }
+    found = {"data": field, "num_data": len(values), "starts": list(catalogue.STARTS)}
+    found["num_observables"] = sum(name != problem.even for name in names)
+    found["num_chains"] = None if problem.gaussian else profile.num_chains[e.problem.family]
+    return {**found, "groups": [group(about) for about in abouts]}
 
 
 SECONDS_PER_ANALYSIS = 2.0
@@ -335,28 +322,18 @@ def reproduce(
     with Cache(directory / "cache").alone() as cache:
         work = Computation(experiments, chosen, cache, engine, fresh, workers)
         total = sum(task.seconds for task in work.jobs.values())
-        with display.progress(
-            total + len(experiments) * (SECONDS_PER_ANALYSIS + SECONDS_PER_FIGURES), progress
-        ) as shown:
+        total += len(experiments) * (SECONDS_PER_ANALYSIS + SECONDS_PER_FIGURES)
+        with display.progress(total, progress) as shown:
             outcome = work.outcome(shown)
             found = _findings(experiments, chosen, outcome, shown, seed)
+            sampling = sum({id(piece): piece.wall_time for piece in outcome.pieces.values()}.values())
             options = [f"--engine {engine}"] * (engine != "auto") + ["--no-sensitivity"] * (not sensitivity)
             command = ["gyromc reproduce", *names, f"--profile {chosen.name}", *options, f"--seed {seed}"]
-            content = {
-                "profile": chosen.name,
-                "seed": seed,
-                "command": " ".join(command),
-                "environment": machine(),
-                "experiments": found,
-                "times": {
-                    "started": started.isoformat(timespec="seconds"),
-                    "wall": time.perf_counter() - began,
-                    "sampling": sum({id(piece): piece.wall_time for piece in outcome.pieces.values()}.values()),
-                    "workers": work.workers,
-                    "pieces": {"computed": outcome.computed, "reused": outcome.reused},
-                },
-            }
-            results = RESULTS.save(content, directory)
+            content = {"profile": chosen.name, "seed": seed, "command": " ".join(command), "environment": machine()}
+            times = {"started": started.isoformat(timespec="seconds"), "wall": time.perf_counter() - began}
+            pieces = {"computed": outcome.computed, "reused": outcome.reused}
+            times |= {"sampling": sampling, "workers": work.workers, "pieces": pieces}
+            results = RESULTS.save({**content, "experiments": found, "times": times}, directory)
             report = write_report(results, directory, shown)
     return Reproduction(results, directory, report, outcome.computed, outcome.reused)
 

@@ -18,13 +18,12 @@ from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
+from gyromc.checks import cause
 from gyromc.errors import InvalidInput
 from gyromc.runtime.machine import num_threads
 from gyromc.show.interruption import Interruption, interruptible
 from gyromc.show.progress import Progress
 
-POLL = 0.1
-"""Seconds between two looks at Ctrl-C."""
 SHORT = 30.0
 """Seconds of work for which no processes are started: that alone takes some."""
 SHARED = ("GYROMC_THREADS", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NPROC")  # NPROC is XLA's
@@ -60,20 +59,11 @@ def computed(tasks: Sequence[WorkerTask], workers: int = 1, shown: Progress | No
 
     With one worker all are computed in this process, in the order given. Several are new processes, which take the longest task
     first; they are not forks, which JAX does not survive, and end with this process, however that one ends.
-
-    ```python
-    import operator
-    from gyromc.paper.workers import WorkerTask, computed
-    tasks = [WorkerTask("five", operator.add, (2, 3)), WorkerTask("six", operator.mul, (2, 3))]
-    assert list(computed(tasks)) == [(0, 5), (1, 6)]
-    ```
     """
     shown = shown or Progress()
     with interruptible("stopping") as stop:
-        several = workers > 1 and tasks
-        with contextlib.closing(
-            _by_processes(tasks, workers, stop) if several else _here(tasks, stop, shown)
-        ) as results:
+        results = _by_processes(tasks, workers, stop) if workers > 1 and tasks else _here(tasks, stop, shown)
+        with contextlib.closing(results):
             for finished, (number, value) in enumerate(results, 1):
                 shown.describe(f"{tasks[number].name} ({finished} of {len(tasks)})")
                 shown.advance(tasks[number].seconds)
@@ -109,14 +99,14 @@ def _by_processes(tasks: Sequence[WorkerTask], workers: int, stop: Interruption)
         left = set(numbers)
         while left:
             stop.check()
-            done, left = wait(left, POLL, FIRST_COMPLETED)
+            # Ctrl-C is looked at ten times a second.
+            done, left = wait(left, 0.1, FIRST_COMPLETED)
             # Errors last: what is finished is not lost.
             for future in sorted(done, key=lambda one: one.exception() is not None):
                 if isinstance(future.exception(), BrokenProcessPool):
-                    raise InvalidInput(
-                        f"{tasks[numbers[future]].name}: a worker process ended before it was finished. Where memory is short, "
-                        "the system ends processes: pass fewer `workers`. What was finished need not be computed again."
-                    )
+                    ended = f"{tasks[numbers[future]].name}: a worker process ended before it was finished."
+                    remedy = "Where memory is short, the system ends processes: pass fewer `workers`."
+                    raise InvalidInput(f"{ended} {remedy} What was finished need not be computed again.")
                 yield numbers[future], future.result()
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
@@ -158,5 +148,4 @@ def _sent(task: WorkerTask) -> Any:
     except InvalidInput:
         raise
     except BaseException as error:
-        said = f"{type(error).__name__}: {str(error) or type(error).__name__}"
-        raise RuntimeError(f"{task.name}: {said}\n\nIn the worker:\n{traceback.format_exc()}") from None
+        raise RuntimeError(f"{task.name}: {cause(error)}\n\nIn the worker:\n{traceback.format_exc()}") from None

@@ -122,10 +122,7 @@ class Answer:
 
     @property
     def gain(self) -> float:
-        """How many times longer a run without the martingale would take for the same error; 1 where none is subtracted.
-
-        Infinite where the martingale leaves no fluctuation at all.
-        """
+        """How many times longer a run without the martingale takes for the same error; infinite where that leaves no error."""
         if math.isnan(self.plain_std):
             return 1.0
         return math.inf if self.std == 0 else (self.plain_std / self.std) ** 2
@@ -134,6 +131,16 @@ class Answer:
     def std_error(self) -> float:
         """The standard deviation of the mean over all chains of the plan."""
         return self.std / math.sqrt(self.num_chains)
+
+    def biased(self, bias: float, error: float, how: Method, start_counted: bool = True) -> "Answer":
+        """The answer with the bias of one chain's average."""
+        return dataclasses.replace(self, bias=bias, bias_error=error, bias_method=how, start_counted=start_counted)
+
+    def varying(self, variance: float, error: float, how: Method) -> "Answer":
+        """The answer with the standard deviation of one chain's average, from the variance and the error of that."""
+        std = math.sqrt(variance)
+        of_root = error / (2 * std) if error < variance else math.sqrt(variance + error) - std
+        return dataclasses.replace(self, std=std, std_uncertainty=of_root, rmse_method=how)
 
     def noting(self, *notes: str) -> "Answer":
         """The answer with more notes."""

@@ -32,7 +32,6 @@ class Bounds:
     b: float
     source: str
     P: np.ndarray | None
-    quadratic: bool = False
 
 
 def bounds(plan: Plan) -> Bounds | None:
@@ -42,7 +41,7 @@ def bounds(plan: Plan) -> Bounds | None:
     if known is not None:
         spectrum = np.linalg.eigvalsh(known[0])
         L, m = float(spectrum[-1]), float(spectrum[0])
-        return Bounds(L, m, 0.0, 0.0, "the eigenvalues of the precision", known[0], quadratic=True)
+        return Bounds(L, m, 0.0, 0.0, "the eigenvalues of the precision", known[0])
     if isinstance(target, CosinePerturbed):
         beta = abs(float(target.beta))
         # 2|β||Δ| ≤ εΔ² + β²/ε in each coordinate: m = 1-ε costs b = dβ²/ε; for |β| < 1 convexity gives m = 1-|β|, b = 0.
@@ -89,22 +88,16 @@ class Verdict:
 
 def verdicts(plan: Plan, stable: Stability | None) -> list[Verdict]:
     """Check every assumption of the theorem for a plan, given its stability."""
+    known, reason = None, "its Hessian is too large to form"
     try:
-        known, reason = bounds(plan), "its Hessian is too large to form"
+        known = bounds(plan)
     except InvalidInput as error:
-        known, reason = None, str(error)
-    if known is None:
-        sentence = f"Nothing is known about the target's curvature: {reason}."
-        curvature = [Verdict(name, NOT_CERTIFIED, sentence) for name in ("smoothness", "dissipativity", "drift")]
-    else:
-        curvature = [*_curvature(plan, known)]
-    return [
-        *curvature,
-        _oracle(plan),
-        *(_observable(plan, name, h) for name, h in plan.observables.items()),
-        _length(plan),
-        _step(stable),
-    ]
+        reason = str(error)
+    sentence = f"Nothing is known about the target's curvature: {reason}."
+    unknown = (Verdict(name, NOT_CERTIFIED, sentence) for name in ("smoothness", "dissipativity", "drift"))
+    curvature = unknown if known is None else _curvature(plan, known)
+    observed = [_observable(plan, name, h) for name, h in plan.observables.items()]
+    return [*curvature, _oracle(plan), *observed, _length(plan), _step(stable)]
 
 
 def _curvature(plan: Plan, known: Bounds) -> Iterator[Verdict]:
@@ -127,13 +120,11 @@ def _curvature(plan: Plan, known: Bounds) -> Iterator[Verdict]:
     A = (plan.dynamics.D + plan.dynamics.Q) @ P
     K1 = float(np.linalg.eigvalsh((A + A.T) / 2)[0])
     in_norm = float(np.linalg.eigvalsh(plan.dynamics.D)[0]) * float(np.linalg.eigvalsh(P)[0])
-    law = "∇H = Pz" if known.quadratic else "∇H = Pz + bounded"
+    law = "∇H = Pz" if plan.flat_target.gaussian() is not None else "∇H = Pz + bounded"
     sentence = f"{law}, and λ_min of the symmetric part of (D+Q)P is {K1:.6g} {'>' if K1 > 0 else '≤'} 0"
     if K1 <= 0:
-        sentence += (
-            ": not dissipative in the Euclidean norm. In the norm of P it is, since D is positive definite (constant at least "
-            f"{in_norm:.3g}): a change of coordinates restores it"
-        )
+        restored = f"D is positive definite (constant at least {in_norm:.3g}): a change of coordinates restores it"
+        sentence += f": not dissipative in the Euclidean norm. In the norm of P it is, since {restored}"
     numbers = {"K_1": K1, "K_1 in the P-norm": in_norm}
     yield Verdict("drift", HOLDS if K1 > 0 else NOT_CERTIFIED, f"{sentence}.", numbers)
 
@@ -176,10 +167,8 @@ def _oracle(plan: Plan) -> Verdict:
     elif type(plan.flat_target) in (LinearRegression, LogisticRegression):
         status, rest = HOLDS, "its error grows at most linearly in θ, so every moment bound holds."
     elif isinstance(plan.flat_target, GeneralizedLinear):
-        rest = (
-            "that its error grows at most linearly in θ is known for linear and logistic regression only. "
-            "Where the slope of the loss grows faster, as e^{xᵀθ} does for counts, the moment bounds fail."
-        )
+        rest = "that its error grows at most linearly in θ is known for linear and logistic regression only. "
+        rest += "Where the slope of the loss grows faster, as e^{xᵀθ} does for counts, the moment bounds fail."
     else:
         rest = "that its p-th moment (p > 4) grows no faster than |θ|^p is not known here."
     return Verdict("oracle", status, f"{drawn} is unbiased; {rest}", {"batch size": size})
@@ -206,17 +195,14 @@ def _length(plan: Plan) -> Verdict:
     numbers = {"N": N, "floor(1/η²)": own, "time Nη": time}
     if own == N and plan.burn_in == 0:
         return Verdict("number of steps", HOLDS, f"N = ⌊η⁻²⌋ = {N}, the theorem's own scaling.", numbers)
-    sentence = (
-        f"N = {N}, burn-in {plan.burn_in}, where the theorem has ⌊η⁻²⌋ = {own} and none: the variance V/(Nη) is used for "
-        f"the time Nη = {time:.6g}; for N far above η⁻² the bias dominates."
-    )
+    used = f"the variance V/(Nη) is used for the time Nη = {time:.6g}; for N far above η⁻² the bias dominates"
+    sentence = f"N = {N}, burn-in {plan.burn_in}, where the theorem has ⌊η⁻²⌋ = {own} and none: {used}."
     return Verdict("number of steps", NOT_CERTIFIED, sentence, numbers)
 
 
 def _step(stable: Stability | None) -> Verdict:
     if stable is None:
-        why = "The target's curvature cannot be formed, so stability is not known."
-        return Verdict("step size", NOT_CERTIFIED, why)
+        return Verdict("step size", NOT_CERTIFIED, "The target's curvature cannot be formed: stability is not known.")
     numbers = {"radius": stable.radius, "largest step size": stable.largest_step_size}
     limit = f"second moments are multiplied by {stable.radius:.6g} per step; the limit is η < {stable.largest_step_size:.6g}"
     limit += f" ({stable.where})" if stable.where != stable.how else ""

@@ -3,24 +3,28 @@
 Input: a plan. Output: a `Martingale`, from which engines compute one increment ψ = φ(a + Cξ) - E_ξ φ(a + Cξ) per observable and
 step, y⁺ = a + Cξ with a known before ξ is drawn: its mean is zero given the past. With φ the solution of the chain's own Poisson
 equation, φ - E[φ(y⁺) | y] = h - π(h), only the boundary would be left; φ here is linear plus quadratic, from a Gaussian
-approximation of the target. After Belomestny, Moulines and Samsonov (2019).
+approximation of the target. After Belomestny, Moulines and Samsonov (2019). `Residuals` says what it leaves on other targets.
 """
 
 import dataclasses
+import functools
+import math
 import warnings
 
 import equinox as eqx
 import numpy as np
 from jaxtyping import Float, Int
 
-from gyromc.approx.gaussian import GaussianApproximation
+from gyromc.approx.modes import GaussianApproximation
+from gyromc.approx.sample import Sample
 from gyromc.checks import require
 from gyromc.dynamics import augment
 from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.observables import Observable, Ridge
 from gyromc.plan import Plan
-
-__all__ = ["HELPS", "Martingale", "martingale"]
+from gyromc.prediction.answers import Number
+from gyromc.prediction.poisson.plug_in import Fitted
+from gyromc.schemes.moments import oracle_covariances
 
 HELPS = 0.8  # a martingale is subtracted where that makes the variance smaller than this share
 
@@ -31,6 +35,7 @@ class Settings:
 
     parameters: int = 1000  # the most, since full matrices are factored
     points: int = 256  # at which gradients of a general observable are averaged
+    compared: int = 500  # at which the oracle's covariance is evaluated
     nodes: int = 64  # of Gauss-Hermite quadrature
     left_out: float = 1e-5  # share of a quadratic φ that its terms may leave out
     terms: int = 12  # the most of one observable, each two products per step
@@ -69,44 +74,25 @@ class Martingale(eqx.Module):
 
 def martingale(plan: Plan) -> Martingale:
     """The increments of every observable of a plan with a linear scheme and a constant step size."""
-    require(
-        plan.dim <= SETTINGS.parameters,
-        f"`martingale=True` uses full matrices, for at most {SETTINGS.parameters} parameters: this plan has {plan.dim}.",
-    )
+    most = f"for at most {SETTINGS.parameters} parameters: this plan has {plan.dim}"
+    require(plan.dim <= SETTINGS.parameters, f"`martingale=True` uses full matrices, {most}.")
     known = plan.model.computed.find("martingale", (*plan.step_pieces, *plan.observables.values()))
     if known is not None:  # of a saved run
         return known
     fit, step, m = plan.model.gaussian_fit, plan.step_matrices, plan.state_size
     M = step.transition(augment(fit.precision, plan.augmented))
-    slopes, forms, without = np.zeros((len(plan.observables), plan.dim)), {}, []
-    for j, (name, h) in enumerate(plan.observables.items()):
-        found = projection(plan, h, fit)
-        if found is None:
-            without.append(name)
-            continue
-        slopes[j] = found[0]
-        if found[1] is not None:
-            forms[j] = found[1]
-    if without:
-        warnings.warn(
-            f"`martingale=True` does not correct the averages of {', '.join(without)}: gradients are NaN or infinite at points "
-            "around the mode. All others are corrected. Write the function so that its gradient is finite, or ignore this.",
-            GyromcWarning,
-            stacklevel=2,
-        )
+    found = {name: projection(plan, h, fit) for name, h in plan.observables.items()}
+    slopes = np.array([np.zeros(plan.dim) if each is None else each[0] for each in found.values()])
+    forms = {j: each[1] for j, each in enumerate(found.values()) if each is not None and each[1] is not None}
+    if without := [name for name, each in found.items() if each is None]:
+        why = "gradients are NaN or infinite at points around the mode. All others are corrected"
+        remedy = "Write the function so that its gradient is finite, or ignore this"
+        said = f"`martingale=True` does not correct the averages of {', '.join(without)}: {why}. {remedy}."
+        warnings.warn(said, GyromcWarning, stacklevel=2)
     v = np.linalg.solve((np.eye(m) - M).T, np.pad(slopes, ((0, 0), (0, m - plan.dim))).T).T  # φ linear: (I - M)ᵀv = u
     directions, weight, owner = _terms(M, step.C, forms)
-    noise = directions @ step.C
-    return Martingale(
-        slope=v,
-        linear=v @ step.C,
-        weight=weight,
-        direction=directions,
-        offset=directions[:, : plan.dim] @ fit.mean,
-        noise=noise,
-        spread=np.sum(noise**2, axis=1),
-        owner=owner,
-    )
+    noise, offset = directions @ step.C, directions[:, : plan.dim] @ fit.mean
+    return Martingale(v, v @ step.C, weight, directions, offset, noise, np.sum(noise**2, axis=1), owner)
 
 
 def _terms(M: np.ndarray, C: np.ndarray, forms: dict[int, np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -150,10 +136,8 @@ def doubled_sum(M: np.ndarray, W: np.ndarray) -> np.ndarray:
             return total
         M = M @ M
     radius = np.max(np.abs(np.linalg.eigvals(one_step))) if np.all(np.isfinite(one_step)) else np.inf
-    raise InvalidInput(
-        f"The chain is not stable on the Gaussian approximation: the spectral radius of a step is {radius:.4g}, so the step size "
-        "is beyond its limit. Take a smaller one."
-    )
+    why = f"the spectral radius of a step is {radius:.4g}, so the step size is beyond its limit. Take a smaller one."
+    raise InvalidInput(f"The chain is not stable on the Gaussian approximation: {why}")
 
 
 def projection(plan: Plan, h: Observable, fit: GaussianApproximation) -> tuple[np.ndarray, np.ndarray | None] | None:
@@ -182,3 +166,61 @@ def projection(plan: Plan, h: Observable, fit: GaussianApproximation) -> tuple[n
     away = (rows - fit.mean) @ fit.precision
     form = (away.T @ (slopes - slopes.mean(axis=0))) / len(rows) / 2  # Stein: E[∇²h] = E[P(θ-m)∇hᵀ]
     return slopes.mean(axis=0), (form + form.T) / 2
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Residuals:
+    """What martingales leave of the error of averages of one plan, for a target that is not Gaussian, over a weighted sample.
+
+    With y⁺ = Ay + B(∇H + δ) + Cξ and ȳ⁺ = Ay + B∇H it is h(y_k) - ψ_k = const + φ(y_k) - φ(y_{k+1}) + ρ(y_k) + χ_k, where
+    ρ = h - φ(y) + φ(ȳ⁺) is 0 on a Gaussian, χ, what δ adds to φ(y⁺), is not correlated in time, and only the ends of φ are left.
+    """
+
+    plan: Plan
+    sample: Sample
+    fitted: Fitted  # the plug-in on the same sample
+
+    @functools.cached_property
+    def _states(self) -> tuple[np.ndarray, np.ndarray]:
+        """y and ȳ⁺ at the sample's points, centred; a memory is drawn from its law given z on the nearest Gaussian."""
+        plan, step, rng = self.plan, self.plan.step_matrices, np.random.default_rng(0)
+        fit, theta, n = plan.model.gaussian_fit, self.sample.theta, plan.dynamics.size
+        r = rng.standard_normal((len(theta), n - plan.dim))
+        forces = np.concatenate([plan.flat_target.gradients(theta), r], axis=1)
+        y = z = np.concatenate([theta - fit.mean, r], axis=1)
+        if plan.state_size > n:
+            X = doubled_sum(step.transition(augment(fit.precision, plan.augmented)), step.C @ step.C.T)
+            onto = np.linalg.solve(X[:n, :n], X[:n, n:])
+            root = symmetric_root(X[n:, n:] - X[n:, :n] @ onto)
+            y = np.concatenate([z, z @ onto + rng.standard_normal((len(z), len(root))) @ root], axis=1)
+        return y, y @ step.A.T + forces @ step.B.T
+
+    @functools.cached_property
+    def _noise(self) -> tuple[np.ndarray, np.ndarray]:
+        """Rows of the sample, drawn by weight, and the oracle's covariance at each."""
+        rows = np.random.default_rng(0).choice(len(self.sample.theta), SETTINGS.compared, p=self.sample.weights)
+        return rows, oracle_covariances(self.plan.flat_target, self.plan.prepared_oracle, self.sample.theta[rows])
+
+    def left(self, name: str, values: np.ndarray) -> Number:
+        """What is left of N·Var for one observable, given at the sample's points: of ρ, of χ and of both ends of a chain."""
+        plan, found, w, (y, after) = self.plan, martingale(self.plan), self.sample.weights, self._states
+        j = list(plan.observables).index(name)
+        v, p, weight = found.slope[j], found.direction[found.owner == j], found.weight[found.owner == j]
+        variance = lambda x: float(w @ (x - w @ x) ** 2)
+        phi = y @ v + (y @ p.T) ** 2 @ weight
+        rho = values - phi + after @ v + (after @ p.T) ** 2 @ weight  # T9
+        # Of ρ as for one exponential: V/η for small η, Var ρ for large.
+        size, of_rho = variance(rho), self.fitted.solve(rho).variance
+        left, error = size, of_rho.error / plan.eta
+        if size > 0 and of_rho.value > 0:
+            left = size / math.tanh(plan.eta * size / of_rho.value)
+            error = left * of_rho.error / of_rho.value
+        # E[χ²]: fourth moments as of a Gaussian.
+        rows, Sigma = self._noise
+        B = plan.step_matrices.B[:, : plan.dim]
+        slope = (v + 2 * ((after[rows] @ p.T) * weight) @ p) @ B
+        bend = Sigma.mean(axis=0) @ ((B.T @ p.T) * weight) @ (p @ B)
+        square = np.einsum("si,sij,sj->", slope, Sigma, slope, optimize=True) / len(rows)
+        left += float(square + 2 * np.sum(bend * bend.T))
+        ends = (2 if plan.burn_in else 1) * variance(phi) / plan.num_steps
+        return Number(left + ends, error + ends)

@@ -174,43 +174,34 @@ def predict(plan: Plan, sample=None, *, digits: int = 6) -> Prediction:
     asked = plan if impossible is None else plan.replace(scheme="euler", martingale=False)  # V and μ(h) stay
     shared = Shared(asked, None if sample is None else plan.model.sample_of(sample), digits, steady)
     rows = {name: answer(shared, name) for name in plan.observables}
+    how, std, notes = None, math.inf, []
     if impossible is not None:
-        how = Method(Kind.NO_NOISE)
-        rows = {name: _without_error(row, math.nan, how).noting(impossible) for name, row in rows.items()}
+        how, std, notes = Method(Kind.NO_NOISE), math.nan, [impossible]
     elif steady is not None and not steady.stable:
-        rows = {name: _without_error(row, math.inf, Method(Kind.UNSTABLE)) for name, row in rows.items()}
+        how = Method(Kind.UNSTABLE)
     elif steady is not None and steady.superlinear and (lost := followed(plan).lost):
-        note = (
-            f"∇U grows faster than linearly: {lost} of {len(followed(plan).starts)} chains that were followed from the plan's "
-            f"start went to infinity at η = {plan.eta_text}. Start closer to the mode, or take a smaller step size"
-        )
         how = Method(Kind.UNSTABLE, "unstable: chains go to infinity from the plan's start")
-        rows = {name: _without_error(row, math.inf, how).noting(note) for name, row in rows.items()}
+        of = f"{lost} of {len(followed(plan).starts)} chains that were followed from the plan's start"
+        remedy = "Start closer to the mode, or take a smaller step size"
+        notes = [f"∇U grows faster than linearly: {of} went to infinity at η = {plan.eta_text}. {remedy}"]
+    if how is not None:
+        # V and μ(h) stay, which belong to the diffusion, and what is exact at the plan's step size.
+        bias = {"bias": None, "bias_method": UNKNOWN, "bias_error": 0.0, "start_counted": False}
+        nothing = {**bias, "std": std, "std_uncertainty": math.nan, "plain_std": math.nan, "rmse_method": how}
+        for name, row in rows.items():
+            exact = row.rmse_method.exact and how.kind is Kind.UNSTABLE
+            rows[name] = (row if exact else dataclasses.replace(row, **nothing)).noting(*notes)
     return Prediction(plan, rows, steady, verdicts(plan, steady))
 
 
 def _check_size(n: int) -> None:
     """Raise where the matrices of a prediction cannot fit, and warn where they take minutes, before anything is computed."""
-    size, seconds = MATRICES * 8 * n**2, SECONDS * n**3
-    require_memory(
-        size,
-        f"A prediction for a state of {n:,} numbers needs {MATRICES} matrices of that size, which",
-        "Predict a smaller plan of the same kind. `run` needs no such matrix.",
-    )
+    size, seconds, what = MATRICES * 8 * n**2, SECONDS * n**3, f"A prediction for a state of {n:,} numbers"
+    remedy = "Predict a smaller plan of the same kind. `run` needs no such matrix."
+    require_memory(size, f"{what} needs {MATRICES} matrices of that size, which", remedy)
     if seconds > LONG:
-        warnings.warn(
-            f"A prediction for a state of {n:,} numbers takes about {duration(seconds)} and {size / 2**30:.1f} GiB.",
-            GyromcWarning,
-            stacklevel=3,
-        )
-
-
-def _without_error(found: Answer, std: float, how: Method) -> Answer:
-    """The answer for V and μ(h) alone, which belong to the diffusion; what is exact at the plan's step size stays too."""
-    if found.rmse_method.exact and how.kind is Kind.UNSTABLE:
-        return found
-    nothing = {"bias": None, "bias_method": UNKNOWN, "bias_error": 0.0, "start_counted": False, "plain_std": math.nan}
-    return dataclasses.replace(found, std=std, std_uncertainty=math.nan, rmse_method=how, **nothing)
+        long = f"{what} takes about {duration(seconds)} and {size / 2**30:.1f} GiB."
+        warnings.warn(long, GyromcWarning, stacklevel=3)
 
 
 def _with_error(value: float | None, error: float, digits: int) -> str:

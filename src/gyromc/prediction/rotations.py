@@ -1,7 +1,4 @@
-"""Rotations compared at equal bias: what each Q gains on a plan's target, from the precision at its mode.
-
-On a Gaussian target all of it is exact but the squares, whose V is the diffusion's.
-"""
+"""Rotations compared at equal bias, from the precision at the mode; on a Gaussian exact, but for squares V is the diffusion's."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -22,21 +19,15 @@ MOST = 200  # parameters: a Lyapunov equation for each row and parameter
 
 
 class RotationRow(NamedTuple):
-    """One dynamics on one target.
-
-    - `decay`: the smallest real part of the spectrum of (D+Q)P.
-    - `linear`, `worst`, `squares`: V/Var, the mean over linear observables, the largest of them, the mean over squares.
-    - `bias_slope`: Euler's covariance is off by this times η in the worst direction of θ, to first order.
-    - `step_size`: where it is off by the table's `excess` exactly.
-    """
+    """One dynamics on one target."""
 
     dynamics: Dynamics
-    decay: float
-    linear: float
-    worst: float
-    squares: float
-    bias_slope: float
-    step_size: float
+    decay: float  # the smallest real part of the spectrum of (D+Q)P
+    linear: float  # V/Var, the mean over linear observables
+    worst: float  # the largest of them
+    squares: float  # the mean over squares
+    bias_slope: float  # Euler's covariance is off by this times η in the worst direction of θ, to first order
+    step_size: float  # where it is off by the table's `excess` exactly
 
     def draws_per_gradient(self, of: str = "linear") -> float:
         """Effective draws per gradient at `step_size`, for `"linear"`, `"worst"` or `"squares"`."""
@@ -63,14 +54,12 @@ class RotationTable(Shown):
         """One row for each dynamics."""
         columns = ["dynamics", "decay", "V, means", "worst", "squares", "bias slope", "η", "draws per gradient"]
         columns += ["gain: means", "worst", "squares"]
-        gains = lambda name: (f"{self.gain(name, of):.3g} ×" for of in ("linear", "worst", "squares"))
-        cells = [
-            [name, *(f"{x:.3g}" for x in (*row[1:], row.draws_per_gradient())), *gains(name)]
-            for name, row in self.rows.items()
-        ]
-        note = (
-            f"precision from {self.source}; Euler steps at which a variance is off by {100 * self.excess:g} % at worst; V in "
-            "units of the observable's variance; gains over the first row at equal bias and gradients"
+        gains = lambda name: [f"{self.gain(name, of):.3g} ×" for of in ("linear", "worst", "squares")]
+        numbers = lambda row: [f"{x:.3g}" for x in (*row[1:], row.draws_per_gradient())]
+        cells = [[name, *numbers(row), *gains(name)] for name, row in self.rows.items()]
+        note = f"precision from {self.source}; Euler steps at which a variance is off by {100 * self.excess:g} % "
+        note += (
+            "at worst; V in units of the observable's variance; gains over the first row at equal bias and gradients"
         )
         return [Table(columns, cells, "Rotations at equal bias", [note])]
 

@@ -17,29 +17,19 @@ from gyromc.errors import InvalidInput
 from gyromc.observables import Observable, Ridge
 from gyromc.oracles import Exact, Gaussian
 from gyromc.plan import Plan
+from gyromc.prediction import step_effects
 from gyromc.prediction.answers import Answer, Kind, Method, Number
 from gyromc.prediction.exact import closed_forms
 from gyromc.prediction.exact.chain import START_DRAWS, lift, linear_chain, why_not_linear
 from gyromc.prediction.exact.moments import MOST_FOLLOWED, Moments, exact_moments, ridge_mean, why_not_exact
-from gyromc.prediction.martingale import HELPS
+from gyromc.prediction.martingale import HELPS, Residuals
 from gyromc.prediction.poisson import galerkin
 from gyromc.prediction.poisson import plug_in as plugin
-from gyromc.prediction.residuals import Residuals
 from gyromc.prediction.stability import Stability
-from gyromc.prediction.step_effects import (
-    MOST_DENSE,
-    OnGaussian,
-    StepEffects,
-    Transient,
-    has_slope,
-    not_gaussian,
-    on_nearest_gaussian,
-)
 
 ALONE = 0.1  # share of one draw in the error of a mean
 COMPARABLE = 0.5  # an error of this share of a number: the number is not known
 EXPLAINED = 0.5  # share of the variance of h that its linearisation at the mode must explain
-NOT_RESOLVED = Method(Kind.UNKNOWN, "unknown: the error of V is comparable with V")
 LOST = "unknown: chains from the plan's start do not come to the bulk of the target in its steps"
 SECOND_ORDER = 2.0  # the second order in η against that of a Gaussian, at most
 # Share of the error: what the estimated mean of the nearest Gaussian makes of an odd function on a symmetric target.
@@ -61,9 +51,9 @@ class Shared:
     steady: Stability | None = None
 
     @functools.cached_property
-    def effects(self) -> StepEffects:
+    def effects(self) -> step_effects.StepEffects:
         """First effects of the step size, from the pilot sample."""
-        return StepEffects(self.plan, self.pilot)
+        return step_effects.StepEffects(self.plan, self.pilot)
 
     @functools.cached_property
     def fitted(self) -> list[plugin.Fitted]:
@@ -91,6 +81,12 @@ class Shared:
         """Exact finite-step moments, where there are any."""
         return exact_moments(self.plan)
 
+    @property
+    def share(self) -> float:
+        """The step size as a share of the largest stable one; 1 where that is not known."""
+        limit, eta = math.nan if self.steady is None else self.steady.largest_step_size, self.plan.eta
+        return eta / limit if limit > eta else 1.0
+
 
 def answer(shared: Shared, name: str) -> Answer:
     """The answer of the first route that has one, with the reasons of those before it as notes."""
@@ -116,15 +112,13 @@ def _less_martingale(shared: Shared, name: str, found: Answer) -> Answer:
         try:
             left = shared.residuals.left(name, plan.model.values(plan.observables[name], shared.pilot.theta))
         except InvalidInput as reason:
-            why = Method(Kind.UNKNOWN, f"unknown: what the martingale leaves: {reason}; `plain_std` is without it")
-            unknown = {"std": math.nan, "std_uncertainty": math.nan, "rmse_method": why}
-            return dataclasses.replace(found, plain_std=found.std, **unknown)
+            how = Method(Kind.UNKNOWN, f"unknown: what the martingale leaves: {reason}; `plain_std` is without it")
+            return dataclasses.replace(found, plain_std=found.std).varying(math.nan, math.nan, how)
         variance, error = left.value / plan.num_steps, left.error / plan.num_steps  # T9
         how = Method(Kind.MARTINGALE, f"{Kind.MARTINGALE.value}, from a sample")
     if variance is None or not variance < HELPS * found.std**2:
         return found
-    known = {"std": math.sqrt(variance), "std_uncertainty": _of_root(variance, error), "rmse_method": how}
-    return dataclasses.replace(found, plain_std=found.std, **known)
+    return dataclasses.replace(found, plain_std=found.std).varying(variance, error, how)
 
 
 def _on_gaussian(shared: Shared, name: str, h: Observable) -> Answer | None:
@@ -146,55 +140,45 @@ def _on_gaussian(shared: Shared, name: str, h: Observable) -> Answer | None:
         expected = closed_forms.ridge_expectation(h.rho, shift, math.sqrt(square))
         V, V0 = closed_forms.ridge_constants(D, Q, P, u, h.rho, shift)
         kind, integral = Kind.MEHLER, math.nan
-    base = _base(plan, V, V0, Method(kind), expected, Method(Kind.CLOSED_FORM), integral)
+    base = _base(plan, V, V0, Method(kind), expected, Method(Kind.CLOSED_FORM), Number(integral, 0.0))
     mu, mu_error = expected
     if name in shared.exact:
-        moments, exact = shared.exact[name], Method(Kind.EXACT)
-        if moments.start_error:
-            exact = Method(Kind.EXACT, f"{exact}, start drawn {START_DRAWS} times (±{moments.start_error:.1g})")
-        return dataclasses.replace(
-            base,
-            bias=moments.mean - mu,
-            bias_method=exact,
-            bias_error=moments.start_error,
-            start_counted=True,
-            std=math.sqrt(moments.variance),
-            std_uncertainty=moments.start_error,
-            rmse_method=exact,
-        )
+        moments, exact, error = shared.exact[name], Method(Kind.EXACT), shared.exact[name].start_error
+        if error:
+            exact = Method(Kind.EXACT, f"{exact}, start drawn {START_DRAWS} times (±{error:.1g})")
+        known = base.biased(moments.mean - mu, error, exact).varying(moments.variance, 0.0, exact)
+        return dataclasses.replace(known, std_uncertainty=error)
     if why_not_linear(plan) is None:
         chain = linear_chain(plan)
-        if chain.additive or chain.size <= MOST_FOLLOWED:
+        if chain.noise.additive or chain.size <= MOST_FOLLOWED:
             mean, error = ridge_mean(chain, h, plan.num_steps, plan.burn_in, drawn=plan.starts.draw is not None)
-            law = Method(Kind.LAW if chain.additive or h.is_square else Kind.GAUSSIAN_LAW)
-            known = {"bias": mean - mu, "bias_error": error + mu_error, "start_counted": True, "bias_method": law}
-            base = dataclasses.replace(base, **known)
+            law = Method(Kind.LAW if chain.noise.additive or h.is_square else Kind.GAUSSIAN_LAW)
+            base = base.biased(mean - mu, error + mu_error, law)
     found = _average(shared, h, base, math.sqrt(closed_forms.ridge_moments(h, *gaussian)[1]))
     if kind is Kind.MEHLER:
         return found
     return found.noting(f"{name}: no exact finite-step error: {why_not_exact(plan, name)}")
 
 
-def _base(
-    plan: Plan, V: Number, V0: Number, how: Method, mu: Number, mu_how: Method, integral: float, error: float = 0.0
-) -> Answer:
+def _base(plan: Plan, V: Number, V0: Number, how: Method, mu: Number, mu_how: Method, strict: Number) -> Answer:
     """The answer for V and μ(h) alone: V is NaN where its error is comparable with it, and the integral 0 for rounding."""
     known, of_still = (n.value if 0 <= n.error <= COMPARABLE * n.value else math.nan for n in (V, V0))
     rounding = ROUNDING * np.linalg.norm(plan.dynamics.Q, 2) ** 2 * of_still
-    integral = 0.0 if integral <= max(rounding, 3 * error) else integral
-    how = NOT_RESOLVED if math.isnan(known) else how
+    integral = 0.0 if strict.value <= max(rounding, 3 * strict.error) else strict.value
+    how = Method(Kind.UNKNOWN, "unknown: the error of V is comparable with V") if math.isnan(known) else how
     return Answer(known, of_still, how, abs(V.error), abs(V0.error), integral, mu.value, mu_how, mu.error)
 
 
 def _poisson(shared: Shared, name: str, h: Observable) -> Answer | None:
     """The Poisson equation, solved; not used when the user passed a sample."""
     plan = shared.plan
-    if shared.sample is not None or galerkin.why_not_galerkin(plan, h) is not None:
+    if shared.sample is not None or not galerkin.solvable(plan, h):
         return None
     found = galerkin.solve(plan, h, shared.digits)
     mu, mu_how = found.expectation, Method(Kind.QUADRATURE, f"quadrature (±{found.expectation.error:.1g})")
     how = Method(Kind.GALERKIN, found.method)
-    base = _base(plan, found.variance, found.reversible_variance, how, mu, mu_how, found.strictness)
+    strict = Number(found.strictness, 0.0)
+    base = _base(plan, found.variance, found.reversible_variance, how, mu, mu_how, strict)
     if math.isnan(base.variance):
         return base
     slope, start = found.bias_slope, found.transient
@@ -223,8 +207,8 @@ def _sampled(shared: Shared, name: str, h: Observable) -> Answer | None:
     V, V0 = (Number(n.value, n.error + left_out * n.value) for n in (found.variance, found.reversible_variance))
     how, mu_how = Method(Kind.PLUG_IN, found.method(V.error)), Method(Kind.SAMPLE, f"sample (se {error:.2g})")
     terms = np.sum(found.reversible_poisson.gradients(z) * (forces @ Q.T), axis=1) ** 2  # E7
-    integral_error = float(np.std(terms) / np.sqrt(len(terms)))
-    base = _base(plan, V, V0, how, Number(mu, error), mu_how, float(np.mean(terms)), integral_error)
+    strict = Number(float(np.mean(terms)), float(np.std(terms) / np.sqrt(len(terms))))
+    base = _base(plan, V, V0, how, Number(mu, error), mu_how, strict)
     if math.isnan(base.variance):
         return base
     base = base.noting(f"{name}: plug-in of degree {found.degree} ({found.functions} functions) on {sample.source}")
@@ -234,12 +218,12 @@ def _sampled(shared: Shared, name: str, h: Observable) -> Answer | None:
 
 def _first_effects(
     shared: Shared, h: Observable, values: np.ndarray, mu: float, found: plugin.PlugIn
-) -> tuple[Number | None, Transient | None]:
+) -> tuple[Number | None, step_effects.Transient | None]:
     """The bias per unit of step size, with what two degrees less change as an error, and the start's effect, by the plug-in."""
     plan, effects, slope = shared.plan, shared.effects, None
     if found.degree < 2:
         return None, None
-    if has_slope(plan):
+    if step_effects.has_slope(plan):
         slope = effects.slope(found.poisson)
         if found.degree > 2:
             lower = effects.slope(shared.fitted[1].solve(values).poisson)
@@ -271,103 +255,69 @@ def laplace_constants(plan: Plan, h: Observable) -> tuple[float, float, float]:
     return V, V0, closed_forms.strictness_integral(D, Q, P, None, u)
 
 
-def _average(
-    shared: Shared,
-    h: Observable,
-    base: Answer,
-    spread: float,
-    slope: Number | None = None,
-    start: Transient | None = None,
-) -> Answer:
-    """The answer with bias, unless it has one, and standard deviation of one chain's average; `spread`: that of h."""
+def _average(shared: Shared, h: Observable, base: Answer, spread: float, slope=None, start=None) -> Answer:
+    """The answer with bias, unless it has one, from a slope and a `Transient`, and standard deviation; `spread`: that of h."""
     plan, V = shared.plan, max(base.variance, 0.0)
     if plan.scheduled:
         return base.noting("the step size is a schedule: V is known, the error of the average is not computed")
     eta, N, exact = plan.eta, plan.num_steps, isinstance(plan.oracle, Exact)
-    near = on_nearest_gaussian(plan, h)
-    if slope is not None and base.bias is None:
-        base = _with_bias(shared, base, spread, slope, start, 0.0 if near is None else near.higher_bias)
-    elif base.bias is None and base.expectation is not None and plan.scheme.linear and plan.scheme.order > 1:
+    near, time = step_effects.on_nearest_gaussian(plan, h), N * eta
+    rate = 2 * spread**2 / V if V > 0 else math.inf  # V = 2 Var(h)/rate for one exponential
+    if rate * time < SHORT:
+        base = base.noting(f"a chain lasts {rate * time:.2g} relaxation times of an observable: too few for V/(Nη)")
+    # How fast the start is forgotten: the slowest rate of the linear chain, or that of h where it is slower; times e, since where
+    # h is flat far out its decay begins later.
+    rate = rate if shared.steady is None else min(rate, max(shared.steady.rate, 0.0))
+    decay = lambda steps: math.exp(-rate * steps * eta) if steps else 1.0
+    remains = min(1.0, math.e * decay(plan.burn_in))
+    lost, unknown_bias = start is not None and math.isnan(start.value), base.bias is None
+    if slope is not None and unknown_bias:
+        begun = None
+        if start is not None and not lost:
+            left = remains if plan.burn_in else max(SECOND_ORDER * shared.share, decay(N))
+            error = math.hypot(start.error / time * remains, start.value / time * left)
+            begun = Number(0.0 if plan.burn_in else start.value / time, error)
+        base = _with_bias(shared, base, spread, slope, begun, 0.0 if near is None else near.higher_bias)
+    elif unknown_bias and base.expectation is not None and plan.scheme.linear and plan.scheme.order > 1:
         why = Method(Kind.UNKNOWN, f"unknown: not computed for noisy gradients under {plan.scheme}")
-        none = exact or (plan.dim <= MOST_DENSE and not plan.oracle.moving and not has_slope(plan))
+        small = plan.dim <= step_effects.MOST_DENSE and not plan.oracle.moving
+        none = exact or (small and not step_effects.has_slope(plan))
         base = dataclasses.replace(base, bias_method=Method(Kind.SECOND_ORDER) if none else why)
-    time = N * eta
-    length = time * 2 * spread**2 / V if V > 0 else math.inf
-    if length < SHORT:
-        base = base.noting(f"a chain lasts {length:.2g} relaxation times of an observable: too few for V/(Nη)")
-    lost = start is not None and math.isnan(start.value)
     if lost or (near is None and not exact):
         why = LOST if lost else f"unknown: what the noise of {plan.oracle.name} gradients adds is not known here"
         return dataclasses.replace(base, rmse_method=Method(Kind.UNKNOWN, why))
     s = 0.0 if near is None else near.floor(V, eta)
     variance = max(V / eta + s, 0.0) / N  # E6, and s of T1
-    error = _variance_error(shared, base, spread, near, s)
+    # Its error: of V, of the orders in η left out, of s on another Gaussian, and of both ends of a chain.
+    of_V = base.variance_error if math.isfinite(base.variance_error) else math.inf
+    error = of_V / eta + (shared.share if plan.scheme.is_euler else shared.share**2) * (V / eta + abs(s))
+    if near is None:
+        error += shared.share * V / eta
+    else:
+        error += abs(s) * min(1.0, abs(V / near.V - 1) if near.V > 0 else 1.0)
+    error = error / N + min(1.0, ENDS / (rate * time) if rate > 0 else 1.0) * variance
     if start is not None:
-        remains = (min(1.0, math.e * _decay(shared, base, spread, plan.burn_in)) / time) ** 2
-        variance, error = variance + start.variance * remains, error + start.variance_error * remains
+        variance += start.variance * (remains / time) ** 2
+        error += start.variance_error * (remains / time) ** 2
     parts = ["V/(Nη)", *(["s/N"] if abs(s) > NOTHING * V / eta else []), *(["bias²"] if base.bias is not None else [])]
     text = "ηV" if len(parts) == 1 and 0.99 <= N * eta * eta <= 1.01 else " + ".join(parts)
     text = f"asymptotic √({text})"
     if not plan.scheme.is_euler:
         text += ", without what the scheme adds" if near is None else ", s of the nearest Gaussian"
-    found = {"std": math.sqrt(variance), "std_uncertainty": _of_root(variance, error)}
-    return dataclasses.replace(base, **found, rmse_method=Method(Kind.ASYMPTOTIC, text))
+    return base.varying(variance, error, Method(Kind.ASYMPTOTIC, text))
 
 
-def _variance_error(shared: Shared, base: Answer, spread: float, near: OnGaussian | None, s: float) -> float:
-    """The error of (V/η + s)/N: of V, of the orders in η left out, of s on another Gaussian, and of both ends of a chain."""
-    plan, V, share = shared.plan, max(base.variance, 0.0), _share(shared)
-    of_V = base.variance_error if math.isfinite(base.variance_error) else math.inf
-    step = (share if plan.scheme.is_euler else share**2) * (V / plan.eta + abs(s))
-    if near is None:
-        other = share * V / plan.eta
-    else:
-        other = abs(s) * min(1.0, abs(V / near.V - 1) if near.V > 0 else 1.0)
-    rate, N = _rate(shared, base, spread), plan.num_steps
-    ends = min(1.0, ENDS / (rate * N * plan.eta)) if rate > 0 else 1.0
-    return (of_V / plan.eta + step + other + ends * max(V / plan.eta + s, 0.0)) / N
-
-
-def _of_root(square: float, error: float) -> float:
-    """The error of a root from that of what is below it."""
-    return error / (2 * math.sqrt(square)) if error < square else math.sqrt(square + error) - math.sqrt(square)
-
-
-def _share(shared: Shared) -> float:
-    """The step size as a share of the largest stable one; 1 where that is not known."""
-    limit, eta = math.nan if shared.steady is None else shared.steady.largest_step_size, shared.plan.eta
-    return eta / limit if limit > eta else 1.0
-
-
-def _rate(shared: Shared, base: Answer, spread: float) -> float:
-    """How fast the start is forgotten: the slowest rate of the linear chain, or that of h where it is slower."""
-    rate = 2 * spread**2 / base.variance if base.variance > 0 else math.inf  # V = 2 Var(h)/rate for one exponential
-    return rate if shared.steady is None else min(rate, max(shared.steady.rate, 0.0))
-
-
-def _with_bias(
-    shared: Shared, base: Answer, spread: float, slope: Number, start: Transient | None, higher: float
-) -> Answer:
-    """The answer with the bias η·slope + transient/(Nη) and `higher` orders, unless its error refutes it."""
-    plan, share = shared.plan, _share(shared)
-    eta, time = plan.eta, plan.num_steps * plan.eta
-    bias, counted = eta * float(slope.value), start is not None and not math.isnan(start.value)
-    second = share * abs(bias) + share**2 * spread * not_gaussian(plan)
+def _with_bias(shared: Shared, base: Answer, sd: float, slope: Number, start: Number | None, higher: float) -> Answer:
+    """The answer with the bias η·slope + that of the start + `higher` orders, unless its error refutes it; `sd`: that of h."""
+    eta, share = shared.plan.eta, shared.share
+    bias = eta * float(slope.value)
+    second = share * abs(bias) + share**2 * sd * step_effects.not_gaussian(shared.plan)
     error = math.hypot(eta * slope.error, max(SECOND_ORDER * second, abs(higher)))
     bias += higher if abs(higher) > TRACE * error else 0.0
-    if start is not None and counted:
-        remains = min(1.0, math.e * _decay(shared, base, spread, plan.burn_in))
-        left = remains if plan.burn_in else max(SECOND_ORDER * share, _decay(shared, base, spread, plan.num_steps))
-        bias += start.value / time if not plan.burn_in else 0.0
-        error = math.hypot(error, start.error / time * remains, start.value / time * left)
-    if error > max(spread, REFUTED * abs(bias)):
+    if start is not None:
+        bias, error = bias + start.value, math.hypot(error, start.error)
+    if error > max(sd, REFUTED * abs(bias)):
         why = f"unknown: its error ({error:.1g}) exceeds the standard deviation of the observable"
         return dataclasses.replace(base, bias_method=Method(Kind.UNKNOWN, why))
-    law = f"{Kind.FIRST_ORDER.value} (±{error:.1g}){'' if counted else ', start left out'}"
-    found = {"bias": bias, "bias_error": error, "start_counted": counted, "bias_method": Method(Kind.FIRST_ORDER, law)}
-    return dataclasses.replace(base, **found)
-
-
-def _decay(shared: Shared, base: Answer, spread: float, steps: int) -> float:
-    """By how much a start is forgotten in so many steps; times e, since where h is flat far out its decay begins later."""
-    return math.exp(-_rate(shared, base, spread) * steps * shared.plan.eta) if steps else 1.0
+    law = f"{Kind.FIRST_ORDER.value} (±{error:.1g}){'' if start is not None else ', start left out'}"
+    return base.biased(bias, error, Method(Kind.FIRST_ORDER, law), start is not None)

@@ -7,6 +7,7 @@ Under noise Γ that grows with the state, Y = E[yyᵀ] becomes MYMᵀ + B_θΓ(Y
 both parts keep matrices positive, so Φ₀ + Φ₁ has radius r exactly when (r - Φ₀)⁻¹Φ₁, which acts on d × d matrices, has radius 1.
 """
 
+import contextlib
 import dataclasses
 import enum
 import functools
@@ -18,7 +19,7 @@ import numpy as np
 from scipy import linalg, optimize
 from scipy.sparse import linalg as sparse
 
-from gyromc.approx.gaussian import GaussianApproximation, inverse_root
+from gyromc.approx.modes import GaussianApproximation, inverse_root
 from gyromc.dynamics import Dynamics, augment
 from gyromc.errors import InvalidInput
 from gyromc.oracles import Exact, Gaussian
@@ -98,13 +99,6 @@ class Steps:
     noise: Noise | None = None
     superlinear: bool = False
 
-    @classmethod
-    def of(cls, plan: Plan, K: np.ndarray, how: Linearisation, noise: Noise | None = None, superlinear: bool = False):
-        """The steps of a plan where U has the Hessian K: Euler's for a scheme that is not linear, and for balanced noise."""
-        growing = None if noise is None or noise.additive else noise
-        scheme = plan.scheme if plan.scheme.linear and not plan.scheme.needs_prepared else euler
-        return cls(scheme, plan.dynamics, augment(K, plan.augmented), how, growing, superlinear)
-
     @functools.cached_property
     def rates(self) -> np.ndarray:
         """The eigenvalues of A = (D+Q)P."""
@@ -137,13 +131,9 @@ class Steps:
 
     def _matrices(self, step_size: float) -> tuple[np.ndarray, np.ndarray, float]:
         """M, B and ρ(M)²."""
-        if self.scheme.is_euler:
-            G = self.dynamics.D + self.dynamics.Q
-            M, B = np.eye(len(G)) - step_size * G @ self.P, -step_size * G
-        else:
-            step = step_matrices(self.scheme, self.dynamics, step_size)
-            M, B = step.transition(self.P), step.B
-        return M, B, float(np.max(np.abs(np.linalg.eigvals(M))) ** 2)
+        step = step_matrices(self.scheme, self.dynamics, step_size)
+        M = step.transition(self.P)
+        return M, step.B, float(np.max(np.abs(np.linalg.eigvals(M))) ** 2)
 
     def _excess(self, step_size: float, r: float = 1.0) -> float:
         """Negative where second moments grow by less than r per step: the radius of (r - Φ₀)⁻¹Φ₁ is then below 1."""
@@ -209,10 +199,8 @@ class Stability:
 
     def __str__(self) -> str:
         verdict = "stable" if self.stable else "UNSTABLE" if self.drawable else "IMPOSSIBLE"
-        return (
-            f"{verdict}: second moments × {self.radius:.6g} per step, "
-            f"largest step size {self.largest_step_size:.4g} ({self.where})"
-        )
+        limit = f"largest step size {self.largest_step_size:.4g} ({self.where})"
+        return f"{verdict}: second moments × {self.radius:.6g} per step, {limit}"
 
 
 def stability(plan: Plan) -> Stability | None:
@@ -231,40 +219,39 @@ def stability(plan: Plan) -> Stability | None:
     if callable(eta):
         with jax.enable_x64(True):
             eta = max(float(eta(int(k))) for k in np.linspace(0, plan.num_steps + plan.burn_in - 1, 1000))
-    try:
+    noise = math.inf
+    with contextlib.suppress(InvalidInput):  # S cannot be had
         noise = noise_limit(plan)
-    except InvalidInput:  # S cannot be had
-        noise = math.inf
     rate, limit, drawable = float(np.min(np.real(steps.rates))), min(steps.limit, noise), eta <= noise * (1 + 1e-12)
     return Stability(steps.radius(eta), limit, steps.how, rate, steps.superlinear, noise, drawable)
 
 
 def _steps(plan: Plan) -> Steps | None:
-    """The linear chain that decides; None where nothing can be formed.
-
-    It is that at the mode, with its noise where that is known; or away from it where that allows smaller steps only.
-    """
+    """The linear chain that decides: at the mode, or away from it where that allows smaller steps only; None if there is none."""
     known, additive = plan.flat_target.gaussian(), isinstance(plan.oracle, Exact | Gaussian)
     if plan.dynamics.size > SETTINGS.max_dense or (known is None and plan.starts.theta is None):
         return None
+    # Euler's for a scheme that is not linear, and for balanced noise.
+    scheme = plan.scheme if plan.scheme.linear and not plan.scheme.needs_prepared else euler
+    steps = lambda K, *how: Steps(scheme, plan.dynamics, augment(K, plan.augmented), *how)
     if known is not None:
         if not additive and not (why_not_linear(plan) is None and affordable(plan)):
-            return Steps.of(plan, known[0], Linearisation.WITHOUT_NOISE)
-        noise = None if additive else oracle_noise(plan, known[1])
-        exact = noise is None or noise.additive
-        return Steps.of(plan, known[0], Linearisation.EXACT if exact else Linearisation.EXACT_WITH_NOISE, noise)
+            return steps(known[0], Linearisation.WITHOUT_NOISE)
+        if additive or (noise := oracle_noise(plan, known[1])).additive:
+            return steps(known[0], Linearisation.EXACT)
+        return steps(known[0], Linearisation.EXACT_WITH_NOISE, noise)
     try:
         center = plan.model.laplace
     except InvalidInput:  # a target without a mode
         K = plan.flat_target.hessians(plan.model.start[None])[0]
-        return Steps.of(plan, K, Linearisation.AT_START) if np.all(np.isfinite(K)) else None
+        return steps(K, Linearisation.AT_START) if np.all(np.isfinite(K)) else None
     if not np.all(np.isfinite(center.precision)):
         return None
     hessians, faster = _growth(plan.flat_target, center)
     noise, where = batch_noise(plan, center.mean), Linearisation.AT_EDGE if faster else Linearisation.FAR
     how = Linearisation.AT_MODE if noise is None else Linearisation.AT_MODE_WITH_NOISE
-    mode = Steps.of(plan, center.precision, how, noise, faster)
-    others = [Steps.of(plan, K, where, None, faster) for K in hessians]
+    mode = steps(center.precision, how, noise, faster)
+    others = [steps(K, where, None, faster) for K in hessians]
     without_noise = lambda other: limit_of_mean(other.rates)  # of Euler: quick to compute
     found = min((other for other in others if without_noise(other) > 0), key=without_noise, default=mode)
     return found if found.limit < SETTINGS.smaller * mode.limit else mode
@@ -292,30 +279,25 @@ def _growth(target: Target, center: GaussianApproximation) -> tuple[list[np.ndar
             along.append(np.sum(g * s, axis=1) / np.sum(s**2, axis=1))
             missing = g - s @ P
             scale = np.sum(missing * s, axis=1)
-            hessians.append(
-                P + np.einsum("ri,rj->rij", missing, missing) / np.where(scale == 0, np.inf, scale)[:, None, None]
-            )
+            scale = np.where(scale == 0, np.inf, scale)[:, None, None]
+            hessians.append(P + missing[:, :, None] * missing[:, None] / scale)
     rises = bool(np.any(along[-1] > SETTINGS.linear * np.maximum(along[-2], 1e-12)))
     return [K for K in hessians[0 if rises else -1] if np.all(np.isfinite(K))], rises
 
 
 def advice(plan: Plan) -> str:
     """A sentence that compares the step size with the stability limit."""
-    try:
+    found = None
+    with contextlib.suppress(Exception):  # a user's target that has no Hessian: the advice stays general
         found = None if plan.scheduled else stability(plan)
-    except Exception:  # a user's target that has no Hessian: the advice stays general
-        found = None
     if found is None:
         return "Likely cause: the step size is too large for the target's curvature; take a smaller `step_size`."
     limit, where, eta = found.largest_step_size, found.where, plan.eta
     if limit == 0:
         return f"Likely cause: the drift is not contracting there ({where}, A = (D+Q)P has an eigenvalue with real part ≤ 0)."
     if eta >= limit:
-        return (
-            f"Likely cause: step_size = {eta:g} exceeds the stability limit {limit:.4g} ({where}). "
-            f"Take `step_size` at most {limit / 2:.3g}."
-        )
-    return (
-        f"step_size = {eta:g} is below the stability limit {limit:.4g} ({where}): suspect oracle noise "
-        "that grows with θ, curvature away from there, or a target without a finite integral; try a smaller `step_size`."
-    )
+        remedy = f"Take `step_size` at most {limit / 2:.3g}."
+        return f"Likely cause: step_size = {eta:g} exceeds the stability limit {limit:.4g} ({where}). {remedy}"
+    suspect = "oracle noise that grows with θ, curvature away from there, or a target without a finite integral"
+    below = f"step_size = {eta:g} is below the stability limit {limit:.4g} ({where})"
+    return f"{below}: suspect {suspect}; try a smaller `step_size`."

@@ -32,9 +32,9 @@ from gyromc.prediction.exact.closed_forms import fluctuation_constant, quadratic
 from gyromc.prediction.martingale import doubled_sum, projection
 from gyromc.prediction.poisson.plug_in import Polynomial
 from gyromc.runtime.evaluation import doubled
-from gyromc.schemes import Balanced, StepMatrices, step_matrices
+from gyromc.schemes import Balanced, step_matrices
 from gyromc.schemes.integrators import LeimkuhlerMatthews
-from gyromc.schemes.moments import gradient_moments, oracle_covariances
+from gyromc.schemes.moments import gradient_moments, gradients, oracle_covariances
 
 MOST_DENSE = 512  # parameters
 MOST_TURNS = 300  # of the iteration for a stationary covariance
@@ -54,13 +54,10 @@ def brought(plan: Plan) -> np.ndarray:
         return 0 * G
     if isinstance(scheme, LeimkuhlerMatthews):  # and more of higher order in η
         return G @ gradient_moments(plan).of_state(plan.augmented)[1] @ G.T
-    return (_drawn(step_matrices(scheme, dynamics, plan.eta)) - _drawn(plan.step_matrices)) / plan.eta**2
-
-
-def _drawn(step: StepMatrices) -> np.ndarray:
-    """The covariance of what one draw of ξ adds to z: now, and through the memory in the next step."""
-    whole = step.C[: step.n] + step.A[: step.n, step.n :] @ step.C[step.n :]
-    return whole @ whole.T
+    # What one draw of ξ adds to z: now, and through the memory in the next step.
+    drawn = lambda step: step.C[: step.n] + step.A[: step.n, step.n :] @ step.C[step.n :]
+    full, left = drawn(step_matrices(scheme, dynamics, plan.eta)), drawn(plan.step_matrices)
+    return (full @ full.T - left @ left.T) / plan.eta**2
 
 
 def noise_limit(plan: Plan) -> float:
@@ -85,20 +82,12 @@ def drifts(plan: Plan) -> bool:
 @functools.lru_cache(maxsize=16)
 def has_slope(plan: Plan) -> bool:
     """Whether the first order of the bias is computed: a scheme of second order has one where gradient noise is left."""
-    if plan.oracle.moving:
-        return False
-    if (
-        drifts(plan)
-        or plan.scheduled
-        or not plan.scheme.linear
-        or isinstance(plan.oracle, Exact)
-        or plan.dim > MOST_DENSE
-    ):
-        return drifts(plan)
-    left = np.max(np.abs(additive_noise(plan) - brought(plan)))
-    return not isinstance(plan.oracle, Gaussian) or bool(
-        left > ROUNDING * max(np.max(np.abs(additive_noise(plan))), ROUNDING)
-    )
+    none = plan.scheduled or not plan.scheme.linear or isinstance(plan.oracle, Exact) or plan.dim > MOST_DENSE
+    if plan.oracle.moving or drifts(plan) or none:
+        return drifts(plan) and not plan.oracle.moving
+    own = additive_noise(plan)
+    left = np.max(np.abs(own - brought(plan)))
+    return not isinstance(plan.oracle, Gaussian) or bool(left > ROUNDING * max(np.max(np.abs(own)), ROUNDING))
 
 
 def not_gaussian(plan: Plan) -> float:
@@ -205,17 +194,15 @@ class Transient(NamedTuple):
         return cls(float(np.mean(sums)), error, float(np.mean(squares)), variance_error)
 
 
-NOT_ARRIVED = Transient(math.nan, math.nan, math.nan, math.nan)
-
-
 class Followed:
     """The chains of one plan, computed in parts of `at_once` steps when they are asked for."""
 
     def __init__(self, plan: Plan):
-        self.plan, self._parts, self._here = plan, [], None
         rows = start_rows(plan)
+        self.plan, self._parts, memory = plan, [], plan.state_size - rows.shape[1]
         self.different = rows[np.linspace(0, len(rows) - 1, min(len(rows), FOLLOW.starts)).astype(int)]
         self.starts = np.tile(self.different, (-(-FOLLOW.chains // len(self.different)), 1))
+        self._here: Any = np.pad(self.starts, ((0, 0), (0, memory)))
 
     @property
     def lost(self) -> int:
@@ -226,13 +213,9 @@ class Followed:
     def part(self, number: int) -> np.ndarray:
         """States z, steps × chains × n; the first one of the first part is the start."""
         while len(self._parts) <= number:
-            first = len(self._parts) * FOLLOW.at_once
-            own = self.plan.step_size
+            first, own = len(self._parts) * FOLLOW.at_once, self.plan.step_size
             etas = [float(own(k)) if callable(own) else own for k in range(first, first + FOLLOW.at_once)]
             with jax.enable_x64(True):
-                if self._here is None:
-                    memory = np.zeros((len(self.starts), self.plan.state_size - self.starts.shape[1]))
-                    self._here = jnp.asarray(np.concatenate([self.starts, memory], axis=1))
                 keys = jax.random.split(jax.random.fold_in(jax.random.key(self.plan.seed), first), len(etas))
                 self._here, states = self._advance(self._here, keys, jnp.asarray(etas))
             self._parts.append(np.asarray(states))
@@ -247,10 +230,8 @@ class Followed:
 
         def step(y: Any, now: Any) -> tuple[Any, Any]:
             (first, second), eta = jax.random.split(now[0]), now[1]
-            zeta = oracle.draw(first, target, len(y), d, y.dtype)
-            g = jax.vmap(lambda t, s: oracle.gradient(target, t, s))(y[:, :d], zeta)
-            g = jnp.concatenate([g, y[:, d:n]], axis=1)
             xi = jax.random.normal(second, (len(y), n), y.dtype)
+            g = gradients(oracle, target, first, y, d, n)
             return jax.vmap(lambda y, g, xi: scheme(dynamics, y, g, xi, eta))(y, g, xi), y[:, :n]
 
         return jax.jit(lambda y, keys, etas: jax.lax.scan(step, y, (keys, etas)))
@@ -269,9 +250,8 @@ class Followed:
             flat = states.reshape(-1, states.shape[2])
             out = ~np.maximum.accumulate(inside(flat).reshape(states.shape[:2]), axis=0) & away
             k = number * FOLLOW.at_once + np.arange(len(states))[:, None]
-            counted = out & (k >= plan.burn_in)
+            counted, h = out & (k >= plan.burn_in), np.zeros(out.shape)
             if np.any(counted):
-                h = np.zeros(counted.shape)
                 h[counted] = values(flat[counted.ravel()])
                 totals += h.sum(axis=0)
             arrived = away & ~out[-1]
@@ -281,15 +261,11 @@ class Followed:
                 break
             if not np.any(away):
                 return Transient.of(plan.eta * totals + ahead(z))
-        return NOT_ARRIVED
+        return Transient(*[math.nan] * 4)
 
 
-@functools.lru_cache(maxsize=4)
-def followed(plan: Plan) -> Followed:
-    """The chains of a plan, the same ones for all its observables."""
-    return Followed(plan)
-
-
+followed = functools.lru_cache(maxsize=4)(Followed)
+"""The chains of a plan, the same ones for all its observables."""
 DRAWS = 4000
 POINTS = 2000  # draws with Hessians
 MOST_NUMBERS = 4_000_000  # in the Hessians of all points

@@ -19,7 +19,7 @@ from gyromc.approx.sample import SETTINGS as SAMPLES
 from gyromc.approx.sample import systematic
 from gyromc.checks import coverage, flag, positive, require, shown, whole
 from gyromc.errors import GyromcWarning
-from gyromc.observables import linear
+from gyromc.observables import OnRows, linear
 from gyromc.posterior import Account, PosteriorRow, PosteriorTable, weighted_quantiles
 from gyromc.regression import marginal
 from gyromc.regression.draws import Draws, GroupDraws, Predictions, Predictive, spread_errors
@@ -312,7 +312,9 @@ def _marginal(question: _Question) -> Fit | str:
     found = left.sample(T, math.prod(question.shape), question.seed, question.ends)
     if found.share < SAMPLES.even_share:
         return f"the effective sample size of the draws of the variances is {found.effective:.0f}"
-    posterior = _draws(question, target, found.theta.reshape(*question.shape, -1))
+    posterior = _draws(
+        question, target, found.theta.reshape(*question.shape, -1), rng=np.random.default_rng(question.seed)
+    )
     further = posterior.further()
     mean, error = posterior.average(further)
     # Draws that were picked from fewer independent ones have the errors of those.
@@ -347,7 +349,7 @@ def _solved(question: _Question) -> Fit:
     ]
     asked: dict[str, Any] = dict(zip(names, map(linear, wide), strict=True))
     if further:
-        asked["further"] = lambda theta: _draws(question, target, theta, lift).further()
+        asked["further"] = OnRows(lambda theta: _draws(question, target, theta, lift).further())
     with warnings.catch_warnings(), interruptible() as stop:
         warnings.simplefilter("ignore", GyromcWarning)  # they are in the answer
         options = {"seconds": SECONDS, "seed": question.seed, "progress": question.progress}
@@ -355,7 +357,7 @@ def _solved(question: _Question) -> Fit:
     # Draws of equal weight, in the order of the chains: each group of draws comes from one chain.
     picked = systematic(found.weights.ravel(), math.prod(question.shape), np.random.default_rng(question.seed))
     theta = found.draws.reshape(-1, target.dim)[picked].reshape(*question.shape, -1)
-    posterior = _draws(question, target, theta, lift)
+    posterior = _draws(question, target, theta, lift, np.random.default_rng(question.seed))
     # Directions without data follow their prior.
     prior = np.random.default_rng(question.seed).normal(0.0, prior_scale, posterior.theta.shape)
     posterior = dataclasses.replace(posterior, theta=posterior.theta + prior - prior @ lift @ lift.T)
@@ -391,15 +393,20 @@ METHODS: dict[str, Callable[[_Question], Fit | str]] = {
 """By name: a `Fit`, or a sentence why there is none."""
 
 
-def _draws(question: _Question, target: MixedRegression, theta: Any, lift: np.ndarray | None = None) -> Draws:
-    """θ, … × dim, NumPy's or JAX's, in the user's units; `lift`: from the coefficients of `target` to all."""
+def _draws(
+    question: _Question,
+    target: MixedRegression,
+    theta: Any,
+    lift: np.ndarray | None = None,
+    rng: np.random.Generator | None = None,
+) -> Draws:
+    """θ, … × dim, NumPy's or JAX's, in the user's units; `lift`: from the coefficients of `target` to all. Without `rng`, which
+    draws those that were integrated out, the groups have no deviations."""
     units, likelihood, beta = question.standard.units, target.likelihood, target.parts(theta)[0]
-    rng = np.random.default_rng(question.seed) if isinstance(theta, np.ndarray) else None
+    deviations = [np.zeros(0)] * len(question.groups) if rng is None else target.deviations(theta, rng)
     groups = tuple(
-        GroupDraws(term.name, term.columns, term.levels, units.y_scale * deviations, units.y_scale * root)
-        for term, deviations, root in zip(
-            question.groups, target.deviations(theta, rng), target.roots(theta), strict=True
-        )
+        GroupDraws(term.name, term.columns, term.levels, units.y_scale * own, units.y_scale * root)
+        for term, own, root in zip(question.groups, deviations, target.roots(theta), strict=True)
     )
     given = likelihood.in_units(target.given(theta), units.y_scale)
     return Draws(likelihood, units, beta if lift is None else beta @ lift.T, given, groups)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import linalg, special
 
-from gyromc.approx.gaussian import GaussianApproximation
+from gyromc.approx.modes import GaussianApproximation
 from gyromc.approx.sample import effective_size, systematic, t_proposal
 from gyromc.targets.families import NormalNoise
 from gyromc.targets.mixed import MixedRegression

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from gyromc.approx.pareto import HEAVY, smoothed
+from gyromc.approx.sample import HEAVY, smoothed
 from gyromc.checks import number, require, shown
 from gyromc.show.records import plain_attributes
 

@@ -6,6 +6,7 @@ Points are taken some thousand at a time and padded to few different numbers, so
 
 import collections
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -78,15 +79,13 @@ def _mapped(function, rows, *pieces):
 
 
 def doubled(tree):
-    """A pytree with its floating-point arrays in float64, as new NumPy objects; large ones are on the device.
-
-    A compiled function copies NumPy arrays to the device at every call: with a million rows that takes longer than the gradient.
-    """
+    """A pytree with its floating-point arrays in float64, as new NumPy objects; large ones are on the device."""
 
     def one(array):
         if not eqx.is_inexact_array(array) or (isinstance(array, jax.Array) and array.dtype == np.float64):
             return array
         array = np.asarray(array, float)
+        # A compiled function would copy it to the device at every call: a million rows take longer than the gradient.
         if array.size < LARGE:
             return array
         with jax.enable_x64(True):
@@ -112,7 +111,7 @@ def over_rows(function: Callable, rows: np.ndarray, *pieces, chunk: int = CHUNK)
 
 MOVING = {
     "slice", "squeeze", "reshape", "transpose", "broadcast_in_dim", "concatenate", "rev", "expand_dims", "copy", "copy_p",
-    "gather", "dynamic_slice",
+    "gather", "dynamic_slice", "dynamic_update_slice", "pad", "split", "stack", "unstack",
 }  # fmt: skip
 ELEMENTWISE = {
     "abs", "acos", "acosh", "add", "and", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "ceil", "clamp",
@@ -153,7 +152,8 @@ def _follow(jaxpr, consts, marks: list[np.ndarray], size: int) -> list[np.ndarra
     def mark_of(atom) -> np.ndarray:
         if not isinstance(atom, Literal) and atom in known:
             return known[atom]
-        return np.zeros((*atom.aval.shape, size), bool)
+        aval: Any = atom.aval
+        return np.zeros((*aval.shape, size), bool)
 
     for equation in jaxpr.eqns:
         inputs, calls = [mark_of(atom) for atom in equation.invars], equation.primitive.name in CALLING
@@ -172,8 +172,8 @@ def _follow(jaxpr, consts, marks: list[np.ndarray], size: int) -> list[np.ndarra
 def _one(equation, inputs: list[np.ndarray], values: dict, size: int) -> list[np.ndarray]:
     name, [first, *others] = equation.primitive.name, equation.outvars
     shape = first.aval.shape
-    if not others and name in MOVING and (moved := _moved(equation, inputs, values)) is not None:
-        return [moved]
+    if name in MOVING and (moved := _moved(equation, inputs, values)) is not None:
+        return moved
     if not others and name in REDUCING:
         return [np.asarray(inputs[0].any(axis=tuple(equation.params["axes"])))]
     if not others and name in ELEMENTWISE:
@@ -182,16 +182,38 @@ def _one(equation, inputs: list[np.ndarray], values: dict, size: int) -> list[np
     return [np.broadcast_to(everything, (*out.aval.shape, size)) for out in equation.outvars]
 
 
-def _moved(equation, inputs: list[np.ndarray], values: dict) -> np.ndarray | None:
-    """The marks moved as the operation moves entries; None where an index is itself computed from θ."""
-    data = inputs if equation.primitive.name == "concatenate" else inputs[:1]
-    rest = equation.invars[len(data) :]
-    if any(mark.any() for mark in inputs[len(data) :]):
+def _moved(equation, inputs: list[np.ndarray], values: dict) -> list[np.ndarray] | None:
+    """The marks moved as the operation moves entries; None where an index is itself computed."""
+    count = num_moved(equation)
+    indices = [atom.val if isinstance(atom, Literal) else values.get(atom) for atom in equation.invars[count:]]
+    found = None if any(index is None for index in indices) else sources(equation, indices)
+    if found is None:
         return None
-    constants = [atom.val if isinstance(atom, Literal) else values.get(atom) for atom in rest]
-    if any(value is None for value in constants):
-        return None
+    pool = np.concatenate([mark.reshape(-1, mark.shape[-1]) for mark in inputs[:count]])
+    return [pool[places] for places in found]
 
-    move = lambda *parts: equation.primitive.bind(*parts, *map(jnp.asarray, constants), **equation.params)
-    layers = [jnp.asarray(np.moveaxis(mark, -1, 0), jnp.float64) for mark in data]
-    return np.moveaxis(np.asarray(jax.vmap(move)(*layers)) != 0, 0, -1)
+
+def num_moved(equation) -> int:
+    """How many of the arguments of an operation it moves; the others say where to."""
+    count = len(equation.invars)
+    return {"dynamic_update_slice": 2, "pad": 2, "concatenate": count, "stack": count}.get(equation.primitive.name, 1)
+
+
+def sources(equation, indices) -> list[np.ndarray] | None:
+    """Where the entries of the results come from, as places among all entries that an operation moves to `indices`.
+
+    None where one comes from beyond the end of an array.
+    """
+    shapes = [atom.aval.shape for atom in equation.invars[: num_moved(equation)]]
+    edges = np.cumsum([0, *map(math.prod, shapes)])
+    spans = zip(edges[:-1], edges[1:], shapes, strict=True)
+    places = [np.arange(a, b, dtype=np.int32).reshape(shape) for a, b, shape in spans]
+    found = evaluated(equation, (*places, *indices))
+    return found if all(np.all((taken >= 0) & (taken < edges[-1])) for taken in found) else None
+
+
+def evaluated(equation, arrays) -> list[np.ndarray]:
+    """The results of an operation on constants, computed while tracing, on the CPU."""
+    with jax.ensure_compile_time_eval(), jax.default_device(jax.devices("cpu")[0]):
+        results = equation.primitive.bind(*map(jnp.asarray, arrays), **equation.params)
+        return [np.asarray(result) for result in (results if equation.primitive.multiple_results else [results])]

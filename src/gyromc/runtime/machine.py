@@ -42,10 +42,7 @@ def free_memory() -> int:
 
 
 def _free_in_group(proc: Path = Path("/proc/self/cgroup"), mounted: Path = Path("/sys/fs/cgroup")) -> int:
-    """What the control groups of this process leave of their limits: those of a SLURM job, a container, a service.
-
-    Limits of every group above it count too. The cache of files is taken back where memory is short, and counts as free.
-    """
+    """What the control groups of this process (a SLURM job, a container, a service) and those above leave of their limits."""
     free = sys.maxsize
     try:
         groups = [line.split(":", 2)[1:] for line in proc.read_text().splitlines()]
@@ -58,6 +55,7 @@ def _free_in_group(proc: Path = Path("/proc/self/cgroup"), mounted: Path = Path(
             # Not of memory, no such group here, or no limit ("max").
             with contextlib.suppress(OSError, ValueError):
                 limit, used = (int((folder / name).read_text()) for name in (limits, uses))
+                # The cache of files is taken back where memory is short.
                 stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
                 free = min(free, max(0, limit - used + int(stat.get(cached, 0))))
     return free
@@ -72,13 +70,10 @@ def release_memory() -> None:
 
 @contextlib.contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Let NumPy's linear algebra use one thread inside: with some hundred rows its threads mostly wait for each other, busily.
-
-    Nothing changes where NumPy has another library than OpenBLAS.
-    """
+    """Let NumPy's OpenBLAS, if it has that, use one thread inside: with some hundred rows its threads mostly wait, busily."""
     places = list(Path(np.__file__).parents)[:2]
     found = [path for place in places for path in place.glob("*libs/*scipy_openblas64_*")]
-    library = ctypes.CDLL(str(found[0])) if found else None
+    library: Any = ctypes.CDLL(str(found[0])) if found else None
     if not hasattr(library, "scipy_openblas_set_num_threads64_"):
         yield
         return
@@ -93,10 +88,8 @@ def one_blas_thread() -> Iterator[None]:
 def require_memory(size: int, what: str, remedy: str) -> None:
     """Raise unless `size` bytes fit into four fifths of the free memory."""
     free = free_memory()
-    require(
-        size < 0.8 * free,
-        f"{what} would take {size / 2**30:,.1f} GiB, but {free / 2**30:,.1f} GiB of memory are free. {remedy}",
-    )
+    sizes = f"{size / 2**30:,.1f} GiB, but {free / 2**30:,.1f} GiB of memory are free"
+    require(size < 0.8 * free, f"{what} would take {sizes}. {remedy}")
 
 
 _forked_after_jax: list[bool] = []
@@ -129,10 +122,9 @@ def num_threads() -> int:
         try:
             return max(1, int(asked))
         except ValueError:
-            raise InvalidInput(
-                f"The environment variable `GYROMC_THREADS` must be a whole number: got {asked!r}. Set it to how many threads to "
-                "use, or unset it for one per processor."
-            ) from None
+            remedy = "Set it to how many threads to use, or unset it for one per processor."
+            wrong = f"The environment variable `GYROMC_THREADS` must be a whole number: got {asked!r}."
+            raise InvalidInput(f"{wrong} {remedy}") from None
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -1,30 +1,16 @@
-"""Integration schemes as values: what moves a chain from one state to the next.
-
-To add a scheme, write its step (see `base`) and an entry in `SCHEMES`.
-"""
+"""Integration schemes as values. To add a scheme, write its step (see `base`) and an entry in `SCHEMES`."""
 
 from gyromc.checks import one_of
 from gyromc.schemes.base import Scheme, StepMatrices, euler, step_matrices
 from gyromc.schemes.integrators import Balanced, balanced, gaul_splitting, hfhr_splitting, leimkuhler_matthews, lm_ab2
 
 __all__ = [
-    "SCHEMES",
-    "Balanced",
-    "Scheme",
-    "StepMatrices",
-    "balanced",
-    "euler",
-    "find",
-    "gaul_splitting",
-    "hfhr_splitting",
-    "leimkuhler_matthews",
-    "lm_ab2",
-    "step_matrices",
-]
+    "SCHEMES", "Balanced", "Scheme", "StepMatrices", "balanced", "euler", "find", "gaul_splitting", "hfhr_splitting",
+    "leimkuhler_matthews", "lm_ab2", "step_matrices",
+]  # fmt: skip
 
-SCHEMES = {
-    scheme.name: scheme for scheme in (euler, balanced(), leimkuhler_matthews, lm_ab2, hfhr_splitting, gaul_splitting)
-}
+_ALL = euler, balanced(), leimkuhler_matthews, lm_ab2, hfhr_splitting, gaul_splitting
+SCHEMES = {scheme.name: scheme for scheme in _ALL}
 """The schemes by name; `balanced` estimates its S."""
 
 

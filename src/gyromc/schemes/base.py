@@ -97,25 +97,19 @@ class StepMatrices:
 def step_matrices(scheme: Scheme, dynamics: Dynamics, eta: float) -> StepMatrices:
     """The matrices of a linear scheme, prepared where it needs that, in float64."""
     require(scheme.linear, f"The scheme {scheme} is not linear in state, gradient and noise: it has no matrices.")
+    if scheme.is_euler:
+        G = dynamics.D + dynamics.Q
+        return StepMatrices(np.eye(len(G)), -eta * G, np.sqrt(2 * eta) * dynamics.root.dense())
     with jax.enable_x64(True):
-        return StepMatrices(*(np.array(image, float).T for image in _images(scheme, dynamics, jnp.asarray(eta, float))))
+        return StepMatrices(*(np.array(x, float) for x in _derivatives(scheme, dynamics, jnp.asarray(eta, float))))
 
 
 @eqx.filter_jit
-def _images(scheme: Scheme, dynamics: Dynamics, eta) -> tuple:
-    """Where one step takes each basis vector of the state, of the gradient and of the noise: Aᵀ, Bᵀ, Cᵀ."""
-    n = dynamics.size
-    m = scheme.state_size(n)
-    zero = jnp.zeros(m), jnp.zeros(n), jnp.zeros(n)
-
-    def image(argument: int, columns: int):
-        def one(v):
-            y, gradient, xi = (v if k == argument else zero[k] for k in range(3))
-            return scheme(dynamics, y, gradient, xi, eta)
-
-        return jax.vmap(one)(jnp.eye(columns))
-
-    return image(0, m), image(1, n), image(2, n)
+def _derivatives(scheme: Scheme, dynamics: Dynamics, eta) -> tuple:
+    """A, B and C: the derivatives of a step by the state, the gradient and the noise."""
+    step = lambda y, gradient, xi: scheme(dynamics, y, gradient, xi, eta)
+    state, z = jnp.zeros(scheme.state_size(dynamics.size)), jnp.zeros(dynamics.size)
+    return jax.jacfwd(step, (0, 1, 2))(state, z, z)
 
 
 def euler_step(dynamics: Dynamics, y, gradient, xi, eta):

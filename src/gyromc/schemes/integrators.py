@@ -98,11 +98,9 @@ def noise_root(dynamics: Dynamics, S: Operator, eta: float) -> Operator:
         if np.min(W) < -1e-12 * np.max(2 * eta * d):
             raise _too_large(eta, 2 / float(np.max((d + rates**2 / d) * s)))
         return Diagonal(np.sqrt(np.maximum(W, 0.0)))
-    require(
-        n <= MOST_BALANCED,
-        f"Balanced noise with full matrices takes at most {MOST_BALANCED} numbers in the state: this one has {n}. Give D, Q and "
-        "S as diagonals, or Q as `gyromc.dynamics.rotations`.",
-    )
+    most = f"at most {MOST_BALANCED} numbers in the state: this one has {n}"
+    remedy = "Give D, Q and S as diagonals, or Q as `gyromc.dynamics.rotations`."
+    require(n <= MOST_BALANCED, f"Balanced noise with full matrices takes {most}. {remedy}")
     dense, G = dynamics.D, dynamics.D + dynamics.Q
     brought = G @ S.dense() @ G.T
     W = 2 * eta * dense - eta**2 * (brought + brought.T) / 2  # T7
@@ -116,11 +114,9 @@ def noise_root(dynamics: Dynamics, S: Operator, eta: float) -> Operator:
 
 
 def _too_large(eta: float, largest: float) -> InvalidInput:
-    return InvalidInput(
-        f"`balanced` needs W = 2ηD - η²GSGᵀ positive semidefinite, and step_size = {eta:g} is too large for it: the gradients "
-        f"bring more noise than the scheme may draw. Take `step_size` at most {largest:.4g}; larger batches or a control variate "
-        "allow more."
-    )
+    why = f"step_size = {eta:g} is too large for it: the gradients bring more noise than the scheme may draw"
+    remedy = f"Take `step_size` at most {largest:.4g}; larger batches or a control variate allow more."
+    return InvalidInput(f"`balanced` needs W = 2ηD - η²GSGᵀ positive semidefinite, and {why}. {remedy}")
 
 
 class LeimkuhlerMatthews(Scheme):
@@ -202,27 +198,23 @@ class HfhrSplitting(Scheme):
         if not isinstance(D, Blocks) or not isinstance(Q, Blocks) or not isinstance(D.lower_right, Scaled):
             return f"it splits `gyromc.dynamics.hfhr`, and the dynamics is {dynamics.name}: {other}"
         zero = [D.upper_right, D.lower_left, Q.upper_left, Q.lower_right]
-        if not all(block.is_zero() for block in zero) or _alpha(D.upper_left, Q.upper_right) is None:
-            return (
-                f"it needs D = diag(αEEᵀ, γI) and Q = [[0, -E], [Eᵀ, 0]], as `gyromc.dynamics.hfhr` makes them: {other}"
-            )
-        return None
+        if all(block.is_zero() for block in zero) and _alpha(D.upper_left, Q.upper_right) is not None:
+            return None
+        return f"it needs D = diag(αEEᵀ, γI), Q = [[0, -E], [Eᵀ, 0]], as `gyromc.dynamics.hfhr` makes them: {other}"
 
     def prepared(self, plan):
         if isinstance(plan.oracle, Exact):
             return self
-        dense, minus_E = plan.dim <= MOST_DENSE, plan.dynamics.rotation.upper_right
-        found = gradient_moments(plan)
-        if dense:
+        minus_E, found = plan.dynamics.rotation.upper_right, gradient_moments(plan)
+        if plan.dim <= MOST_DENSE:
             E = minus_E.dense()
-            P, Sigma = E.T @ found.curvature @ E, E.T @ found.noise @ E  # in coordinates E⁻¹θ
+            whitened = lambda x: E.T @ x @ E  # in coordinates E⁻¹θ
         else:
             E = minus_E.entries()
-            if E is None:
-                raise InvalidInput(_too_many(self, plan, "a diagonal preconditioner, "))
-            diagonal = lambda x: np.maximum(E**2 * (x if x.ndim == 1 else np.diag(x)), 0)
-            P, Sigma = diagonal(found.curvature), diagonal(found.noise)
-        return HfhrSplitting(_root(kick(plan.dynamics, P, Sigma, plan.eta), self))
+            require(E is not None, _too_many(self, plan, "a diagonal preconditioner, "))
+            whitened = lambda x: np.maximum(E**2 * (x if x.ndim == 1 else np.diag(x)), 0)
+        drawn = kick(plan.dynamics, whitened(found.curvature), whitened(found.noise), plan.eta)
+        return HfhrSplitting(_root(drawn, self))
 
     def __call__(self, dynamics, y, gradient, xi, eta):
         d = dynamics.size // 2
@@ -274,10 +266,9 @@ class GaulSplitting(Scheme):
         q = half - tau * kappa
         N = own - tau**2 * (1 - kappa) + tau * q
         decay = np.exp(-gamma * eta) / np.where(kappa > 0, kappa, 1.0)
-        require(
-            min(square.min(), kappa.min(), N.min(), 1 - decay.max()) >= 0 and kappa.min() * N.min() > 0,
-            f"`{self}` needs a smaller `step_size` than {eta:g}: the noise that θ and r share leaves no friction to r.",
-        )
+        possible = min(square.min(), kappa.min(), N.min(), 1 - decay.max()) >= 0 and kappa.min() * N.min() > 0
+        why = "the noise that θ and r share leaves no friction to r"
+        require(possible, f"`{self}` needs a smaller `step_size` than {eta:g}: {why}.")
         drawn = 1 - tau * q / N, q / N, np.sqrt(N), np.sqrt(1 - decay**2)
         make = Diagonal if basis is None else lambda x: Dense((basis * x) @ basis.T)
         return GaulSplitting(tuple(make(x) for x in (2 * own, tau, tau * (1 - kappa), kappa, decay, *drawn)))
@@ -340,7 +331,7 @@ def kick(dynamics: Dynamics, P: np.ndarray, Sigma: np.ndarray, eta: float) -> np
 
     own = 1 - np.exp(-2 * gamma * eta)
     if P.ndim == 1:
-        parts = [np.asarray(P[i : i + AT_ONCE], float) for i in range(0, len(P), AT_ONCE)]
+        parts = np.split(np.asarray(P, float), range(AT_ONCE, len(P), AT_ONCE))
         return own - np.concatenate([share(x, x) for x in parts]) * Sigma  # T10
     eigenvalues, basis = np.linalg.eigh(P)
     shares = np.triu(share(eigenvalues[:, None], eigenvalues))
@@ -358,10 +349,9 @@ def _alpha(C: Operator, minus_E: Operator) -> float | None:
 
 
 def _too_many(scheme: Scheme, plan: Any, more: str = "") -> str:
-    return (
-        f"`{scheme}` takes the noise of {plan.oracle.name} gradients off its own with full matrices for at most {MOST_DENSE} "
-        f"parameters: this plan has {plan.dim}. Use {more}`Exact()` gradients, or `balanced()`."
-    )
+    most = f"for at most {MOST_DENSE} parameters: this plan has {plan.dim}"
+    remedy = f"Use {more}`Exact()` gradients, or `balanced()`."
+    return f"`{scheme}` takes the noise of {plan.oracle.name} gradients off its own with full matrices {most}. {remedy}"
 
 
 def _root(covariance: np.ndarray, scheme: Scheme) -> Operator:
@@ -369,11 +359,10 @@ def _root(covariance: np.ndarray, scheme: Scheme) -> Operator:
         return as_operator(covariance, scheme.name).cholesky()
     except InvalidInput:
         smallest = float(np.min(covariance) if covariance.ndim == 1 else np.linalg.eigvalsh(covariance)[0])
-        raise InvalidInput(
-            f"`{scheme}` cannot keep the covariance here: the gradients bring more noise than it draws (its noise would have the "
-            f"variance {smallest:.3g} in one direction). Take a smaller `step_size`, larger batches, a control variate, or more "
-            "friction."
-        ) from None
+        why = "the gradients bring more noise than it draws"
+        why += f" (its noise would have the variance {smallest:.3g} in one direction)"
+        remedy = "Take a smaller `step_size`, larger batches, a control variate, or more friction."
+        raise InvalidInput(f"`{scheme}` cannot keep the covariance here: {why}. {remedy}") from None
 
 
 leimkuhler_matthews = LeimkuhlerMatthews()

@@ -25,6 +25,7 @@ from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.oracles import Batch, Exact, Gaussian, Oracle
 from gyromc.runtime.evaluation import doubled, over_rows
 from gyromc.runtime.machine import require_memory
+from gyromc.schemes.base import euler
 from gyromc.targets import Quadratic, SumOverData, Target
 from gyromc.targets.regressions import KnownLikelihood
 
@@ -40,71 +41,55 @@ DIAGONAL_STEPS, DIAGONAL_PARTS = 500, 10  # of its one chain with many parameter
 YOUNG = 0.3  # relative error of Cov(θ, ∇U), above which chains have not spread over the law
 FAR = 3.0  # standard deviations of a gradient that its mean may be from 0
 SMALLER = 8  # the pilot's step size, against the plan's
-
-
-def oracle_covariances(target: Target, oracle: Oracle, rows: np.ndarray) -> np.ndarray:
-    """Σ(θ) = E[δδᵀ | θ] at every row: rows × d × d; `target` over vectors, `oracle` prepared for it."""
-    return _over_data(target, oracle, rows, np.zeros(len(rows)))
+REMEDY = "Pass `S` to `balanced`, a smaller `step_size`, or a `start` near the mode."
 
 
 def mean_covariance(target: Target, oracle: Oracle, rows: np.ndarray) -> np.ndarray:
-    """E[Σ(θ)] over rows of θ: d × d.
-
-    Beyond `MOST_DATA` data each row has its own subset of them, so that the error becomes smaller with the number of rows.
-    """
+    """E[Σ(θ)] over rows of θ: d × d; beyond `MOST_DATA` data each row has its own subset, so that more rows have less error."""
     d = np.shape(rows)[1]
     require_memory(3 * 8 * d**2, f"A covariance of {d:,} parameters", "Take fewer parameters.")
     used = rows[:1] if isinstance(oracle, Exact | Gaussian) else rows  # the same at every point
     shifts = np.random.default_rng(0).integers(0, 2**31, len(used))
     at_once = max(1, MOST_NUMBERS // d**2)
     parts = [slice(i, i + at_once) for i in range(0, len(used), at_once)]
-    sums = [_over_data(target, oracle, used[part], shifts[part]).sum(axis=0) for part in parts]
+    sums = [oracle_covariances(target, oracle, used[part], shifts[part]).sum(axis=0) for part in parts]
     return np.sum(sums, axis=0) / len(used)
 
 
-def _over_data(target: Target, oracle: Oracle, rows: np.ndarray, shifts: np.ndarray) -> np.ndarray:
-    """Covariances of a mean of b draws from the data; of many data a random subset is used, another one for each shift."""
-    d = np.shape(rows)[1]
+def oracle_covariances(target: Target, oracle: Oracle, rows: np.ndarray, shifts: Any = None) -> np.ndarray:
+    """Σ(θ) = E[δδᵀ | θ] at every row, for a prepared oracle: rows × d × d; of many data a random subset for each shift."""
+    d, shifts = np.shape(rows)[1], np.zeros(len(rows)) if shifts is None else shifts
     if isinstance(oracle, Exact | Gaussian):
         tau = float(oracle.tau) if isinstance(oracle, Gaussian) else 0.0
         return np.broadcast_to(tau**2 * np.eye(d), (len(rows), d, d))
     if oracle.moving:
-        raise InvalidInput(
-            f"The second moments of the gradients are not known: the noise of {oracle.name} depends on where its anchor is, not "
-            "on θ alone. Use it without `refresh`."
-        )
+        depends = "depends on where its anchor is, not on θ alone. Use it without `refresh`."
+        raise InvalidInput(f"The second moments of the gradients are not known: the noise of {oracle.name} {depends}")
     assert isinstance(oracle, Batch)
     assert isinstance(target, SumOverData)
     N = target.num_data
     picked = np.arange(N) if N <= MOST_DATA else np.random.default_rng(0).choice(N, MOST_DATA, replace=False)
     scale = oracle.noise_factor(N) * N**2 / (oracle.size * len(picked))
     chunk = max(1, min(256, MOST_NUMBERS // (len(picked) * d)))
-    return scale * over_rows(_second, np.column_stack([rows, shifts]), target, oracle, picked, chunk=chunk)
+    return scale * over_rows(_scatter, np.column_stack([rows, shifts]), target, oracle, picked, chunk=chunk)
 
 
-def _deviations(target, oracle, picked, row):
-    """What each datum adds to the estimate's varying part at θ, minus the mean of that; `row` is θ and a shift."""
+def _scatter(target, oracle, picked, row):
+    """Σ xxᵀ of what each datum adds to the estimate's varying part at θ, less the mean of that; `row` is θ and a shift."""
     index = (jnp.asarray(picked) + row[-1].astype(int)) % target.num_data
     terms = jax.vmap(lambda i: oracle.terms(target, row[:-1], i[None]))(index)
-    return terms - terms.mean(axis=0)
-
-
-def _second(*pieces):
-    terms = _deviations(*pieces)
-    return terms.T @ terms
+    away = terms - terms.mean(axis=0)
+    return away.T @ away
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GradientMoments:
-    """P and Σ of ∇U and ĝ: d × d, or d numbers where only diagonals are kept.
-
-    `relative_error` is that of P + Σ in the worst direction, of diagonals its root mean square; 0 where both are exact.
-    """
+    """P and Σ of ∇U and ĝ: d × d, or d numbers where only diagonals are kept."""
 
     curvature: np.ndarray
     noise: np.ndarray
     source: str
-    relative_error: float = 0.0
+    relative_error: float = 0.0  # of P + Σ in the worst direction, of diagonals its root mean square
 
     @property
     def second(self) -> np.ndarray:
@@ -117,25 +102,16 @@ class GradientMoments:
 
 
 def gradient_moments(plan: Any) -> GradientMoments:
-    """P and Σ for a plan's model and oracle, computed once for both.
-
-    Where S = P + Σ is known to no better than 5 %, a `GyromcWarning` says so, once for each step size.
-    """
-    found = plan.model.computed.find("gradient moments", (plan.oracle,))
-    if found is None:
-        found = _gradient_moments(plan)
-        plan.model.computed.keep("gradient moments", (plan.oracle,), found)
+    """P and Σ of a plan's model and oracle, computed once; warns, once for each step size, where S is not known to 5 %."""
+    found = plan.model.computed.once("gradient moments", (plan.oracle,), lambda: _gradient_moments(plan))
     told = "error of gradient moments", (plan.oracle, plan.eta)
     if found.relative_error > ENOUGH and not plan.model.computed.find(*told):
         plan.model.computed.keep(*told, True)
-        percent = lambda x: f"{100 * x:.2g} %" if x < 1 else "100 % or more"
-        warnings.warn(
-            f"The second moment S of the gradients comes from {found.source} and has a relative error of about "
-            f"{percent(found.relative_error)}; variances under `balanced` may be off by as much. Pass `S` to `balanced`, a "
-            "smaller `step_size`, or a `start` near the mode.",
-            GyromcWarning,
-            stacklevel=2,
-        )
+        error = f"{100 * found.relative_error:.2g} %" if found.relative_error < 1 else "100 % or more"
+        comes = f"comes from {found.source} and has a relative error of about {error}"
+        off = f"variances under `balanced` may be off by as much. {REMEDY}"
+        said = f"The second moment S of the gradients {comes}; {off}"
+        warnings.warn(said, GyromcWarning, stacklevel=2)
     return found
 
 
@@ -174,13 +150,10 @@ def pilot(plan: Any) -> GradientMoments:
     """
     if plan.dim <= MOST_DENSE:
         theta, g, other = (np.swapaxes(x, 0, 1) for x in _recorded(plan, CHAINS, STEPS, STEPS))  # chains × steps × d
-        total = secondmoments.sums(theta - plan.model.start, g, other)
+        total, candidates = secondmoments.sums(theta - plan.model.start, g, other), []
         noise = over_blocks(np.swapaxes(g - other, 1, 2) @ (g - other) / 2 / total.weight[:, None, None])
-        candidates = []
-        for linear_is_exact, P in (
-            (False, secondmoments.gradient_square(total)),
-            (True, secondmoments.curvature(total)),
-        ):
+        estimates = secondmoments.gradient_square(total), secondmoments.curvature(total)
+        for linear_is_exact, P in zip((False, True), estimates, strict=True):
             S, error = P.plus(noise), np.inf
             if np.all(np.isfinite(S.relative_errors)):
                 error = float(np.max(np.hypot(S.relative_errors, _missed(total, S, linear_is_exact))))
@@ -213,6 +186,13 @@ def _missed(total: BlockSums, S: MatrixEstimate, linear_is_exact: bool) -> np.nd
     return defect * curved * np.clip(varied / sizes, 0, 1) + off * far
 
 
+def gradients(oracle: Oracle, target: Target, key, y, d: int, n: int):
+    """∇H with fresh noise of the oracle at rows of states that begin with z = (θ, r), θ with d numbers and z with n."""
+    zeta = oracle.draw(key, target, len(y), d, y.dtype)
+    g = jax.vmap(lambda theta, s: oracle.gradient(target, theta, s))(y[:, :d], zeta)
+    return jnp.concatenate([g, y[:, d:n]], axis=1)
+
+
 def _recorded(plan: Any, chains: int, steps: int, parts: int) -> list[np.ndarray]:
     """What chains of small Euler steps record in the second half of so many parts, summed over the steps of each part.
 
@@ -227,19 +207,13 @@ def _recorded(plan: Any, chains: int, steps: int, parts: int) -> list[np.ndarray
             start = modes.starts(chains, seed=0) if modes.several else start
     with jax.enable_x64(True):
         target, oracle, dynamics = doubled((plan.flat_target, plan.prepared_oracle, plan.dynamics))
-        z = jnp.concatenate([jnp.asarray(start), jnp.zeros((chains, dynamics.size - d))], axis=1)
-
-        def gradients(key, theta):
-            zeta = oracle.draw(key, target, chains, d, theta.dtype)
-            return jax.vmap(lambda t, s: oracle.gradient(target, t, s))(theta, zeta)
+        z, n = jnp.concatenate([jnp.asarray(start), jnp.zeros((chains, dynamics.size - d))], axis=1), dynamics.size
 
         def step(z, key):
             one, two, noise = jax.random.split(key, 3)
-            g = gradients(one, z[:, :d])
-            other = g if exact else gradients(two, z[:, :d])
-            full = jnp.concatenate([g, z[:, d:]], axis=1)
-            drawn = jax.vmap(dynamics.noise)(jax.random.normal(noise, z.shape, z.dtype))
-            moved = z - eta * jax.vmap(dynamics.drift)(full) + jnp.sqrt(2 * eta) * drawn
+            full, xi = gradients(oracle, target, one, z, d, n), jax.random.normal(noise, z.shape, z.dtype)
+            g, other = full[:, :d], (full if exact else gradients(oracle, target, two, z, d, n))[:, :d]
+            moved = jax.vmap(lambda z, g, xi: euler(dynamics, z, g, xi, eta))(z, full, xi)
             return moved, (z[:, :d], g, other) if parts == steps else ((g * other)[0], (g - other)[0] ** 2 / 2)
 
         def added(carry, key):
@@ -253,9 +227,6 @@ def _recorded(plan: Any, chains: int, steps: int, parts: int) -> list[np.ndarray
         keys = jax.random.split(jax.random.key(plan.seed), (parts, steps // parts))
         recorded = jax.jit(lambda z, keys: jax.lax.scan(part, z, keys)[1])(z, keys)
     found = [np.asarray(x[parts // 2 :], float) for x in recorded]
-    require(
-        all(np.all(np.isfinite(x)) for x in found),
-        "The second moment S of the gradients cannot be estimated: a pilot run from the start diverged. Pass `S` to "
-        "`balanced`, a smaller `step_size`, or a `start` near the mode.",
-    )
+    diverged = "The second moment S of the gradients cannot be estimated: a pilot run from the start diverged"
+    require(all(np.all(np.isfinite(x)) for x in found), f"{diverged}. {REMEDY}")
     return found

@@ -228,10 +228,9 @@ class ResultsFile:
         except (OSError, ValueError, RecursionError) as error:
             raise InvalidInput(f"{path} cannot be read ({error}). Run `{command}` again.") from error
         found = (content.get("schema"), content.get("schema_version")) if isinstance(content, dict) else (None, None)
-        if found != (self.schema, self.version):
-            wanted = f"this gyromc reads {self.schema!r} version {self.version}. Use the gyromc that wrote it"
-            has = f"{path} has schema {found[0]!r} version {found[1]!r}"
-            raise InvalidInput(f"{has}; {wanted}, or run `{command}` again.")
+        wanted = f"this gyromc reads {self.schema!r} version {self.version}. Use the gyromc that wrote it"
+        has = f"{path} has schema {found[0]!r} version {found[1]!r}"
+        require(found == (self.schema, self.version), f"{has}; {wanted}, or run `{command}` again.")
         same = content.get("sha256") == _digest(content)
         require(same, f"{path} was changed after it was written: its checksum differs. Run `{command}` again.")
         return content

@@ -10,8 +10,6 @@ from typing import Any
 
 from gyromc.show.progress import say
 
-ENDING = ("SIGTERM", "SIGHUP")
-"""Signals that end a process, by name: SIGHUP is not known everywhere."""
 AGAIN = 2.0
 """Seconds after which an interrupt that Python dropped is repeated."""
 # How many blocks run that patience does not end.
@@ -95,7 +93,8 @@ def delayed() -> Iterator[Interruption]:
         say(f"{signal.Signals(number).name}: saving, then ending")
 
     if threading.current_thread() is threading.main_thread():
-        known = [getattr(signal, name) for name in ENDING if hasattr(signal, name)]
+        # SIGHUP is not known everywhere.
+        known = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
         before = {n: h for n in known if (h := signal.getsignal(n)) not in (signal.SIG_IGN, None)}
     for number in before:
         signal.signal(number, remember)

@@ -54,7 +54,7 @@ class Records(Mapping[str, Row]):
 
     # By identity: a mapping would be equal to a dictionary, and have no hash.
     __eq__ = object.__eq__
-    __hash__ = object.__hash__
+    __hash__ = object.__hash__  # type: ignore[assignment]  # that of `Mapping` is None
 
 
 class Column(functools.cached_property[dict[str, Value]]):

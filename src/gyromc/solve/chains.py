@@ -94,10 +94,9 @@ class LowRankMetric(eqx.Module):
         return rows + rows @ self.basis @ self.extra @ self.basis.T
 
 
-Metric = DenseMetric | LowRankMetric
-
-
-def fitted_metric(theta: Rows, gradient: Rows, most_dense: int, rank: int = 0, scales_alone: bool = False) -> Metric:
+def fitted_metric(
+    theta: Rows, gradient: Rows, most_dense: int, rank: int = 0, scales_alone: bool = False
+) -> DenseMetric | LowRankMetric:
     """The metric from points and gradients: dense up to `most_dense` parameters, beyond with `rank` directions of its own.
 
     The covariance is the C with C·cov(∇U)·C = cov(θ). On a Gaussian ∇U = P(θ - m), and C = P⁻¹ for any points, also before the
@@ -113,8 +112,7 @@ def fitted_metric(theta: Rows, gradient: Rows, most_dense: int, rank: int = 0, s
         return _diagonal_metric(scale, most_dense, rank)
     wide, steep = (theta - theta.mean(axis=0)) / scale, (gradient - gradient.mean(axis=0)) * scale
     if d <= most_dense:
-        covariance = _geometric_mean(_shrunk(wide, d / n), _shrunk(steep, d / n))
-        covariance *= np.outer(scale, scale)
+        covariance = _geometric_mean(_shrunk(wide, d / n), _shrunk(steep, d / n)) * np.outer(scale, scale)
         covariance[np.diag_indices(d)] *= 1 + 1e-12
         return DenseMetric(np.linalg.cholesky(covariance))
     kept = min(rank, n // 8)
@@ -137,9 +135,9 @@ def _diagonal_metric(scale: np.ndarray, most_dense: int, rank: int) -> Any:
 def _shrunk(rows: Rows, noise: float) -> np.ndarray:
     """A covariance with a part of it replaced by its diagonal."""
     found = rows.T @ rows / len(rows)
-    diagonal = np.diag(found).copy()
+    diagonal = np.maximum(np.diag(found), 1e-12 * np.diag(found).max() + 1e-300)
     found *= 1 - min(0.5, noise)
-    found[np.diag_indices_from(found)] = np.maximum(diagonal, 1e-12 * diagonal.max() + 1e-300)
+    np.fill_diagonal(found, diagonal)
     return found
 
 
@@ -163,9 +161,13 @@ class Round(NamedTuple):
     acceptance: Any
 
 
-def stacked(rounds: Sequence[Round]) -> tuple[np.ndarray, np.ndarray]:
-    """States and gradients of rounds as rows."""
-    rows = lambda parts: np.concatenate([x.reshape(-1, x.shape[-1]) for x in parts])
+def stacked(rounds: Sequence[Round], most: int = 1_500_000) -> tuple[np.ndarray, np.ndarray]:
+    """States and gradients of rounds as rows; of so many numbers only every second step, every third, ….
+
+    Steps next to each other say nearly the same, and sums of squares of all took a tenth of a fit with 350 parameters.
+    """
+    every = max(1, sum(one.theta.size for one in rounds) // most)
+    rows = lambda parts: np.concatenate([x[::every].reshape(-1, x.shape[-1]) for x in parts])
     return rows([one.theta for one in rounds]), rows([one.gradient for one in rounds])
 
 
@@ -177,13 +179,9 @@ def _value_and_gradient(target: Target) -> Callable:
 
 
 @compiled
-def _evaluate(target: Target, rows):
-    return jax.vmap(_value_and_gradient(target))(rows)
-
-
-@compiled
-def _round(target: Target, state: tuple, metric: Metric, numbers, random):
-    """A step of all chains for each of the random numbers; the log step size moves by `rate` times acceptance less its goal.
+def _round(target: Target, state: tuple, metric: DenseMetric | LowRankMetric, numbers, random, steps):
+    """Steps of all chains, as many or fewer than there are random numbers; after each the log step size moves by `rate` times
+    acceptance less its goal.
 
     The state is θ, U, ∇U and momenta in the metric's coordinates. A program that makes its own random numbers takes twice as long
     to compile.
@@ -191,16 +189,17 @@ def _round(target: Target, state: tuple, metric: Metric, numbers, random):
     log_step, friction, rate, acceptance = numbers
     evaluate = jax.vmap(_value_and_gradient(target))
 
-    def step(carry, random):
-        (theta, U, g, r), log_eta = carry
-        noise, uniforms, lengths = random
+    def step(i, carry):
+        (theta, U, g, r, pull, log_eta), kept = carry
+        noise, uniforms, lengths = (x[i] for x in random)
         eta = jnp.exp(log_eta) * lengths[:, None]
         keep = jnp.exp(-friction * eta)
         r = keep * r + jnp.sqrt(1 - keep**2) * noise
-        half = r - 0.5 * eta * metric.pull(g)
+        half = r - 0.5 * eta * pull
         moved = theta + eta * metric.push(half)
         new_U, new_g = evaluate(moved)
-        new_r = half - 0.5 * eta * metric.pull(new_g)
+        new_pull = metric.pull(new_g)
+        new_r = half - 0.5 * eta * new_pull
         energy = new_U - U + 0.5 * jnp.sum(new_r**2 - r**2, axis=1)
         finite = jnp.isfinite(energy) & jnp.isfinite(new_g).all(axis=1)
         probability = jnp.where(finite, jnp.exp(-jnp.maximum(energy, 0.0)), 0.0)
@@ -208,10 +207,14 @@ def _round(target: Target, state: tuple, metric: Metric, numbers, random):
         choose = lambda new, old: jnp.where(taken[:, None], new, old)
         theta, U, g, r = choose(moved, theta), jnp.where(taken, new_U, U), choose(new_g, g), choose(new_r, -r)
         log_eta = jnp.clip(log_eta + rate * (probability.mean() - acceptance), -20.0, 0.7)
-        return ((theta, U, g, r), log_eta), (Round(theta, g, U, probability), log_eta)
+        now = theta, g, U, probability, log_eta
+        kept = [rows.at[i].set(row) for rows, row in zip(kept, now, strict=True)]
+        return (theta, U, g, r, choose(new_pull, pull), log_eta), kept
 
-    (state, _), (kept, log_steps) = jax.lax.scan(step, (state, log_step), random)
-    return state, kept, log_steps
+    theta, U, g, _ = state
+    kept = [jnp.zeros((len(random[1]), *x.shape)) for x in (theta, g, U, U, log_step)]
+    (*state, _, _), kept = jax.lax.fori_loop(0, steps, step, ((*state, metric.pull(g), log_step), kept))
+    return tuple(state), Round(*kept[:4]), kept[4]
 
 
 class LangevinChains:
@@ -235,35 +238,39 @@ class LangevinChains:
         self.rng = np.random.default_rng(seed)
         self.gradients, self.log_step = 0, math.log(0.3)
         self.warm: list[Round] = []
-        # set by `begin`
-        self.state: Any = None
-        self.metric: Any = None
+        self.state: Any = None  # set by `begin`
+        self.metric: Any = _diagonal_metric(np.ones(dim), self.settings.most_dense, self.settings.rank)
 
     @property
     def step_size(self) -> float:
         return math.exp(self.log_step)
 
     def evaluate(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        self.gradients += len(rows)
-        with jax.enable_x64(True):
-            values, slopes = _evaluate(self.target, jnp.asarray(rows, float))
+        """U and ∇U of a row for each chain, after a step of length zero: a program for rows alone would take long to compile."""
+        shape, still = (self.settings.steps, len(rows)), np.zeros_like(rows)
+        never = np.zeros((*shape, self.dim)), np.full(shape, -1.0), np.zeros(shape)
+        (_, values, slopes, _), _ = self._steps((rows, still[:, 0], still, still), np.zeros(4), never, 1)[:2]
         return np.array(values, float), np.array(slopes, float)
+
+    def _steps(self, state: tuple, numbers: np.ndarray, random: tuple, steps: int) -> tuple[tuple, Round, np.ndarray]:
+        self.gradients += steps * self.settings.chains
+        with jax.enable_x64(True):
+            state, kept, log_steps = _round(self.target, state, self.metric, numbers, random, np.int64(steps))
+            return state, Round(*(np.asarray(x) for x in kept)), np.asarray(log_steps)
 
     def begin(self, start: np.ndarray) -> None:
         """Descend from points around the start, and take the first scales from differences of gradients there."""
         R, width = self.settings.chains, self.settings.start_width
         theta = start + self.rng.uniform(-width, width, size=(R, self.dim))
         theta[0] = start
-        theta, potential, gradient = descend_all(self.evaluate, theta, stopped=self.stopped)
-        good = np.isfinite(potential)
-        if not good.any():
+        found = descend_all(self.evaluate, theta, stopped=self.stopped)
+        bad = ~np.isfinite(found[1])
+        if bad.all():
             raise InvalidInput(
                 f"The density is not positive and finite at any of {R} points around the start "
                 f"{np.round(start[:4], 3).tolist()}{'…' if self.dim > 4 else ''}. Pass `start`, a point where it is."
             )
-        index = np.arange(R)
-        index[~good] = self.rng.choice(np.flatnonzero(good), np.sum(~good))
-        theta, potential, gradient = theta[index], potential[index], gradient[index]
+        theta, potential, gradient = self._replaced(bad, found)
         away = 1e-4 * self.rng.standard_normal(theta.shape) * np.maximum(1e-4, np.abs(theta))
         change = self.evaluate(theta + away)[1] - gradient
         curvature = np.abs(np.nansum(change * away, axis=0)) / np.sum(away**2, axis=0)
@@ -296,11 +303,8 @@ class LangevinChains:
         lengths = np.where(rng.random(shape) < settings.short_share, shorter, 1.0)
         random = rng.standard_normal((*shape, self.dim)), rng.random(shape), lengths
         numbers = np.array([self.log_step, settings.friction, rate, settings.acceptance])
-        with jax.enable_x64(True):
-            self.state, kept, log_steps = _round(self.target, self.state, self.metric, numbers, random)
-            kept = Round(*(np.asarray(x) for x in kept))
-        self.gradients += settings.steps * settings.chains
-        return kept, np.asarray(log_steps)
+        self.state, *found = self._steps(self.state, numbers, random, settings.steps)
+        return tuple(found)
 
     def warm_up(self) -> None:
         """One round in which the step size adapts; then a new metric, and chains that are stuck begin anew."""
@@ -328,18 +332,20 @@ class LangevinChains:
         high = np.quantile(potential, 0.3) + 10 + self.settings.stuck_potential * math.sqrt(self.dim / 2)
         stuck = (kept.acceptance.mean(axis=0) < self.settings.stuck_acceptance) | (potential > high)
         if stuck.any() and not stuck.all():
-            index = np.arange(len(stuck))
-            index[stuck] = self.rng.choice(np.flatnonzero(~stuck), stuck.sum())
-            self._place(*(np.asarray(x)[index] for x in self.state[:3]))
+            self._place(*self._replaced(stuck, self.state[:3]))
+
+    def _replaced(self, bad: np.ndarray, rows: Sequence) -> list[np.ndarray]:
+        """Rows with the bad ones replaced by others, by chance."""
+        index = np.arange(len(bad))
+        index[bad] = self.rng.choice(np.flatnonzero(~bad), bad.sum())
+        return [np.asarray(x)[index] for x in rows]
 
     @property
     def settled(self) -> bool:
         """Whether warm-up can end: the last rounds agree with those before them, or there were many."""
         rounds = len(self.warm)
-        if rounds < self.settings.fewest:
-            return False
-        if rounds >= self.settings.most:
-            return True
+        if not self.settings.fewest <= rounds < self.settings.most:
+            return rounds >= self.settings.most
         half = min(rounds // 3, 8)
         late, early = self.warm[-half:], self.warm[-2 * half : -half]
         means = lambda part, name: np.mean([getattr(one, name).mean(axis=0) for one in part], axis=0)

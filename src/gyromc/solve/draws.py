@@ -29,14 +29,10 @@ from gyromc.solve.expect import posterior_means
 from gyromc.solve.question import Question
 from gyromc.targets import Target
 
-# into which all draws are cut at least
-SEGMENTS = 32
-# draws in a segment: fewer say nothing about their dependence
-SHORTEST = 8
-# that a right sampler is called wrong, over all coordinates and both tests
-CHANCE = 1e-3
-# part of a standard deviation or a variance that is worth a warning
-MATTERS = 0.05
+SEGMENTS = 32  # into which all draws are cut at least
+SHORTEST = 8  # draws in a segment: fewer say nothing about their dependence
+CHANCE = 1e-3  # that a right sampler is called wrong, over all coordinates and both tests
+MATTERS = 0.05  # part of a standard deviation or a variance that is worth a warning
 NO_DRAWS = "This run kept no draws: run it with `gm.run(plan, thin=10)` to keep every tenth."
 NOT_REMOVED = (
     "A bias of the draws is removed in part, and errors do not contain the rest: `gyromc.check` tests for one."
@@ -107,26 +103,21 @@ def check(draws: Any, target: Target | Plan, start: Any = None) -> DrawCheck:
     return _checked(*_read(draws, target, None, start))
 
 
-def _checked(question: Question, theta: np.ndarray, gradient: np.ndarray) -> DrawCheck:
+def _checked(question: Question, theta: np.ndarray, gradient: np.ndarray, covariance: Any) -> DrawCheck:
     _, segments, d = theta.shape
-    flat, slopes = theta.reshape(-1, d), gradient.reshape(-1, d)
+    flat = theta.reshape(-1, d)
     center, sd = flat.mean(axis=0), flat.std(axis=0)
-    known = len(flat) > 2 * d and d <= 1000
-    metric: Any = fitted_metric(flat, slopes, most_dense=1000) if known else None
-    covariance = metric.covariance() if known else np.diag(sd**2)
+    covariance = np.diag(sd**2) if covariance is None else covariance
     # the step that would bring the mean of ∇U to zero, and E[z_i ∂_i U] = 1
     shifts = (gradient.mean(axis=0) @ covariance) / sd
     virials = ((theta - center) * gradient - 1).mean(axis=0)  # T13
     limit = -float(special.stdtrit(segments - 1, CHANCE / (4 * d)))
-    z_of = lambda x: x.mean(axis=0) / np.maximum(between(x), 1e-300)
-    columns = (shifts.mean(axis=0), z_of(shifts), virials.mean(axis=0), z_of(virials))
+    columns = [y for x in (shifts, virials) for y in (x.mean(axis=0), x.mean(axis=0) / np.maximum(between(x), 1e-300))]
+    # NaN agrees with nothing
+    right = lambda off, z: abs(z) <= limit or abs(off) <= MATTERS
     rows = {}
-    for name, *found in zip(question.coordinates, *columns, strict=True):
-        shift, shift_z, wide, wide_z = map(float, found)
-        # NaN agrees with nothing
-        mean_right = abs(shift_z) <= limit or abs(shift) <= MATTERS
-        variance_right = abs(wide_z) <= limit or abs(wide) <= MATTERS
-        rows[name] = CheckedCoordinate(name, shift, shift_z, wide, wide_z, not (mean_right and variance_right))
+    for name, *found in zip(question.coordinates, *(x.tolist() for x in columns), strict=True):
+        rows[name] = CheckedCoordinate(name, *found, wrong=not (right(*found[:2]) and right(*found[2:])))
     off = [row for row in rows.values() if row.wrong]
     if not off:
         return DrawCheck(rows, [], len(flat))
@@ -163,11 +154,10 @@ def sharpen(
     ```
     """
     began = time.perf_counter()
-    question, theta, gradient = _read(draws, target, observables, start)
+    question, theta, gradient, covariance = _read(draws, target, observables, start)
     steps, segments, d = theta.shape
     flat, slopes = theta.reshape(-1, d), gradient.reshape(-1, d)
-    metric: Any = fitted_metric(flat, slopes, most_dense=500) if len(flat) > 2 * d and d <= 500 else None
-    fields = choose_fields(flat, slopes, None if metric is None else metric.covariance())
+    fields = choose_fields(flat, slopes, covariance if d <= 500 else None)
     values = question.values(flat).reshape(steps, segments, -1)
     sums = FieldRegression(fields, segments, values.mean(axis=(0, 1)))
     sums.add(theta, gradient, values)
@@ -180,7 +170,7 @@ def sharpen(
     r_hat = np.full(len(question.names), np.nan)
     rows = posterior_means(question.names, sharp, errors, segments - 1, r_hat, coverage(level))
     weights = calibrated_weights(fields, flat, slopes).reshape(steps, segments)
-    said = _checked(question, theta, gradient).warnings
+    said = _checked(question, theta, gradient, covariance).warnings
     if said:
         warnings.warn(" ".join(said), GyromcWarning, stacklevel=3)
     spent = time.perf_counter() - began
@@ -189,8 +179,8 @@ def sharpen(
     return Posterior(rows, level, theta, weights, values, said, [NOT_REMOVED], account, question.model)
 
 
-def _read(draws: Any, target: Any, observables: Any, start: Any) -> tuple[Question, np.ndarray, np.ndarray]:
-    """The question, and draws with their gradients as steps × segments × d."""
+def _read(draws: Any, target: Any, observables: Any, start: Any) -> tuple[Question, np.ndarray, np.ndarray, Any]:
+    """The question, draws with their gradients as steps × segments × d, and their covariance where there are enough."""
     question = Question.read(target, observables, start)
     theta = read_draws(draws, question.model.target)
     chains, count, d = theta.shape
@@ -202,9 +192,8 @@ def _read(draws: Any, target: Any, observables: Any, start: Any) -> tuple[Questi
     length, needed = count // pieces, f"at least 8 segments of {SHORTEST} draws are needed"
     require(chains * pieces >= 8, f"{chains} chains of {count} draws are too few: {needed}.")
     width = np.ptp(theta, axis=(0, 1))
-    still = np.flatnonzero(width == 0)
-    which = ", ".join(map(str, still[:3]))
-    require(not still.size, f"`draws` never move: parameter {which} has one value in all of them.")
+    which = ", ".join(map(str, np.flatnonzero(width == 0)[:3]))
+    require(not which, f"`draws` never move: parameter {which} has one value in all of them.")
     require(
         np.abs(theta).max() < 1e100 and width.min() > 1e-100,
         f"`draws` reach from {np.abs(theta).max():.3g} to differences of {width.min():.3g}, whose squares are no numbers.",
@@ -216,7 +205,10 @@ def _read(draws: Any, target: Any, observables: Any, start: Any) -> tuple[Questi
         np.isfinite(gradient).all(),
         "The gradient of the target is not finite at some of the draws: its density is zero there, or they are not its draws.",
     )
-    return question, segments.swapaxes(0, 1), gradient.swapaxes(0, 1)
+    known = chains * pieces * length > 2 * d and d <= 1000
+    theta, gradient = segments.swapaxes(0, 1), gradient.swapaxes(0, 1)
+    metric: Any = fitted_metric(theta.reshape(-1, d), gradient.reshape(-1, d), most_dense=d) if known else None
+    return question, theta, gradient, metric and metric.covariance()
 
 
 def read_draws(draws: Any, target: Target) -> np.ndarray:
@@ -249,10 +241,9 @@ def read_draws(draws: Any, target: Target) -> np.ndarray:
         found = _joined([numbers(part, "draws", finite=False) for part in parts], target.dim)
     bad = np.argwhere(~np.isfinite(found))
     if len(bad):
-        raise InvalidInput(
-            f"Draws must be finite: {len(bad)} of their {found.size} numbers are NaN or infinite, first in chain {bad[0][0]}, "
-            f"draw {bad[0][1]}. Leave such draws out, and find out why they are there."
-        )
+        count, first = f"{len(bad)} of their {found.size} numbers", f"chain {bad[0][0]}, draw {bad[0][1]}"
+        advice = "Leave such draws out, and find out why they are there."
+        raise InvalidInput(f"Draws must be finite: {count} are NaN or infinite, first in {first}. {advice}")
     return found
 
 
@@ -271,11 +262,8 @@ def _opened(draws: Any) -> tuple[Any, bool]:
     if hasattr(draws, "data_vars") or hasattr(draws, "posterior"):
         group, both = getattr(draws, "posterior", draws), {"chain", "draw"}
         dims = set(getattr(group, "dims", ()))
-        require(
-            both <= dims,
-            "Draws in a tree must have the dimensions `chain` and `draw`, in its group `posterior`: got "
-            f"{', '.join(map(str, dims)) or 'none'}.",
-        )
+        needed = "Draws in a tree must have the dimensions `chain` and `draw`, in its group `posterior`"
+        require(both <= dims, f"{needed}: got {', '.join(map(str, dims)) or 'none'}.")
         variables = {str(name): value for name, value in group.data_vars.items() if both <= set(value.dims)}
         return {name: np.asarray(value.transpose("chain", "draw", ...)) for name, value in variables.items()}, True
     if hasattr(draws, "position"):

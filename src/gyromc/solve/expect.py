@@ -42,6 +42,9 @@ NOT_ADJUSTED = (
 )
 
 
+FEW = ChainSettings(chains=16, steps=12, start_width=1.0, stuck_acceptance=0.5)
+
+
 @dataclasses.dataclass(frozen=True)
 class SolverSettings:
     """How long the solver goes on, and what it keeps.
@@ -73,9 +76,7 @@ class SolverSettings:
     longer: float = 2.0
     warm_share: float = 0.45
     few_gradients: float = 30_000
-    few: ChainSettings = dataclasses.field(
-        default_factory=lambda: ChainSettings(chains=16, steps=12, start_width=1.0, stuck_acceptance=0.5)
-    )
+    few: ChainSettings = FEW
     few_warm_share: float = 0.25
     mixed: float = 1.02
     unmixed: float = 1.1
@@ -111,8 +112,8 @@ class Sampling:
 
     def __init__(self, fields: Fields, values: Callable, center: np.ndarray, chains: int, short: bool, learned: bool):
         block = 1 if short or fields.count <= SETTINGS.many else SETTINGS.block
-        least = {"least_share": SETTINGS.learned_share} if learned else {}
         self.fields, self.values = fields, values
+        least = {"least": SETTINGS.learned_share} if learned else {}
         self.regression = FieldRegression(fields, chains, center, block, **least)
         self.rounds: list[np.ndarray] = []
         self.virials: list[np.ndarray] = []
@@ -138,18 +139,16 @@ class Sampling:
         half = len(rounds) // 2
         if half == 0:
             return np.full(len(sd), np.nan)
-        parts = np.concatenate([rounds[:half].mean(axis=0), rounds[half : 2 * half].mean(axis=0)])
-        between = parts.var(axis=0, ddof=1)
-        within = np.maximum(sd**2 - between, 1e-300 + 1e-12 * sd**2)
-        return np.where(sd > 0, np.sqrt(1 + between / within), 1.0)
+        apart = np.concatenate(rounds[: 2 * half].reshape(2, half, -1, len(sd)).mean(axis=1)).var(axis=0, ddof=1)
+        within = np.maximum(sd**2 - apart, 1e-300 + 1e-12 * sd**2)
+        return np.where(sd > 0, np.sqrt(1 + apart / within), 1.0)
 
     def wrong_variances(self) -> list[tuple[int, float, float]]:
         """Coordinates whose virial is not what the target says, beyond chance, the worst first: index, virial, z."""
         averages = np.mean(self.virials, axis=0)
-        chains, d = averages.shape
         # Where U does not change at all, every chain has the same virial, 1, and its error is zero.
         mean, z = averages.mean(axis=0), averages.mean(axis=0) / np.maximum(between(averages), 1e-300)
-        limit = -float(special.stdtrit(chains - 1, SETTINGS.chance / (2 * d)))
+        limit = -float(special.stdtrit(len(averages) - 1, SETTINGS.chance / (2 * len(mean))))
         off = np.flatnonzero(~np.isfinite(mean) | (np.abs(z) > limit) & (np.abs(mean) > SETTINGS.virial))
         return [(int(i), float(mean[i]), float(z[i])) for i in off[np.argsort(-np.abs(mean[off]))]]
 
@@ -161,33 +160,28 @@ class Sampling:
         return theta, weights.reshape(theta.shape[:2]), values
 
 
+@dataclasses.dataclass(eq=False)
 class Solver:
     """One question on its way to an answer; `most_seconds` count from `began`."""
 
-    def __init__(
-        self,
-        question: Question,
-        error: float,
-        shown: Progress,
-        seed: int,
-        *,
-        began: float | None = None,
-        most_seconds: float = math.inf,
-        most_gradients: float = math.inf,
-        stop: Callable[[], bool] = lambda: False,
-        settings: ChainSettings | None = None,
-        coordinates: Coordinates | str | None = None,
-        may_learn: bool = True,
-        rotations: bool = True,
-    ):
-        self.coordinates, self.may_learn, self.learned, self.rotations = coordinates, may_learn, False, rotations
-        self.question, self.error, self.stop, self.shown = question, error, stop, shown
-        self.most_seconds, self.most_gradients = most_seconds, most_gradients
-        self.began = time.perf_counter() if began is None else began
-        self.few = most_gradients <= SETTINGS.few_gradients
+    question: Question
+    error: float
+    shown: Progress
+    seed: int
+    began: float = dataclasses.field(default_factory=time.perf_counter)
+    most_seconds: float = math.inf
+    most_gradients: float = math.inf
+    stop: Callable[[], bool] = lambda: False
+    settings: ChainSettings | None = None
+    coordinates: Coordinates | str | None = None
+    may_learn: bool = True
+    rotations: bool = True
+
+    def __post_init__(self):
+        self.few = self.most_gradients <= SETTINGS.few_gradients
         self.warm_share = SETTINGS.few_warm_share if self.few else SETTINGS.warm_share
-        self.seed, self.settings = seed, settings or (SETTINGS.few if self.few else None)
-        self.chains = self._new_chains()
+        self.settings = self.settings or (SETTINGS.few if self.few else None)
+        self.chains, self.learned = self._new_chains(), False
         self.sampling: Sampling | None = None
         self.end, self.warm_gradients, self.look_seconds = End.REACHED, 0, 0.0
         self.cut_warm_up: End | None = None
@@ -238,14 +232,12 @@ class Solver:
 
     def _learn(self) -> None:
         """Where it is asked for, or draws have the shape of a funnel: go on in coordinates fitted to them, several times."""
-        chains = self.chains
+        chains, may = self.chains, self.coordinates is None and self.may_learn and not self.few
         if not isinstance(chains, LangevinChains):
             return
-        if self.coordinates != "learned":
-            may = self.coordinates is None and self.may_learn and not self.few
-            fits = may and 2 < chains.dim <= chains.settings.most_dense
-            if not (fits and funnel_shaped(chains.warm_states()[0])):
-                return
+        fits = may and 2 < chains.dim <= chains.settings.most_dense
+        if self.coordinates != "learned" and not (fits and funnel_shaped(chains.warm_states()[0])):
+            return
         for turn in range(SETTINGS.learnings):
             self.shown.describe(f"learning coordinates, turn {turn + 1}")
             chains.move_to(learn(chains.thetas(chains.warm_states()[0])))
@@ -288,9 +280,8 @@ class Solver:
         """Sample until the error or a limit is reached; None where chains have not mixed and warm-up should go on."""
         # few parameters cost little, and their tails need many states
         more = min(SETTINGS.longest, max(1.0, SETTINGS.few_parameters / self.chains.dim))
-        next_look = round(SETTINGS.first_look * more)
-        if isinstance(self.chains, MinibatchChains):
-            next_look = self.chains.first_look
+        minibatch = isinstance(self.chains, MinibatchChains)
+        next_look = self.chains.first_look if minibatch else round(SETTINGS.first_look * more)
         self.shown.describe("sampling")
         while True:
             sampling.add(self.chains.sample())
@@ -372,8 +363,7 @@ def expect(
     """
     began = time.perf_counter()
     error, level = positive(error, "error"), coverage(level)
-    if seconds is None and gradients is None:
-        seconds = SETTINGS.seconds
+    seconds = SETTINGS.seconds if seconds is None and gradients is None else seconds
     options: Any = {
         "began": began,
         "most_seconds": math.inf if seconds is None else positive(seconds, "seconds"),
@@ -399,11 +389,10 @@ def expect(
 
 def answer(solver: Solver, level: float) -> Posterior:
     """The posterior, with the warnings it needs."""
-    sampling, chains = solver.sampling, solver.chains
-    if sampling is None:
-        sampling = solver.begin_sampling()
-        for kept in chains.warm[len(chains.warm) // 2 :]:
-            sampling.add(kept)
+    chains, early = solver.chains, solver.sampling is None
+    sampling = solver.sampling or solver.begin_sampling()
+    for kept in chains.warm[len(chains.warm) // 2 :] if early else []:
+        sampling.add(kept)
     sharp, count = sampling.regression.sharpened(), chains.settings.chains
     states, weights, values = sampling.draws()
     rows = posterior_means(solver.question.names, sharp, sharp.std_error, count - 1, sampling.r_hat(), level)
@@ -467,7 +456,6 @@ def _warnings(solver: Solver, rows: Mapping[str, PosteriorMean], sampling: Sampl
     if solver.cut_warm_up is End.INTERRUPTED:
         said.append("Warm-up was interrupted: errors may be larger than stated.")
     elif solver.cut_warm_up is not None:
-        said.append(
-            "Warm-up was cut short by the time allowed: errors may be larger than stated. Allow more `seconds`."
-        )
+        short = "Warm-up was cut short by the time allowed: errors may be larger than stated."
+        said.append(f"{short} Allow more `seconds`.")
     return said

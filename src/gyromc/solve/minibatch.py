@@ -74,8 +74,8 @@ def serves_minibatches(target: Any, dim: int) -> bool:
     """Whether a target has so many rows that mini-batches are worth their set-up, or rows that are not in memory."""
     if not isinstance(target, SumOverData) or target.gaussian() is not None or dim > SETTINGS.most_parameters:
         return False
-    many = target.num_data >= SETTINGS.least_rows and target.num_data * dim >= SETTINGS.least_work
-    return many or isinstance(target, StreamedRegression)
+    rows = math.inf if isinstance(target, StreamedRegression) else target.num_data
+    return rows >= SETTINGS.least_rows and rows * dim >= SETTINGS.least_work
 
 
 class MinibatchChains:
@@ -121,12 +121,10 @@ class MinibatchChains:
 
     def _moved(self, eta: float) -> tuple[np.ndarray, np.ndarray]:
         """A round of steps of length η: states and gradients, steps × chains × d."""
-        key = self.rng.integers(2**32, size=2, dtype=np.uint32)
-        steps = self.settings.steps
+        key, steps = self.rng.integers(2**32, size=2, dtype=np.uint32), self.settings.steps
         with jax.enable_x64(True):
             self.state, found = _round(self.target, self.oracle, self.state, self.metric, np.float64(eta), key, steps)
-            theta, gradient = (np.asarray(x) for x in found)
-        return theta, gradient
+            return np.asarray(found[0]), np.asarray(found[1])
 
     def sample(self) -> Round:
         theta, gradient = self._moved(SETTINGS.step)

@@ -19,7 +19,7 @@ from gyromc.checks import cause, numbers, require, shown
 from gyromc.errors import InvalidInput
 from gyromc.flat import is_array
 from gyromc.model import Model
-from gyromc.observables import PROFILES, Observable, Ridge
+from gyromc.observables import PROFILES, Observable, OnRows, Ridge
 from gyromc.plan import Plan, shape_of
 from gyromc.runtime.evaluation import compiled, doubled
 from gyromc.runtime.machine import require_memory
@@ -64,24 +64,20 @@ class Question:
         """The arguments of `expect`, checked; functions are called on shapes only."""
         model, begin, asked = _model(target, observables, start)
         if asked is None:
-            default = getattr(model.target, "default_observables", None)
-            if default is None:
+            if not hasattr(model.target, "default_observables"):
                 return cls(model, begin, tuple(_labels(model.template)))
-            asked = {"": default()}
+            asked = {"": model.target.default_observables()}
         require(
             isinstance(asked, Mapping) and len(asked) > 0,
             '`observables` must be functions by name, `{"name": h}`, or left out for every parameter. '
             f"Got {type(asked).__name__}{' without entries' if isinstance(asked, Mapping) else ''}.",
         )
-        flat = hasattr(model.template, "shape")
+        flat, functions, labels = hasattr(model.template, "shape"), {}, {}
         directions: dict[str, dict[str, np.ndarray]] = {}
-        functions, labels = {}, {}
         for name, h in asked.items():
             require(isinstance(name, str), f"Observables are named by strings: got the name {shown(name)}.")
-            require(
-                callable(h),
-                f"Observable {name!r} must be of `gyromc.observables` or a function: got {type(h).__name__}.",
-            )
+            kind = f"must be of `gyromc.observables` or a function: got {type(h).__name__}."
+            require(callable(h), f"Observable {name!r} {kind}")
             if not isinstance(h, Ridge):
                 labels[name] = _value_labels(name, h, model.template)
                 functions[name] = h if isinstance(h, Observable) else owned(h)
@@ -107,27 +103,30 @@ class Question:
     def coordinates(self) -> list[str]:
         """A name for each parameter: of a model of another package as it names them."""
         shapes = getattr(self.model.target, "parameters", None)
-        if shapes is None:
-            return _labels(self.model.template)
-        return [label for name in sorted(shapes) for label in elements(name, shapes[name])]
+        named = shapes and [label for name in sorted(shapes) for label in elements(name, shapes[name])]
+        return named or _labels(self.model.template)
 
     @functools.cached_property
     def _pieces(self) -> tuple:
-        return doubled(self.ridges), doubled(self.functions)
+        return doubled((self.ridges, self.functions))
 
     def values(self, rows: np.ndarray) -> np.ndarray:
         """All observables at every row of θ, rows × names; `InvalidInput` where one is not finite."""
         if self.order is None:
             return np.asarray(rows, float)
-        with jax.enable_x64(True):
-            found = np.asarray(_values(*self._pieces, self.model.unravel, jnp.asarray(rows, float)), float)
+        if self.ridges.keys() <= {"linear", "square"} and all(isinstance(h, OnRows) for h in self.functions):
+            of_ridges = [PROFILES[profile](rows @ A.T) for profile, A in self.ridges.items()]
+            found = np.concatenate([*of_ridges, *(h(rows) for h in self.functions)], axis=1)
+        else:
+            with jax.enable_x64(True):
+                found = np.asarray(_values(*self._pieces, self.model.unravel, jnp.asarray(rows, float)), float)
         found = found[:, self.order]
         if not np.isfinite(found).all():
             row, column = np.argwhere(~np.isfinite(found))[0]
-            where = np.round(rows[row][:4], 4).tolist()
+            where = f"{np.round(rows[row][:4], 4).tolist()}{'…' if rows.shape[1] > 4 else ''}"
             raise InvalidInput(
-                f"Observable {self.names[column]!r} is {found[row, column]} at θ = {where}"
-                f"{'…' if rows.shape[1] > 4 else ''}, where the density is positive. It must be finite there."
+                f"Observable {self.names[column]!r} is {found[row, column]} at θ = {where}, where the density is positive. It "
+                "must be finite there."
             )
         return found
 
@@ -152,9 +151,8 @@ def _model(target: Any, observables: Any, start: Any) -> tuple[Model, np.ndarray
         model = Model(target, template)
         if type(target).__module__.partition(".")[0] != __name__.partition(".")[0]:
             shape_of("The target's gradient", target.gradient, model.template)
-        own: Any = getattr(target, "start_point", None)
-        begin = np.zeros(model.dim) if target.dim is None or own is None else np.asarray(own(), float)
-        return model, begin, observables
+        own: Any = getattr(target, "start_point", None) if target.dim is not None else None
+        return model, np.zeros(model.dim) if own is None else np.asarray(own(), float), observables
     if target.dim is not None:
         begin = numbers(start, "start")
         require(begin.shape == (target.dim,), f"`start` must hold {target.dim} numbers: got shape {begin.shape}.")
@@ -182,18 +180,17 @@ def elements(name: str, shape: tuple[int, ...]) -> list[str]:
 
 
 def _value_labels(name: str, h: Callable, template: Any) -> list[str]:
-    params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, jnp.dtype("float64")), template)
     try:
         # in double precision, as it will be computed
         with jax.enable_x64(True):
+            params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, float), template)
             value = eqx.filter_eval_shape(_callable(h), params)
     except InvalidInput:
         raise
     except Exception as error:
-        traced = isinstance(error, jax.errors.TracerArrayConversionError)
-        remedy = (
-            "Write it with `jax.numpy` in place of NumPy" if traced else "Check that it reads parameters like `start`"
-        )
+        remedy = "Check that it reads parameters like `start`"
+        if isinstance(error, jax.errors.TracerArrayConversionError):
+            remedy = "Write it with `jax.numpy` in place of NumPy"
         raise InvalidInput(f"Observable {name!r} cannot be evaluated: {cause(error)}. {remedy}.") from error
     for leaf in jax.tree.leaves(value):
         kind = getattr(leaf, "dtype", None)

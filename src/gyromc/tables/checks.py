@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gyromc.regression.adequacy.assess import FAIR, Adequacy, assess, figure_numbers, ordered
+from gyromc.regression.adequacy.assess import FAIR, assess, figure_numbers, ordered
 from gyromc.regression.adequacy.checks import Aspect, ModelCheck, ModelVerdict
 from gyromc.regression.fit import Fit
 from gyromc.show.numbers import counted, listed, number, plain
+from gyromc.show.records import plain_attributes
 from gyromc.tables.datatable import DataTable, as_numbers
 from gyromc.tables.encoding import CategoricalColumn, Encoding
 from gyromc.tables.preparation import Prepared
@@ -23,6 +24,14 @@ MOST_TERMS = 12  # of a formula that is written out
 MOST_ROWS, ROWS_NAMED = 5, 20  # that sentences name, and that fit.json does
 HEAVY_TAILS = 1.0  # excess kurtosis of residuals: 1.2 for a t law with nine degrees of freedom
 SKEWED = 0.25  # (q₉₀ + q₁₀ - 2 q₅₀)/(q₉₀ - q₁₀) of residuals: 0.47 for an exponential law
+DIRECTIONS = {
+    "high": "responses are higher than predicted",
+    "low": "responses are lower than predicted",
+    "narrow": "predictive distributions are too narrow",
+    "wide": "predictive distributions are too wide",
+    "skewed": "responses are more skewed than predicted",
+    "tails": "the tails differ from those predicted",
+}
 
 
 def _backticked(name: str) -> str:
@@ -39,12 +48,8 @@ class Setting:
     positive: bool
     kurtosis: float = 0.0
     skewed: bool = False
+    heavy: bool = False  # far out on both sides more often than a normal law
     left_out: ModelCheck | None = None
-
-    @property
-    def heavy(self) -> bool:
-        """Whether residuals are far out on both sides more often than those of a normal law."""
-        return self.kurtosis > HEAVY_TAILS and not self.skewed
 
     @property
     def family(self) -> Any:
@@ -56,7 +61,6 @@ class Setting:
         return f"{self.table.unit}{'s' if len(lines) > 1 else ''} {listed(lines, MOST_ROWS)}"
 
     def command(self, **changes: Any) -> str:
-        """The command line with some options changed."""
         return dataclasses.replace(self.request, **changes).command
 
     def wide(self, text: str, remedy: str = "Use a family with a free variance.") -> "Advice":
@@ -109,9 +113,8 @@ def headline(checks: Sequence[dict[str, Any]]) -> str:
     wrong = [check for check in checks if check["verdict"] == ModelVerdict.MISFIT.value]
     look = [check["name"] for check in checks if check["verdict"] == ModelVerdict.LOOK.value]
     if wrong:
-        first = wrong[0]["sentence"]
         names = f" Failed checks: {', '.join(check['name'] for check in wrong)}." if len(wrong) > 1 else ""
-        return f"The model does not fit: {first}{names}"
+        return f"The model does not fit: {wrong[0]['sentence']}{names}"
     unchecked = [check["sentence"] for check in checks if check["name"] == Aspect.WEIGHTS.value]
     if unchecked:
         return f"The model was not checked: {unchecked[0]}"
@@ -192,9 +195,8 @@ def _dependence(check: ModelCheck, setting: Setting) -> Advice:
 
 
 def _link(check: ModelCheck, setting: Setting) -> Advice:
-    end = "1" if check.details["steeper"] else "0"
     than = "faster than the logistic link allows: another link would explain"
-    text = f"probabilities approach {end} {than} {_share(check)}{_chance(check)}."
+    text = f"probabilities approach {int(check.details['steeper'])} {than} {_share(check)}{_chance(check)}."
     classes = setting.encoding.response.classes
     if not classes:
         return Advice(text, MISSING)
@@ -234,16 +236,6 @@ def _spread(check: ModelCheck, setting: Setting) -> Advice:
     if setting.positive and check.details["where"] == "high" and response.model == "linear":
         return Advice(text, "Use a family whose variance grows with the mean.", setting.command(family="gamma"))
     return setting.robust(text)
-
-
-DIRECTIONS = {
-    "high": "responses are higher than predicted",
-    "low": "responses are lower than predicted",
-    "narrow": "predictive distributions are too narrow",
-    "wide": "predictive distributions are too wide",
-    "skewed": "responses are more skewed than predicted",
-    "tails": "the tails differ from those predicted",
-}
 
 
 def _calibration(check: ModelCheck, setting: Setting) -> Advice:
@@ -381,40 +373,32 @@ def adequacy(fit: Fit, prepared: Prepared, held_out: dict[str, Any] | None, requ
     z = found.outputs[0].values
     kurtosis = float(np.mean((z - z.mean()) ** 4) / max(float(z.var()) ** 2, 1e-300)) - 3
     low, middle, high = np.quantile(z, [0.1, 0.5, 0.9])
-    skewed = abs(high + low - 2 * middle) > SKEWED * (high - low)
-    positive = bool(np.min(y) > 0) and not encoding.response.classes
+    skewed = bool(abs(high + low - 2 * middle) > SKEWED * (high - low))
+    shape = (
+        bool(np.min(y) > 0) and not encoding.response.classes,
+        kurtosis,
+        skewed,
+        kurtosis > HEAVY_TAILS and not skewed,
+    )
     of_columns = lambda check: check.aspect is Aspect.DEPENDENCE and check.details["kind"] == "column"
     clear = (check for check in found.checks if check.verdict is not ModelVerdict.FINE and check.statistic > FAIR)
-    left_out = next(filter(of_columns, clear), None)
-    setting = Setting(encoding, prepared.table.take(found.rows), request, positive, kurtosis, bool(skewed), left_out)
+    setting = Setting(encoding, prepared.table.take(found.rows), request, *shape, next(filter(of_columns, clear), None))
     checks = [_written(check, setting) for check in ordered(found)]
-    points = {"rows": found.rows.tolist(), "observed": y[found.rows].tolist(), "elpd": found.loo.elpd_rows.tolist()}
-    return {
-        "verdict": found.judgement.value,
-        "headline": headline(checks),
-        "checks": checks,
-        "rows": len(found.rows),
-        "of_rows": found.num_rows,
-        "draws": found.law.num_draws,
-        **_quoted(found),
-        "pointwise": points,
-        "figures": figure_numbers(found),
-    }
-
-
-def _quoted(found: Adequacy) -> dict[str, Any]:
-    """What people quote; the LOO R² is 1 - Σ(y - ŷ)²/Σ(y - ȳ)², ŷ predicted without the row, for at most two classes."""
-    loo, waic, y, loo_r_squared = found.loo, found.waic, found.y, None
-    low, high = np.quantile(found.r_squared, [0.025, 0.975])
-    total = float(np.sum((y - y.mean()) ** 2))
+    loo, sampled, loo_r_squared = found.loo, found.y, None
+    ends, total = np.quantile(found.r_squared, [0.025, 0.975]), float(np.sum((sampled - sampled.mean()) ** 2))
+    # 1 - Σ(y - ŷ)²/Σ(y - ȳ)², ŷ predicted without the row, for at most two classes.
     if found.law.mean.ndim <= 2 and total > 0:
         left_out = np.sum(np.exp(loo.log_weights) * found.law.mean, axis=0)
-        loo_r_squared = plain(1 - float(np.sum((y - left_out) ** 2)) / total)
-    of = lambda values, *names: {name: getattr(values, name) for name in names}
+        loo_r_squared = plain(1 - float(np.sum((sampled - left_out) ** 2)) / total)
+    said = {"verdict": found.judgement.value, "headline": headline(checks), "checks": checks}
+    said |= {"rows": len(found.rows), "of_rows": found.num_rows, "draws": found.law.num_draws}
     return {
-        "loo": {**of(loo, "elpd", "std_error", "p_loo", "looic"), "rows_above_0.7": int(loo.influential.size)},
-        "waic": of(waic, "elpd", "std_error", "p_waic", "waic"),
+        **said,
+        "loo": {**plain_attributes(loo, "elpd", "std_error", "p_loo", "looic"), "rows_above_0.7": loo.influential.size},
+        "waic": plain_attributes(found.waic, "elpd", "std_error", "p_waic", "waic"),
         "loo_r_squared": loo_r_squared,
-        "r_squared": {"mean": float(found.r_squared.mean()), "interval_95": [float(low), float(high)]},
+        "r_squared": {"mean": float(found.r_squared.mean()), "interval_95": ends.tolist()},
         "deviance": {"mean": float(found.deviance.mean()), "sd": float(found.deviance.std(ddof=1))},
+        "pointwise": {"rows": found.rows.tolist(), "observed": y[found.rows].tolist(), "elpd": loo.elpd_rows.tolist()},
+        "figures": figure_numbers(found),
     }

@@ -1,7 +1,6 @@
 """A CSV, Excel or Parquet file or a data frame as a `DataTable` that knows the place of each row in the file.
 
-A file that cannot be read as it stands is refused, with place and remedy. Formulas of an Excel file are not computed: the values
-that Excel stored are read.
+A file that cannot be read as it stands is refused, with place and remedy. Of formulas in an Excel file the stored values count.
 """
 
 import dataclasses
@@ -13,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from gyromc.checks import require
-from gyromc.checks import shown as quoted
+from gyromc.checks import require, shown
 from gyromc.data.csvfile import CsvFile, require_distinct
+from gyromc.data.files import pyarrow
 from gyromc.datasets import located
 from gyromc.errors import InvalidInput
 from gyromc.extras import needs
@@ -30,6 +29,13 @@ DATES = (
 ADORNED = r"[+-]?[$€£]?\s*\d[\d,.'_ ]*\s*[%$€£]?|[+-]?0[xX][\da-fA-F_]+|[+-]?0[bBoO][0-7_]+"
 CALENDAR = ("Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec", "Mon Tue Wed Thu Fri Sat Sun")
 LEAST_SPREAD, MOST_SIZE, LEAST_CHANGE = 1e-30, 1e30, 1e-9
+MAX_COLUMNS = 1000  # to predict from: the sampler's matrices are dense
+Select = Callable[..., list[int]]  # `_select` without the names
+MARKS = {
+    b"\xd0\xcf\x11\xe0": "an old Excel workbook: save it as .xlsx or CSV (UTF-8)",
+    b"%PDF": "a PDF document: export the table as CSV",
+    b"SQLite format 3": "an SQLite database: export the table as CSV",
+}
 
 
 @functools.cache
@@ -90,10 +96,8 @@ def adorned(texts) -> bool:
 def is_dates(column) -> bool:
     """Whether most values look like dates or times."""
     types = pandas_module().api.types
-    if types.is_numeric_dtype(column):
-        return False
     if not types.is_string_dtype(column):
-        return True  # typed columns are numbers, texts or dates
+        return not types.is_numeric_dtype(column)  # typed columns are numbers, texts or dates
     known = column.dropna()
     return bool(len(known)) and bool(known.str.fullmatch(DATES).mean() > 0.5)
 
@@ -109,15 +113,6 @@ def require_scale(values: np.ndarray, what: str) -> None:
     require(spread > LEAST_CHANGE * size, f"{what} runs from {low:.15g} to {high:.15g}: {digits}")
     far = f"too {'small' if size < 1 else 'large'} to compute with. Express it in other units."
     require(spread > LEAST_SPREAD and size < MOST_SIZE, f"{what} runs from {low:.3g} to {high:.3g}: {far}")
-
-
-MAX_COLUMNS = 1000  # to predict from: the sampler's matrices are dense
-Select = Callable[..., list[int]]  # `_select` without the names
-MARKS = {
-    b"\xd0\xcf\x11\xe0": "an old Excel workbook: save it as .xlsx or CSV (UTF-8)",
-    b"%PDF": "a PDF document: export the table as CSV",
-    b"SQLite format 3": "an SQLite database: export the table as CSV",
-}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -273,10 +268,10 @@ def _require_names(names: Collection[str], columns: Collection[str], path: str, 
         lowered = {k.lower(): k for k in known[:5000]}  # comparing with a million names takes minutes
         near = [lowered[n] for n in difflib.get_close_matches(name.lower(), lowered, 3, 0.5)]
         every = listed(list(map(repr, sorted(known))), 12)
-        shown = f"Did you mean {' or '.join(map(repr, near))}?" if near else f"Its columns: {every}."
+        hint = f"Did you mean {' or '.join(map(repr, near))}?" if near else f"Its columns: {every}."
         if all(map(is_number, known[:1000])):
-            shown += " The first line holds only numbers: does the file lack its header line?"
-        raise InvalidInput(f"{path} has no column {quoted(name)} ({role}). {shown}")
+            hint += " The first line holds only numbers: does the file lack its header line?"
+        raise InvalidInput(f"{path} has no column {shown(name)} ({role}). {hint}")
 
 
 def _read_csv(path: Path, select: Select, named: Collection[str], encoding: str, decimal: str) -> DataTable:
@@ -310,30 +305,27 @@ def _read_csv(path: Path, select: Select, named: Collection[str], encoding: str,
 
 
 def _read_parquet(path: Path, select: Select) -> DataTable:
-    import pyarrow
-    from pyarrow import parquet
-
+    arrow = pyarrow()
     try:
-        file = parquet.ParquetFile(path)
-    except (pyarrow.ArrowInvalid, OSError) as error:
+        file = arrow.parquet.ParquetFile(path)
+    except (arrow.ArrowInvalid, OSError) as error:
         raise InvalidInput(f"{path} begins like a Parquet file but cannot be read: {error}") from None
     names = list(file.schema_arrow.names)
-    chosen = [names[i] for i in select(names)]
     require(file.metadata.num_rows, f"{path} has columns but no rows.")
     columns = {}
-    for name in chosen:
+    for name in [names[i] for i in select(names)]:
         kind = file.schema_arrow.field(name).type
         remedy = f"one value per row is needed. Unpack it, or pass `--drop {name}`."
-        single = not pyarrow.types.is_nested(kind) and "binary" not in str(kind)
+        single = not arrow.types.is_nested(kind) and "binary" not in str(kind)
         require(single, f"Column {name!r} of {path} holds {kind}: {remedy}")
         column = file.read(columns=[name]).column(0)
-        if pyarrow.types.is_decimal(kind) or pyarrow.types.is_float16(kind):
-            column = column.cast(pyarrow.float64())
-        elif pyarrow.types.is_boolean(kind):
-            column = column.cast(pyarrow.string())
+        if arrow.types.is_decimal(kind) or arrow.types.is_float16(kind):
+            column = column.cast(arrow.float64())
+        elif arrow.types.is_boolean(kind):
+            column = column.cast(arrow.string())
         # dates without a time and times of the day come as objects
         series = column.to_pandas()
-        columns[name] = series if pyarrow.types.is_temporal(kind) else _column(series, name, str(path))
+        columns[name] = series if arrow.types.is_temporal(kind) else _column(series, name, str(path))
     return DataTable(str(path), "row", columns, np.arange(1, file.metadata.num_rows + 1))
 
 

@@ -26,14 +26,15 @@ MOST_CONTRASTS = 15  # between the levels of one column
 STEP = 0.01  # of a slope's difference quotient, in standard deviations of the column
 GRID, MOST_CURVES = 15, 4
 TAILS = [0.025, 0.975]
+MOST_LEVELS = 12  # of a table: beyond, the lowest and the highest are shown
+LATENT = {LinkFunction.LOGIT: math.pi**2 / 3, LinkFunction.PROBIT: 1.0, LinkFunction.CLOGLOG: math.pi**2 / 6}
 
 
 def effect_findings(fit: Fit, prepared: Prepared) -> dict[str, Any] | None:
     """Return the part of fit.json on effects; None where there is none to tell beside the coefficients."""
     encoding, likelihood, response = prepared.encoding, fit.posterior.likelihood, prepared.encoding.response
     several, measured, count = len(response.classes) > 2, likelihood.measured, prepared.table.num_rows
-    single = not several and (measured or likelihood.words.effect.ratio is not None)
-    alone = changeable(encoding) if single else {}
+    alone = changeable(encoding) if not several and (measured or likelihood.words.effect.ratio is not None) else {}
     picked = np.unique(np.linspace(0, count - 1, min(count, MOST_ROWS)).astype(int))
     study = _Study(fit, dataclasses.replace(encoding, dates=()), encoding.dated(prepared.table).take(picked))
     rows = [row for one in encoding.features for row in study.effects(one, alone.get(one.name, []))]
@@ -45,13 +46,9 @@ def effect_findings(fit: Fit, prepared: Prepared) -> dict[str, Any] | None:
         return None
     what = f"P({response.name} = {response.positive})" if response.positive else f"the expected {response.name}"
     curved = [one for one in encoding.features if isinstance(one, NumericColumn) and one.name not in alone]
-    return {
-        "ratio": likelihood.words.effect.ratio,
-        "target": response.name,
-        "what": "the probability of a class" if several else what,
-        "rows": rows,
-        "curves": [study.adjusted(feature) for feature in curved[:MOST_CURVES]],
-    }
+    about = {"ratio": likelihood.words.effect.ratio, "target": response.name}
+    about["what"] = "the probability of a class" if several else what
+    return {**about, "rows": rows, "curves": [study.adjusted(feature) for feature in curved[:MOST_CURVES]]}
 
 
 def changeable(encoding: Encoding) -> dict[str, list[int]]:
@@ -114,9 +111,8 @@ class _Study:
             ends = np.exp(np.quantile(along, TAILS, method="hazen"))
             row |= {"ratio": float(np.exp(np.median(along))), "ratio_interval_95": ends.tolist()}
         found = []
-        for k in range(outputs):
-            of = f", P({response.name} = {response.classes[k]})" if outputs > 1 else ""
-            found.append({"name": name + of, **row})
+        for k, one in enumerate(response.classes if outputs > 1 else [""]):
+            found.append({"name": f"{name}, P({response.name} = {one})" if one else name, **row})
             if change is not None:
                 ends = np.quantile(change[:, k], TAILS, method="hazen")
                 found[-1] |= {"change": float(change[:, k].mean()), "change_interval_95": ends.tolist()}
@@ -136,10 +132,6 @@ class _Study:
         return {"name": feature.name, "x": grid.tolist(), "lines": lines}
 
 
-MOST_LEVELS = 12  # of a table: beyond, the lowest and the highest are shown
-LATENT = {LinkFunction.LOGIT: math.pi**2 / 3, LinkFunction.PROBIT: 1.0, LinkFunction.CLOGLOG: math.pi**2 / 6}
-
-
 def level_rows(group: GroupDraws, counts: Sequence[int] | None = None) -> list[dict[str, Any]]:
     """Return the posterior of each deviation: level by level, one row for each effect."""
     low, high = np.quantile(group.deviations.reshape(-1, len(group.levels), len(group.columns)), TAILS, axis=0)
@@ -152,10 +144,8 @@ def level_rows(group: GroupDraws, counts: Sequence[int] | None = None) -> list[d
 
 
 def group_findings(fit: Fit, rows: DesignRows, y: np.ndarray) -> list[dict[str, Any]]:
-    """Return the part of fit.json on groups: their levels, and the intraclass correlation (ICC) of each.
-
-    It is a group's share of the variances of all groups, zᵀΣz averaged over rows, and of the noise.
-    """
+    """Return the part of fit.json on groups: their levels, and the intraclass correlation (ICC) of each, its share of the
+    variances of all groups, zᵀΣz averaged over rows, and of the noise."""
     between = {}
     for term in rows.groups:
         root = fit.groups[term.name].root
@@ -193,8 +183,7 @@ def group_table(found: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[lis
 
 def level_table(found: Mapping[str, Any]) -> Table:
     """Return the deviations of one group: of all levels, or of the lowest and highest of many."""
-    effects = found["effects"]
-    columns = ["level", "rows", *(text for effect in effects for text in (effect, "95\u00a0% interval"))]
+    columns = ["level", "rows", *(text for effect in found["effects"] for text in (effect, "95\u00a0% interval"))]
     levels: dict[str, list[Any]] = {}
     for row in found["rows"]:
         levels.setdefault(row["level"], []).append(row)
@@ -205,10 +194,8 @@ def level_table(found: Mapping[str, Any]) -> Table:
     rows = [[some[0]["level"], str(some[0]["rows"]), *(text for row in some for text in cells(row))] for some in shown]
     first = f"the {MOST_LEVELS // 2} lowest and highest of {len(order)} levels; all are in groups.csv. " if many else ""
     low, high = (100 * end for end in found["share"]["interval_95"])
-    share = (
-        f"ICC: {100 * found['share']['mean']:.0f} % [{low:.0f} %, {high:.0f} %] of the variance about the common terms lies "
-        f"between levels of {found['name']}, on the scale of the linear predictor."
-    )
+    icc = f"ICC: {100 * found['share']['mean']:.0f} % [{low:.0f} %, {high:.0f} %] of the variance about the common terms lies"
+    share = f"{icc} between levels of {found['name']}, on the scale of the linear predictor."
     return Table(columns, rows, f"Deviations of the levels of {found['name']}", [f"{first}{share}"], style="simple")
 
 

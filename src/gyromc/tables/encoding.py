@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import functools
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,19 @@ from gyromc.tables.formula import FormulaDesign
 from gyromc.targets.families import FAMILIES
 from gyromc.targets.likelihoods import LinkFunction
 
+RULES = {
+    "weights": ("a number of 0 or more", lambda x: x >= 0),
+    "offset": ("a finite number", np.isfinite),
+    "exposure": ("a positive number", lambda x: x > 0),
+    "trials": ("a whole number of 1 or more", lambda x: (x >= 1) & (x == np.round(x))),
+    "censored": ("0 or 1", lambda x: (x == 0) | (x == 1)),
+    "event": ("0 or 1", lambda x: (x == 0) | (x == 1)),
+}
+PREDICTING = ("offset", "exposure", "trials")  # roles whose columns new rows must have
+PARTS = ("year", "month", "weekday", "days")
+# In the order in which they are tried; a time after the date is left out.
+FORMATS = ("%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%b-%Y", "%d %b %Y", "%d %B %Y")
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class DesignRows:
@@ -28,9 +42,6 @@ class DesignRows:
     trials: np.ndarray | None = None
     censored: np.ndarray | None = None
     clusters: np.ndarray | None = None
-
-    def __len__(self) -> int:
-        return len(self.X)
 
     def take(self, rows: np.ndarray) -> "DesignRows":
         return DesignRows(**cut({field.name: getattr(self, field.name) for field in dataclasses.fields(self)}, rows))
@@ -104,16 +115,6 @@ class CategoricalColumn:
         return pandas_module().Categorical(values, categories=[self.reference, *self.shown])
 
 
-RULES = {
-    "weights": ("a number of 0 or more", lambda x: x >= 0),
-    "offset": ("a finite number", np.isfinite),
-    "exposure": ("a positive number", lambda x: x > 0),
-    "trials": ("a whole number of 1 or more", lambda x: (x >= 1) & (x == np.round(x))),
-    "censored": ("0 or 1", lambda x: (x == 0) | (x == 1)),
-    "event": ("0 or 1", lambda x: (x == 0) | (x == 1)),
-}
-
-
 @dataclasses.dataclass(frozen=True)
 class Roles:
     """The column of each role, or None."""
@@ -132,7 +133,6 @@ class Roles:
 
     @property
     def survival(self) -> bool:
-        """Whether times may be censored."""
         return self.censored is not None or self.event is not None
 
     @property
@@ -153,32 +153,17 @@ class Roles:
         require(not self.survival or "censored" in known, f"{times}, not {model}.")
         require(not (self.censored and self.event), "`--event` says the opposite of `--censored`. Pass one of them.")
 
-    def numbers(self, table: DataTable, role: str) -> np.ndarray | None:
-        """Return the numbers of a role, None where no column has it."""
-        name = self.given.get(role)
-        if name is None:
-            return None
-        table.require_column(name, f"--{role}")
-        values, bad = as_numbers(table.columns[name])
-        what, rule = RULES[role]
-        wrong = bad | np.isnan(values) | ~rule(np.where(np.isnan(values), 1.0, values))
-        text = f"`--{role} {name}` must be {what}, but is"
-        table.refuse(wrong, text, "Correct it, or remove the row.", table.columns[name])
-        return values
-
-    def clusters(self, table: DataTable) -> np.ndarray | None:
-        if self.cluster is None:
-            return None
-        table.require_column(self.cluster, "--cluster")
-        texts = as_text(table.columns[self.cluster])
-        lacks = f"{table.path}: `--cluster {self.cluster}` lacks values. Fill them in, or remove those rows."
-        require(not texts.isna().any(), lacks)
-        return np.unique(texts.to_numpy(str), return_inverse=True)[1]
-
-
-PARTS = ("year", "month", "weekday", "days")
-FORMATS = ("%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%b-%Y", "%d %b %Y", "%d %B %Y")
-"""Formats in the order in which they are tried; a time after the date is left out."""
+    def numbers(self, table: DataTable, roles: Collection[str]) -> dict[str, np.ndarray]:
+        """Return the numbers of those of the roles that a column has."""
+        found = {}
+        for role, name in [(role, name) for role, name in self.given.items() if role in roles]:
+            table.require_column(name, f"--{role}")
+            found[role], bad = as_numbers(table.columns[name])
+            what, rule = RULES[role]
+            wrong = bad | np.isnan(found[role]) | ~rule(np.nan_to_num(found[role], nan=1.0))
+            text = f"`--{role} {name}` must be {what}, but is"
+            table.refuse(wrong, text, "Correct it, or remove the row.", table.columns[name])
+        return found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -227,10 +212,10 @@ def learn_dates(table: DataTable, names: list[str]) -> tuple[DateColumn, ...]:
         require(len(known), f"`--dates {name}`: the column is empty.")
         read = {f: pandas.to_datetime(every, format=f, errors="coerce") for f in FORMATS}
         fits = [f for f, days in read.items() if days.notna().sum() == len(known)]
-        if not fits:
-            best = max(read.values(), key=lambda days: days.notna().sum())
-            remedy = "It is no date like the others. Write dates as 2024-03-31."
-            table.refuse((best.isna() & every.notna()).to_numpy(), f"`--dates {name}` reads", remedy, every)
+        # Refuses nothing where a format reads all.
+        best = max(read.values(), key=lambda days: days.notna().sum())
+        remedy = "It is no date like the others. Write dates as 2024-03-31."
+        table.refuse((best.isna() & every.notna()).to_numpy(), f"`--dates {name}` reads", remedy, every)
         several = f"`--dates {name}`: {known.iloc[0]!r} could be read as {' or '.join(fits)}, and so could all others."
         require(len(fits) == 1, f"{several} Write dates as 2024-03-31.")
         found.append(DateColumn(name, fits[0], read[fits[0]].min().date().isoformat()))
@@ -238,7 +223,6 @@ def learn_dates(table: DataTable, names: list[str]) -> tuple[DateColumn, ...]:
 
 
 def _days(table: DataTable, name: str):
-    """A column as texts, without the time after a date."""
     return as_text(table.columns[name]).str.replace(r"[T ]\d{1,2}:\d{2}.*$", "", regex=True)
 
 
@@ -277,7 +261,6 @@ class GroupFactor:
 
     @classmethod
     def learn(cls, table: DataTable, columns: tuple[str, ...]) -> "GroupFactor":
-        """Return the factor with the levels of these rows, in order."""
         found = cls(columns, ())
         levels = tuple(ordered(found.labels(table)))
         message = f"The grouping column {found.name!r} has one level only, {levels[0]!r}: there are no groups."
@@ -294,8 +277,7 @@ class GroupFactor:
 
     def index(self, table: DataTable) -> np.ndarray:
         """Return the place of each row's level, −1 for one that the fitted rows do not have."""
-        places = {level: i for i, level in enumerate(self.levels)}
-        return np.array([places.get(label, -1) for label in self.labels(table)], int)
+        return pandas_module().Index(self.levels).get_indexer(self.labels(table))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -312,9 +294,8 @@ class Encoding:
 
     @property
     def names(self) -> tuple[str, ...]:
-        if self.formula is not None:
-            return self.formula.names
-        return tuple(name for feature in self.features for name in feature.outputs)
+        names = (name for feature in self.features for name in feature.outputs)
+        return tuple(names) if self.formula is None else self.formula.names
 
     @property
     def sources(self) -> dict[str, str]:
@@ -332,7 +313,7 @@ class Encoding:
         """The columns a file must have to be predicted for."""
         made = {name: date.name for date in self.dates for name in date.outputs}
         groups = [name for factor in self.factors for name in factor.columns]
-        roles = [name for role, name in self.roles.given.items() if role in ("offset", "exposure", "trials")]
+        roles = [name for role, name in self.roles.given.items() if role in PREDICTING]
         every = [*(feature.name for feature in self.features), *groups, *roles]
         return tuple(dict.fromkeys(made.get(name, name) for name in every))
 
@@ -353,9 +334,9 @@ class Encoding:
         for name in [*(feature.name for feature in self.features), *groups]:
             table.require_column(name, "needed by the fit")
         frame, terms = self.frame(table), ()
-        numbers = {role: self.roles.numbers(table, role) for role in ("offset", "exposure", "trials")}
-        exposure = numbers["exposure"]
-        offsets = [numbers["offset"], None if exposure is None else np.log(exposure)]
+        numbers = self.roles.numbers(table, RULES if fitted else PREDICTING)
+        offsets = [numbers["offset"]] if "offset" in numbers else []
+        offsets += [np.log(numbers["exposure"])] if "exposure" in numbers else []
         if self.formula is None:
             columns = []
             for one in self.features:
@@ -365,18 +346,27 @@ class Encoding:
             X = np.column_stack(columns)
         else:
             X = self.formula.matrix(frame)
-            _require_finite(table, self.formula, X)
+            for row, column in np.argwhere(~np.isfinite(X))[:1]:
+                term = self.formula.sources[column]
+                used = [name for name in self.formula.columns if name in term and name in table.columns]
+                shown = listed([f"{name} = {table.columns[name].iloc[row]}" for name in used], 3)
+                where = f"{table.path}, {table.place(np.array([row]))}: `{term}` is {X[row, column]:g} there"
+                every = f"and in {counted(int(np.sum(~np.isfinite(X).all(axis=1))), 'row')} altogether"
+                remedy = "Change the term, as in log1p(x), or remove those rows."
+                raise InvalidInput(f"{where}{f' ({shown})' if used else ''}, {every}. {remedy}")
             for own in self.formula.offsets(frame):
                 table.refuse(~np.isfinite(own), "the formula's offset is not finite", "Correct it.")
                 offsets.append(own)
             terms = self._groups(table, frame, fitted)
-        known = [offset for offset in offsets if offset is not None]
-        rows = DesignRows(X, terms, np.sum(known, axis=0) if known else None, trials=numbers["trials"])
-        if not fitted:
-            return rows
-        weights, censored, event = (self.roles.numbers(table, role) for role in ("weights", "censored", "event"))
-        censored = censored if event is None else 1 - event
-        return dataclasses.replace(rows, weights=weights, clusters=self.roles.clusters(table), censored=censored)
+        offset, clusters = np.sum(offsets, axis=0) if offsets else None, None
+        if fitted and (cluster := self.roles.cluster) is not None:
+            table.require_column(cluster, "--cluster")
+            texts = as_text(table.columns[cluster])
+            lacks = f"{table.path}: `--cluster {cluster}` lacks values. Fill them in, or remove those rows."
+            require(not texts.isna().any(), lacks)
+            clusters = np.unique(texts.to_numpy(str), return_inverse=True)[1]
+        censored = 1 - numbers["event"] if "event" in numbers else numbers.get("censored")
+        return DesignRows(X, terms, offset, numbers.get("weights"), numbers.get("trials"), censored, clusters)
 
     def _groups(self, table: DataTable, frame: dict[str, Any], fitted: bool) -> tuple[GroupTerm, ...]:
         assert self.formula is not None
@@ -387,7 +377,8 @@ class Encoding:
                 index, levels = factor.index(table), factor.levels
             # Each level of new rows is a group of its own where the fitted rows lack it.
             else:
-                index, levels = pandas_module().factorize(factor.labels(table))
+                index, own = pandas_module().factorize(factor.labels(table))
+                levels = tuple(map(str, own))
             for block in [slice(None)] if group.correlated else [slice(i, i + 1) for i in range(len(columns))]:
                 # The second term of a factor `g` is called `g.1`, as in lme4.
                 name = f"{factor.name}.{seen[factor.name]}" if seen[factor.name] else factor.name
@@ -402,35 +393,21 @@ class Encoding:
         for one in self.features:
             if isinstance(one, NumericColumn) and one.low is not None and one.high is not None:
                 values = one.values(table)
-                outside = int(np.sum((values < one.low) | (values > one.high)))
-                if outside:
+                if outside := int(np.sum((values < one.low) | (values > one.high))):
                     bounds = f"({one.low:.6g} to {one.high:.6g}): those predictions extrapolate."
                     found.append(f"{words(outside, 'lies', 'lie')} outside the fitted range of {one.name!r} {bounds}")
         for factor in dict.fromkeys(self.factors):
-            unknown = int(np.sum(factor.index(table) < 0))
-            if unknown:
+            if unknown := int(np.sum(factor.index(table) < 0)):
                 drawn = "predicted for a new level, drawn from the distribution of levels."
                 level = f"a level of {factor.name!r} that the fitted rows do not have"
                 found.append(f"{words(unknown, 'has', 'have')} {level}: {drawn}")
         return found
 
     def rows(self) -> list[tuple[str, str, str]]:
-        """Return name, kind and treatment of each column of the file."""
         used = [(feature.name, feature.kind, feature.treatment) for feature in self.features]
         used += [(one.name, "grouping", counted(len(one.levels), "level")) for one in dict.fromkeys(self.factors)]
         used += [(name, role, "no predictor") for role, name in self.roles.given.items()]
         return used + [(name, "dropped", reason) for name, reason in self.dropped]
-
-
-def _require_finite(table: DataTable, formula: FormulaDesign, X: np.ndarray) -> None:
-    for row, column in np.argwhere(~np.isfinite(X))[:1]:
-        term = formula.sources[column]
-        used = [name for name in formula.columns if name in term and name in table.columns]
-        shown = listed([f"{name} = {table.columns[name].iloc[row]}" for name in used], 3)
-        where = f"{table.path}, {table.place(np.array([row]))}: `{term}` is {X[row, column]:g} there"
-        every = f"and in {counted(int(np.sum(~np.isfinite(X).all(axis=1))), 'row')} altogether"
-        remedy = "Change the term, as in log1p(x), or remove those rows."
-        raise InvalidInput(f"{where}{f' ({shown})' if used else ''}, {every}. {remedy}")
 
 
 def _fill(feature: NumericColumn | CategoricalColumn, table: DataTable, missing: np.ndarray) -> Any:

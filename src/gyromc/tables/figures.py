@@ -104,7 +104,6 @@ def axes_of(size: tuple[float, float], title: str, rows: int = 1, columns: int =
 def _panel(title: str, across: str, up: str, level: float | None = None) -> tuple[Figure, Any]:
     figure, (ax,) = axes_of(SIZE, title)
     ax.set(xlabel=across, ylabel=up)
-    # A right model is expected there.
     if level is not None:
         ax.axhline(level, color=INK, linewidth=0.8)
     return figure, ax
@@ -205,9 +204,8 @@ def _effects(results: Results) -> Drawn:
     axes[0].set_ylabel("probability" if several else _short(what, 34))
     if several:
         axes[0].legend(loc="best")
-    along = f"Adjusted predictions along {', '.join(curve['name'] for curve in found)}"
     how = "The average prediction over the rows with the column set to each value, all else as it is, and 95 % bands."
-    return figure, along, how
+    return figure, f"Adjusted predictions along {', '.join(curve['name'] for curve in found)}", how
 
 
 def _groups(results: Results) -> Drawn:

@@ -27,11 +27,17 @@ from gyromc.targets.families import FAMILIES, NormalNoise
 from gyromc.targets.likelihoods import ResponseKind
 from gyromc.targets.priors import Prior
 
+MOST_ERROR = 0.15  # of a posterior standard deviation: a 95 % interval with such an error still covers 94.5 %
+CHANCE = 0.001  # of a false alarm, over all coefficients
+Rows = tuple[list[str], list[list[Any]]]
+AT_ONCE = 500  # rows whose predictive mixtures are held at a time
+
 
 def model_words(prepared: Prepared, prior_scale: float, noise_scale: float | None) -> dict[str, Any]:
     """Return the part of fit.json that describes the model; `noise_scale` is σ of a linear one, in the target's units."""
     response, groups = prepared.encoding.response, prepared.rows.groups
     fill, family = {"name": response.name, "positive": response.positive}, FAMILIES[response.model]
+    target = {"target": response.name, "classes": list(response.classes), "positive": response.positive}
     words, (title, sentence) = family.words, group_words(groups)
     of_target = " and of the target" if family.measured else ""
     of_classes = ", for the difference of two classes" if family.vector else ""
@@ -42,9 +48,7 @@ def model_words(prepared: Prepared, prior_scale: float, noise_scale: float | Non
     return {
         "name": response.model,
         "title": f"{words.title}{title}",
-        "target": response.name,
-        "classes": list(response.classes),
-        "positive": response.positive,
+        **target,
         "reason": response.reason,
         "sentence": f"{words.sentence.format_map(fill)}{sentence}",
         "reading": f"A coefficient is the change of {change} for one unit more of its column, the others unchanged{levels}.",
@@ -67,19 +71,14 @@ def prior_words(family: str, groups: Sequence[GroupTerm], asked: Mapping[str, Pr
     if family == "linear" and integrated and "sigma" not in asked:
         sentences.append("The logarithm of sigma: uniform.")
     if groups:
-        of_target = " and of the target" if known.measured else ""
-        mean = f"mean 1 per standard deviation of their column{of_target}"
+        mean = f"mean 1 per standard deviation of their column{' and of the target' if known.measured else ''}"
         sentences.append(f"Standard deviations of groups: exponential with {mean}.")
         if any(len(group.columns) > 1 for group in groups) and "cor" not in asked:
             sentences.append("Correlations of groups: LKJ(2).")
     if asked:
-        texts = [f"{name} {prior}" for name, prior in asked.items()]
-        sentences.append(f"Asked for instead, in the units of the file: {listed(texts, 8)}.")
+        laws = listed([f"{name} {prior}" for name, prior in asked.items()], 8)
+        sentences.append(f"Asked for instead, in the units of the file: {laws}.")
     return " ".join(sentences)
-
-
-MOST_ERROR = 0.15  # of a posterior standard deviation: a 95 % interval with such an error still covers 94.5 %
-CHANCE = 0.001  # of a false alarm, over all coefficients
 
 
 def checkup(fit: Fit, X: np.ndarray, prior_scale: float) -> list[dict[str, Any]]:
@@ -125,11 +124,9 @@ def _halves(fit: Fit) -> dict[str, Any]:
     between = parts.reshape(2 * chains, -1).var(axis=0, ddof=1)
     r_hat = float(np.sqrt(np.max((half - 1) / half + between / np.maximum(within, 1e-300))))
     expected = math.sqrt((half - 1) / half + 1 / max(half - 1, 1e-9))
-    text = (
-        f"in {chains} parts of the chains, first and second halves of the draws differ by at most {z[worst]:.1f} standard errors "
-        f"({label(fit.coefficients[worst])}; chance allows {limit:.1f}). R-hat is at most {r_hat:.2f}; {half} independent draws "
-        f"in each half would show {expected:.2f}."
-    )
+    most = f"{z[worst]:.1f} standard errors ({label(fit.coefficients[worst])}; chance allows {limit:.1f})"
+    text = f"in {chains} parts of the chains, first and second halves of the draws differ by at most {most}."
+    text = f"{text} R-hat is at most {r_hat:.2f}; {half} independent draws in each half would show {expected:.2f}."
     remedy = "The start is still visible: pass `--effort thorough`."
     return _check("agreement of the chains", z[worst] < limit, text, remedy)
 
@@ -147,11 +144,6 @@ def robust_findings(fit: Fit, rows: DesignRows, y: np.ndarray, cluster: str | No
     return {"coefficients": found, "cluster": cluster, "sentence": sentence}
 
 
-Rows = tuple[list[str], list[list[Any]]]
-TRACED, TRACE_CHAINS = 4, 4
-AT_ONCE = 500  # rows whose predictive mixtures are held at a time
-
-
 def results(fit: Fit, prepared: Prepared, prior_scale: float) -> dict[str, Any]:
     """Return the parts of fit.json that come from the fit to all rows."""
     encoding, table, X = prepared.encoding, prepared.table, prepared.rows.X
@@ -163,11 +155,17 @@ def results(fit: Fit, prepared: Prepared, prior_scale: float) -> dict[str, Any]:
     sure = sum(c["interval_95"][0] > 0 or c["interval_95"][1] < 0 for c in slopes)
     data = {"file": Path(table.path).name, "path": table.path, "rows": table.num_rows}
     sampler = {"num_chains": len(fit.draws), "gradient_evaluations": 0, "reason": fit.reason}
-    work = f"{fit.posterior.count} independent draws in closed form"
+    work, trace = f"{fit.posterior.count} independent draws in closed form", {"steps": [], "parameters": []}
     if fit.account is not None:
         sampler |= {**dataclasses.asdict(fit.account), "gradient_evaluations": fit.account.gradients}
         work = f"{fit.account.gradients:,} gradients in {duration(fit.account.seconds)}"
+        # Stored states of four chains, for the four coefficients that stand out most.
+        clarity = lambda c: math.inf if c["name"] == "intercept" else abs(c["mean"]) / max(c["sd"], 1e-300)
+        kept, states = sorted(range(len(rows)), key=lambda i: -clarity(rows[i]))[:4], fit.draws[:4]
+        traced = [{"label": rows[i]["label"], "chains": np.round(states[:, :, i], 9).tolist()} for i in kept]
+        trace = {"steps": list(range(states.shape[1])), "parameters": traced}
     sampler["shown"] = {"sampler": fit.reason, "work": work}
+    computed = {"sampler": sampler, "checks": checkup(fit, X, prior_scale), "trace": trace, "environment": machine()}
     return {
         "data": {**data, "predictors": len(encoding.names)},
         "model": model_words(prepared, prior_scale, fit.noise_scale),
@@ -176,10 +174,7 @@ def results(fit: Fit, prepared: Prepared, prior_scale: float) -> dict[str, Any]:
         "coefficients": rows,
         "parameters": [_row(c) for c in fit.auxiliary],
         "summary": {"coefficients": len(slopes), "sure": sure},
-        "sampler": sampler,
-        "checks": checkup(fit, X, prior_scale),
-        "trace": _trace(fit, rows),
-        "environment": machine(),
+        **computed,
     }
 
 
@@ -236,7 +231,7 @@ def _probabilities(mean: np.ndarray) -> np.ndarray:
 
 def _laws(posterior: Any, rows: DesignRows) -> Iterator[tuple[np.ndarray, Predictive]]:
     """Yield some rows at a time, and the predictive laws there."""
-    for chosen in np.array_split(np.arange(len(rows)), max(1, -(-len(rows) // AT_ONCE))):
+    for chosen in np.array_split(np.arange(len(rows.X)), max(1, -(-len(rows.X) // AT_ONCE))):
         some = rows.take(chosen)
         yield chosen, Predictive.of(posterior, some.X, **some.beside())
 
@@ -287,34 +282,22 @@ def part(file: str, encoding: Encoding, table: Rows, fitted: int, new: bool) -> 
     return {**about, "rows": len(rows), "columns": columns, "first": first}
 
 
-def _trace(fit: Fit, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the stored states of a few chains for the coefficients that stand out most; none where no chain was run."""
-    draws = fit.draws
-    if fit.account is None:
-        return {"steps": [], "parameters": []}
-    clarity = lambda c: math.inf if c["name"] == "intercept" else abs(c["mean"]) / max(c["sd"], 1e-300)
-    kept = sorted(range(len(rows)), key=lambda i: -clarity(rows[i]))[:TRACED]
-    chains = {i: np.round(draws[:TRACE_CHAINS, :, i], 9).tolist() for i in kept}
-    parameters = [{"label": rows[i]["label"], "chains": chains[i]} for i in kept]
-    return {"steps": list(range(draws.shape[1])), "parameters": parameters}
-
-
 def explained(prepared: Prepared, prior_scale: float) -> dict[str, Any]:
     """Return what `gyromc fit --explain` shows: columns of X with coding, range and prior; group terms; the first 5 rows."""
     encoding, rows, y = prepared.encoding, prepared.rows, prepared.y
     response, scaled = encoding.response, y if FAMILIES[encoding.response.model].measured else None
     units = Units.of(rows.X, scaled, prior_scale, encoding.intercept, weights=rows.weights)
     deviations = prior_scale * units.y_scale / units.scale
-    usual = f"normal({units.y_center:.4g}, {INTERCEPT_SCALE * units.y_scale:.4g})"
-
-    def prior(usual: str, *names: str) -> str:
-        asked = [prepared.priors[name] for name in names if name in prepared.priors]
-        return f"{asked[0]}, asked for" if asked else usual
-
-    columns = []
+    usual, asked = f"normal({units.y_center:.4g}, {INTERCEPT_SCALE * units.y_scale:.4g})", prepared.priors
+    prior = lambda usual, *names: next((f"{asked[name]}, asked for" for name in names if name in asked), usual)
+    columns, kinds = [], {feature.name: feature for feature in encoding.features}
     for (name, source), values, deviation in zip(encoding.sources.items(), rows.X.T, deviations, strict=True):
         size = {"least": float(values.min()), "mean": float(values.mean()), "most": float(values.max())}
-        coding, law = _coding(encoding, source), prior(f"normal(0, {deviation:.4g})", name)
+        parts = {source: ""} if encoding.formula is None else {part: f"{part}: " for part in source.split(":")}
+        levels = {part: one for part in parts if isinstance(one := kinds.get(part), CategoricalColumn)}
+        coding = "; ".join(f"{parts[part]}0 or 1, against {one.reference!r}" for part, one in levels.items())
+        coding = coding or ("as it is" if source in kinds else "computed")
+        law = prior(f"normal(0, {deviation:.4g})", name)
         columns.append({"name": name, "source": source, "coding": coding, **size, "prior": law})
     groups = []
     for group in rows.groups:
@@ -323,12 +306,9 @@ def explained(prepared: Prepared, prior_scale: float) -> dict[str, Any]:
         laws += [f"correlations: {prior('lkj(2)', f'cor({group.name})', 'cor')}"] if len(names) > 1 else []
         about = {"name": group.name, "columns": names, "levels": len(levels), "first": list(levels[:5])}
         groups.append({**about, "prior": "; ".join(laws)})
-    observed = y[:5].tolist()
+    about = {"file": prepared.table.path, "rows": len(y), "target": response.name, "family": response.model}
     return {
-        "file": prepared.table.path,
-        "rows": len(rows),
-        "target": response.name,
-        "family": response.model,
+        **about,
         "reason": response.reason,
         "classes": list(response.classes),
         "formula": None if encoding.formula is None else encoding.formula.text,
@@ -339,15 +319,7 @@ def explained(prepared: Prepared, prior_scale: float) -> dict[str, Any]:
         "offset": None if rows.offset is None else rows.offset[:5].tolist(),
         "first_rows": (rows.X[:5] + 0.0).tolist(),
         "lines": prepared.table.lines[:5].tolist(),
-        "observed": [response.classes[int(v)] for v in observed] if response.classes else observed,
+        "observed": [response.classes[int(k)] for k in y[:5]] if response.classes else y[:5].tolist(),
         "further": prior_words(response.model, rows.groups, prepared.priors),
         "notes": prepared.notes,
     }
-
-
-def _coding(encoding: Encoding, source: str) -> str:
-    kinds = {feature.name: feature for feature in encoding.features}
-    parts = {source: ""} if encoding.formula is None else {part: f"{part}: " for part in source.split(":")}
-    levels = {part: one for part in parts if isinstance(one := kinds.get(part), CategoricalColumn)}
-    coding = [f"{parts[part]}0 or 1, against {one.reference!r}" for part, one in levels.items()]
-    return "; ".join(coding) or ("as it is" if source in kinds else "computed")

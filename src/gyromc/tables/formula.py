@@ -1,26 +1,38 @@
-"""A model formula in R's notation, and the matrix that it makes of columns."""
+"""A formula in R's notation and the matrix that it makes. Only arithmetic and a fixed list of functions are evaluated."""
 
-import copy
+import ast
 import dataclasses
 import functools
 import itertools
 import math
 import re
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from gyromc.checks import require
 from gyromc.errors import InvalidInput
 from gyromc.extras import needs
+from gyromc.show.numbers import did_you_mean
 from gyromc.tables.datatable import pandas_module
-from gyromc.tables.expressions import FUNCTIONS, columns_of, functions, special_call
 
-LONGEST = 10_000  # characters
+Names = tuple[str, ...]
 MOST_TERMS = 100_000  # that formulaic makes of a formula in a second, before it drops those that are the same
 EXAMPLE = "y ~ x1 * x2 + C(region) + (1 | subject)"
+QUOTED = "^`([^`]+)`$"
+ELEMENTWISE = {name: getattr(np, name) for name in ("log", "log2", "log10", "log1p", "exp", "sqrt", "abs")}
+# Functions that make several columns out of one, and the arguments that follow it.
+BASES = {"poly": ("degree",), "bs": ("df", "degree", "knots"), "ns": ("df", "knots")}
+FUNCTIONS = (*ELEMENTWISE, "center", "scale", *BASES, "I", "C", "offset")
+SIGNS = (ast.UAdd, ast.USub, ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
+MOST_COLUMNS = 50  # of a basis
+MOST_POWER = 20
+CURVE = "For a curve write bs(…, 4)."
+SUCCESSES = "Name the column of successes alone, and pass `--family binomial --trials COLUMN`."
+HINTS = {"s(": CURVE, "te(": CURVE, "cbind(": SUCCESSES}
 
 
 @functools.cache
@@ -73,19 +85,11 @@ class Formula:
 
 def response_of(text: str) -> str:
     """Return the response of a formula as it is written, without the backticks of a name; nothing else is read."""
-    require(len(text) <= LONGEST, f"The formula is {len(text)} characters long; at most {LONGEST} are read.")
+    require(len(text) <= 10_000, f"The formula is {len(text)} characters long; at most 10000 are read.")
     sides = _split(text, "~")
     one = f"A formula has one `~` between the response and the terms, as in `{EXAMPLE}`: got {text!r}."
     require(len(sides) == 2 and all(map(str.strip, sides)), one)
-    return _unquoted(sides[0])
-
-
-def _unquoted(text: str) -> str:
-    return re.sub("^`([^`]+)`$", r"\1", text.strip())
-
-
-def _unique(names: Iterable[Any]) -> tuple[Any, ...]:
-    return tuple(dict.fromkeys(names))
+    return re.sub(QUOTED, r"\1", sides[0].strip())
 
 
 def read_formula(text: str, columns: Sequence[str]) -> Formula:
@@ -112,11 +116,12 @@ def read_formula(text: str, columns: Sequence[str]) -> Formula:
     groups = tuple(group for inside in found for group in _groups(inside, others))
     terms, offsets = _terms(rest if rest.strip() else "1", others)
     every = terms, *(group.terms for group in groups)
-    predictors = _unique(name for one in (*every, *offsets) for name in one.columns)
-    grouping = _unique(name for group in groups for name in group.factor)
-    categorical = _unique(name for one in every for name in one.categorical)
-    numeric = _unique([*(n for one in every for n in one.numeric), *(n for one in offsets for n in one.columns)])
-    return Formula(text, response, every, groups, offsets, predictors, grouping, categorical, numeric)
+    predictors = [name for one in (*every, *offsets) for name in one.columns]
+    grouping = [name for group in groups for name in group.factor]
+    categorical = [name for one in every for name in one.categorical]
+    numeric = [name for one in every for name in one.numeric] + [name for one in offsets for name in one.columns]
+    uses = (tuple(dict.fromkeys(names)) for names in (predictors, grouping, categorical, numeric))
+    return Formula(text, response, every, groups, offsets, *uses)
 
 
 def _most_terms(text: str, width: int) -> float:
@@ -138,23 +143,16 @@ def _most_terms(text: str, width: int) -> float:
 
 def _split(text: str, sign: str) -> list[str]:
     """Split at a sign outside brackets, quotes and backticks."""
-    parts, start = [], 0
-    for place, letter, depth in _letters(text):
-        if letter == sign and depth == 0:
-            parts.append(text[start:place])
-            start = place + 1
-    return [*parts, text[start:]]
+    places = [place for place, letter, depth in _letters(text) if letter == sign and depth == 0]
+    return [text[before + 1 : place] for before, place in itertools.pairwise([-1, *places, len(text)])]
 
 
 def _letters(text: str) -> Iterator[tuple[int, str, int]]:
     """Yield each letter outside quotes with its place and the number of brackets around it; brackets count as inside."""
     depth, quote = 0, ""
     for place, letter in enumerate(text):
-        if quote:
-            quote = "" if letter == quote else quote
-            continue
-        if letter in "`'\"":
-            quote = letter
+        if quote or letter in "`'\"":
+            quote = "" if letter == quote else quote or letter
             continue
         if letter in "([{":
             depth += 1
@@ -189,7 +187,7 @@ def _groups(inside: str, columns: Sequence[str]) -> list[GroupPart]:
     left, _, right = inside.rpartition("|")
     factors: list[tuple[str, ...]] = []
     for part in _split(right, "/"):
-        names = tuple(_unquoted(text) for text in _split(part, ":"))
+        names = tuple(re.sub(QUOTED, r"\1", text.strip()) for text in _split(part, ":"))
         for name in names:
             remedy = "Join columns by `:` or `/`; for two factors write two terms: (1 | a) + (1 | b)."
             require(name in columns, f"The formula groups by {name!r}, which is no column that can group. {remedy}")
@@ -238,7 +236,8 @@ def _terms(text: str, columns: Sequence[str]) -> tuple[Terms, tuple[Expression, 
             kept.append(types.Term(factors))
     both = sorted(set(categorical) & set(numeric))
     require(not both, f"The formula uses {', '.join(map(repr, both))} as categories and as numbers. Keep one of them.")
-    return Terms(_unique(kept), intercept, _unique(reads), _unique(categorical), _unique(numeric)), tuple(offsets)
+    unique = [tuple(dict.fromkeys(some)) for some in (kept, reads, categorical, numeric)]
+    return Terms(unique[0], intercept, *unique[1:]), tuple(offsets)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -255,11 +254,10 @@ class FormulaDesign:
 
     @classmethod
     def learn(cls, formula: Formula, columns: Sequence[str], frame: Mapping[str, Any]) -> "FormulaDesign":
-        """Return the design that remembers these rows."""
-        parts = [_evaluated(terms, None, frame) for terms in formula.terms]
-        names = tuple(("intercept",) * t.intercept + part.names for t, part in zip(formula.terms, parts, strict=True))
-        about = formula.text, tuple(columns), parts[0].names, parts[0].sources, formula.terms[0].intercept
-        return cls(*about, group_columns=names[1:], memory=tuple(part.memory for part in parts))
+        _, names, sources, memory = zip(*(_evaluated(terms, None, frame) for terms in formula.terms), strict=True)
+        own = (("intercept",) * group.terms.intercept for group in formula.groups)
+        of_groups = tuple(first + further for first, further in zip(own, names[1:], strict=True))
+        return cls(formula.text, tuple(columns), names[0], sources[0], formula.terms[0].intercept, of_groups, memory)
 
     @functools.cached_property
     def formula(self) -> Formula:
@@ -272,12 +270,12 @@ class FormulaDesign:
         require(known and len(remembered) == len(every), "The formula needs what is not in the file.")
 
     def matrix(self, frame: Mapping[str, Any]) -> np.ndarray:
-        return _evaluated(self.formula.terms[0], self.memory[0], frame).values
+        return _evaluated(self.formula.terms[0], self.memory[0], frame)[0]
 
-    def group_matrices(self, frame: Mapping[str, Any]) -> Iterator[tuple[GroupPart, tuple[str, ...], np.ndarray]]:
+    def group_matrices(self, frame: Mapping[str, Any]) -> Iterator[tuple[GroupPart, Names, np.ndarray]]:
         """Yield each group term, the names of its columns, and these, ones for its intercept first."""
         for group, names, memory in zip(self.formula.groups, self.group_columns, self.memory[1:], strict=True):
-            values = _evaluated(group.terms, memory, frame).values
+            values = _evaluated(group.terms, memory, frame)[0]
             yield group, names, np.pad(values, ((0, 0), (int(group.terms.intercept), 0)), constant_values=1.0)
 
     def offsets(self, frame: Mapping[str, Any]) -> list[np.ndarray]:
@@ -291,29 +289,20 @@ def evaluate(expression: Expression, frame: Mapping[str, Any]) -> np.ndarray:
         return np.asarray(frame[name], float)
     types = formulaic_module().parser.types
     term = types.Term([types.Factor(expression.text, eval_method="python")])
-    values = _evaluated(Terms((term,), False, expression.columns, (), expression.columns), None, frame).values
+    values = _evaluated(Terms((term,), False, expression.columns, (), expression.columns), None, frame)[0]
     require(values.shape[1] == 1, f"`{expression.text}` makes {values.shape[1]} columns where one is needed.")
     return values[:, 0]
 
 
-class _Columns(NamedTuple):
-    """The columns that some terms make, without the intercept's."""
-
-    values: np.ndarray
-    names: tuple[str, ...]
-    sources: tuple[str, ...]
-    memory: Any
-
-
-def _evaluated(terms: Terms, memory: Any, frame: Mapping[str, Any]) -> _Columns:
-    """Evaluate terms; with the memory of earlier rows where there is one."""
+def _evaluated(terms: Terms, memory: Any, frame: Mapping[str, Any]) -> tuple[np.ndarray, Names, Names, Any]:
+    """The columns that terms make, but not the intercept's: values, names, sources, and what to remember for other rows."""
     if not terms.terms:
-        return _Columns(np.zeros((len(next(iter(frame.values()))) if frame else 0, 0)), (), (), _plain({}))
+        return np.zeros((len(next(iter(frame.values()))), 0)), (), (), _plain({})
     formulaic = formulaic_module()
     types = formulaic.parser.types
     one = [types.Term([types.Factor("1", eval_method="literal")])] if terms.intercept else []
     data = pandas_module().DataFrame({name: frame[name] for name in terms.columns})
-    known = {} if memory is None else {"transform_state": _restored(copy.deepcopy(memory))}
+    known = {} if memory is None else {"transform_state": _restored(memory)}
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")  # what is not finite is refused with its line
@@ -330,7 +319,7 @@ def _evaluated(terms: Terms, memory: Any, frame: Mapping[str, Any]) -> _Columns:
     # `region[north]` for formulaic's `region[T.north]`
     names = tuple(named[i][0].replace("[T.", "[") for i in kept)
     sources = tuple(named[i][1] for i in kept)
-    return _Columns(np.asarray(found, float)[:, kept], names, sources, _plain(found.model_spec.transform_state))
+    return np.asarray(found, float)[:, kept], names, sources, _plain(found.model_spec.transform_state)
 
 
 def _plain(value: Any) -> Any:
@@ -350,3 +339,129 @@ def _restored(value: Any) -> Any:
             return np.array(value["array"], float)
         return {_restored(k): _restored(v) for k, v in value["pairs"]}
     return [_restored(v) for v in value] if isinstance(value, list | tuple) else value
+
+
+@functools.cache
+def functions() -> Mapping[str, Any]:
+    """Return the functions by name, as formulaic calls them; those with a memory keep it between the fit and new rows."""
+    from formulaic.transforms import basis_spline, center, poly, scale
+    from formulaic.transforms.cubic_spline import cubic_spline
+    from formulaic.utils.stateful_transforms import stateful_transform
+
+    @stateful_transform
+    def bs(x, df=None, degree=3, knots=None, _state: Any = None):
+        return basis_spline(x, df=df, degree=degree, knots=knots, extrapolation="extend", _state=_state)
+
+    @stateful_transform
+    def ns(x, df=None, knots=None, _state: Any = None):
+        return cubic_spline(x, df=df, knots=knots, constraints="center", extrapolation="extend", _state=_state)
+
+    # A comparison becomes 0 and 1.
+    known = {"center": center, "scale": scale, "poly": poly, "bs": bs, "ns": ns, "I": lambda x: x.astype(float)}
+    return {**ELEMENTWISE, **known, "np": SimpleNamespace(**ELEMENTWISE)}
+
+
+def columns_of(expression: str, known: Collection[str]) -> tuple[str, ...]:
+    """Return the columns that an expression reads; raise unless it holds only columns, numbers, arithmetic and `FUNCTIONS`."""
+    where = f"`{expression}` in the formula"
+    tree, quoted = _tree(expression)
+    found: dict[str, None] = {}
+    waiting = [tree]
+    while waiting:
+        node = waiting.pop(0)
+        inside: list[ast.expr] = []
+        match node:
+            case ast.Name(id=name):
+                name = quoted.get(name, name)
+                if name not in known:
+                    require(name not in FUNCTIONS, f"`{name}` in the formula is a function: write {name}(column).")
+                    hint = did_you_mean(name, sorted(known), "Columns:")
+                    raise InvalidInput(f"The formula uses {name!r}, which is no column of the data. {hint}")
+                found[name] = None
+            case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
+                require(abs(value) < 1e15, f"{where}: {value:g} is too large a number.")
+            case ast.BinOp(left=left, op=ast.Pow(), right=right):
+                power = _number(right)
+                good = power is not None and 0 < abs(power) <= MOST_POWER
+                require(good, f"{where}: a power is a number of at most {MOST_POWER}, such as I(x**2).")
+                inside = [left]
+            case ast.UnaryOp(op=sign) | ast.BinOp(op=sign) | ast.Compare(ops=[sign]) if isinstance(sign, SIGNS):
+                inside = [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
+            case ast.Call():
+                inside = [_argument(node, where, known, outermost=node is tree)]
+            case _:
+                _refuse(where, ast.unparse(node))
+        waiting = [*inside, *waiting]
+    require(found, f"{where} reads no column. Leave it out.")
+    return tuple(found)
+
+
+def special_call(expression: str) -> tuple[str, str] | None:
+    """Return "C" and the column of `C(column)`, "offset" and what is inside `offset(…)`, or None for anything else."""
+    tree, quoted = _tree(expression)
+    if not isinstance(tree, ast.Call) or not isinstance(tree.func, ast.Name) or tree.func.id not in ("C", "offset"):
+        return None
+    name, only = tree.func.id, tree.args[0] if len(tree.args) == 1 and not tree.keywords else None
+    where = f"`{expression}` in the formula"
+    remedy = f"{where}: write `C(column)`, and choose its reference with `--reference COLUMN=LEVEL`."
+    require(name != "C" or isinstance(only, ast.Name), remedy)
+    if only is None:
+        raise InvalidInput(f"{where}: `offset` takes one expression, such as offset(log(exposure)).")
+    inside = ast.unparse(only)
+    for placeholder, column in quoted.items():
+        inside = inside.replace(placeholder, column if name == "C" else f"`{column}`")
+    return name, inside
+
+
+def _tree(expression: str) -> tuple[ast.expr, dict[str, str]]:
+    """An expression as a tree with a placeholder for each name in backticks, and these names."""
+    quoted = {f"quoted_{i}_": name for i, name in enumerate(re.findall("`([^`]+)`", expression))}
+    places = iter(quoted)
+    text = re.sub("`[^`]+`", lambda _: next(places), expression).strip()
+    try:
+        return ast.parse(text, mode="eval").body, quoted
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        remedy = "Put names with blanks or signs in backticks: `my column`."
+        raise InvalidInput(f"`{expression}` in the formula cannot be read. {remedy}") from None
+
+
+def _argument(node: ast.Call, where: str, known: Collection[str], outermost: bool) -> ast.expr:
+    """Check the call of a function; return its first argument."""
+    match node.func:
+        case ast.Attribute(value=ast.Name(id="np"), attr=name) if name in ELEMENTWISE:
+            pass
+        case ast.Name(id=name) if name in FUNCTIONS:
+            require(name not in known, f"The column {name!r} is also a function of the formula. Rename it.")
+        case func:
+            _refuse(where, f"{ast.unparse(func)}(…)")
+    require(name != "C", f"{where}: `C` stands alone: C(column).")
+    require(name != "offset", f"{where}: `offset` stands as a term of its own: offset(log(exposure)).")
+    if name not in BASES:
+        require(len(node.args) == 1 and not node.keywords, f"{where}: `{name}` takes one column or expression.")
+        return node.args[0]
+    require(outermost, f"{where}: `{name}` makes several columns and must be the outermost function.")
+    takes = BASES[name]
+    good = node.args and len(node.args) - 1 <= len(takes) and all(k.arg in takes for k in node.keywords)
+    require(good, f"{where}: `{name}` takes a column, then {', '.join(takes)}.")
+    given = dict(zip(takes, node.args[1:], strict=False)) | {str(k.arg): k.value for k in node.keywords}
+    for key, value in given.items():
+        good = isinstance(value, ast.Constant) and type(value.value) is int and 1 <= value.value <= MOST_COLUMNS
+        wanted = f"a whole number from 1 to {MOST_COLUMNS}"
+        if key == "knots":
+            good = isinstance(value, ast.List | ast.Tuple) and None not in map(_number, value.elts)
+            wanted = "a list of numbers, such as knots=[10, 20]"
+        require(good, f"{where}: `{key}` is {wanted}.")
+    require(given, f"{where}: say how many columns, such as {name}({ast.unparse(node.args[0])}, 4).")
+    return node.args[0]
+
+
+def _refuse(where: str, what: str) -> NoReturn:
+    hint = next((f" {hint}" for sign, hint in HINTS.items() if what.startswith(sign)), "")
+    may = f"A formula may use columns, numbers, arithmetic inside I(…), and the functions {', '.join(FUNCTIONS)}."
+    raise InvalidInput(f"{where}: {what} is not allowed.{hint} {may}")
+
+
+def _number(node: ast.expr) -> float | None:
+    """The value of a number, with or without a minus sign; None for anything else."""
+    inner = node.operand if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) else node
+    return float(str(inner.value)) if isinstance(inner, ast.Constant) and type(inner.value) in (int, float) else None

@@ -1,7 +1,7 @@
 """From the options of a fit to its numbers: files read, columns recognised, rows held out, priors read; nothing is fitted.
 
-All that can be wrong with files and options is found here, before any computation. Columns that give the target away (copies of
-it, recodings) are named: a model with such a column scores well and says nothing about rows whose target is not known.
+All that can be wrong with files and options is found here, before any computation. Columns that give the target away (copies,
+recodings) are named: a model with such a column scores well and says nothing about rows whose target is not known.
 """
 
 import dataclasses
@@ -28,6 +28,9 @@ from gyromc.targets.priors import Prior
 
 MOST_BYTES = 20_000_000  # of a file that is read a second time for the columns that a model leaves out
 MOST_UNUSED, MOST_GROUPS = 12, 100  # such columns, and levels of one
+FEW = 5  # rows in which anything agrees by chance
+ENOUGH = 20  # rows that are in one order by chance once in 20!/2
+ROUNDING = 1e-6  # of a standard deviation, in a copy written with fewer digits
 Names = Sequence[str]
 
 
@@ -219,11 +222,6 @@ def asked_priors(
     return {target: found[rank, target] for rank, target in sorted(found, key=lambda key: key[0])}
 
 
-FEW = 5  # rows in which anything agrees by chance
-ENOUGH = 20  # rows that are in one order by chance once in 20!/2
-ROUNDING = 1e-6  # of a standard deviation, in a copy written with fewer digits
-
-
 def giveaway_check(table: DataTable, encoding: Encoding, y: np.ndarray, X: np.ndarray) -> dict[str, Any]:
     """Return the row of the table of checks on columns that determine the target in all rows, alone or together."""
     found, numeric, target = {}, not encoding.response.classes, encoding.response.name
@@ -232,7 +230,11 @@ def giveaway_check(table: DataTable, encoding: Encoding, y: np.ndarray, X: np.nd
         column, own = table.columns[feature.name][known], y[known]
         if len(own) < FEW:
             continue
-        how = _recoded(column, own)
+        codes, targets = (pandas_module().factorize(values)[0].astype(np.int64) for values in (column, own))
+        levels, values = codes.max() + 1, targets.max() + 1
+        repeated = len(own) >= FEW * levels or (levels == values and 2 * levels <= len(own))
+        alone = levels > 1 and repeated and len(np.unique(codes * values + targets)) == levels
+        how = "has only one value of the target with each of its own" if alone else None
         if numeric and isinstance(feature, NumericColumn):
             x = as_numbers(column)[0]
             steps = np.diff(own[np.argsort(x, kind="stable")])
@@ -258,14 +260,3 @@ def _determined(X: np.ndarray, y: np.ndarray) -> bool:
     scale = X.std(axis=0)
     Z, v = (X - X.mean(axis=0)) / np.where(scale > 0, scale, 1.0), (y - y.mean()) / y.std()
     return bool(np.max(np.abs(v - Z @ np.linalg.lstsq(Z, v, rcond=None)[0])) < ROUNDING)
-
-
-def _recoded(column, y: np.ndarray) -> str | None:
-    """Whether each value of a column has one value of the target only, in enough rows."""
-    factorize = pandas_module().factorize
-    codes, targets = factorize(column)[0], factorize(y)[0]
-    levels, values = int(codes.max()) + 1, int(targets.max()) + 1
-    repeated = len(y) >= FEW * levels or (levels == values and 2 * levels <= len(y))
-    if levels > 1 and repeated and len(np.unique(codes.astype(np.int64) * values + targets)) == levels:
-        return "has only one value of the target with each of its own"
-    return None

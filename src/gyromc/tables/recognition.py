@@ -24,6 +24,7 @@ MAX_LEVELS, MAX_CLASSES = 50, 50  # of a text column that `--categorical` does n
 PLAIN = "Write plain numbers (1234.5); for decimal commas pass `--decimal ,`;"
 FEW_ROWS = 3  # with fewer rows a level's coefficient is mostly the prior's
 MOST_PROBLEMS = 12
+Feature = NumericColumn | CategoricalColumn
 FEW_VALUES = 10  # different texts in so few rows need not be identifiers; so few whole numbers may be counts or classes
 
 
@@ -65,9 +66,8 @@ def complete_rows(table: DataTable, target: str, impute: bool, drop: bool = Fals
     return table.take(np.flatnonzero(~gone)), (f"{counted(int(gone.sum()), 'row')} {note}",)
 
 
-def recognise(table: DataTable, target: str, wishes: Wishes | None = None, train: np.ndarray | None = None) -> Encoding:
+def recognise(table: DataTable, target: str, wishes: Wishes, train: np.ndarray | None = None) -> Encoding:
     """Decide what every column is; medians and most frequent categories come from the rows `train`, levels from all."""
-    wishes = Wishes() if wishes is None else wishes
     train = np.arange(table.num_rows) if train is None else train
     for name in (*wishes.categorical, *wishes.reference):
         table.require_column(name, "--categorical" if name in wishes.categorical else "--reference")
@@ -84,8 +84,7 @@ def recognise(table: DataTable, target: str, wishes: Wishes | None = None, train
     elif dropped:
         name, reason = next(iter(dropped.items()))
         every = re.search(r"(?<![\w.`)])\.(?![\w.])", formula.text)  # the sign for all other columns
-        useless = f"Column {name!r} of the formula is {reason}: it predicts nothing. Remove it from the formula."
-        require(every, useless)
+        require(every, f"Column {name!r} of the formula is {reason}: it predicts nothing. Remove it from the formula.")
         formula = read_formula(formula.text, available)
         names = list(formula.predictors)
     if formula is not None:
@@ -125,16 +124,12 @@ def rare_levels(table: DataTable, encoding: Encoding, X: np.ndarray) -> list[str
     crossed = [(name, int(np.count_nonzero(X[:, i]))) for i, name in enumerate(encoding.names) if ":" in name]
     few = [f"{name} ({counted(count, 'row')})" for name, count in crossed if "[" in name and count < FEW_ROWS]
     found += [f"combinations {listed(few, 5)}"] if few else []
-    note = (
-        f"fewer than {FEW_ROWS} rows have {'; '.join(found)}. These levels are kept, and their coefficients are mostly what the "
-        f"prior says: join them with others if they are not of interest.{''.join(references)}"
-    )
+    few = f"fewer than {FEW_ROWS} rows have {'; '.join(found)}. These levels are kept, and their coefficients are mostly what the"
+    note = f"{few} prior says: join them with others if they are not of interest.{''.join(references)}"
     return [note] if found else []
 
 
-def _features(
-    table: DataTable, names: Sequence[str], wishes: Wishes, train: np.ndarray
-) -> tuple[NumericColumn | CategoricalColumn, ...]:
+def _features(table: DataTable, names: Sequence[str], wishes: Wishes, train: np.ndarray) -> tuple[Feature, ...]:
     """Recognise each column; one error lists all that is wrong with any of them."""
     features, problems = [], []
     for name in names:
@@ -144,11 +139,9 @@ def _features(
             problems.append(str(problem))
     if not wishes.impute:
         problems += _missing(table, names)
-    if len(problems) > 1:
-        more = [f"… and {len(problems) - MOST_PROBLEMS} more."] if len(problems) > MOST_PROBLEMS else []
-        lines = [f"{len(problems)} problems with {table.path}:", *(f"- {p}" for p in problems[:MOST_PROBLEMS]), *more]
-        raise InvalidInput("\n".join(lines))
-    require(not problems, "".join(problems))
+    many = [f"{len(problems)} problems with {table.path}:", *(f"- {p}" for p in problems[:MOST_PROBLEMS])]
+    many += [f"… and {len(problems) - MOST_PROBLEMS} more."] if len(problems) > MOST_PROBLEMS else []
+    require(not problems, "\n".join(many if len(problems) > 1 else problems))
     return tuple(features)
 
 
@@ -169,14 +162,12 @@ def _missing(table: DataTable, names: Sequence[str]) -> list[str]:
     name = next(iter(lacking))
     some = listed([f"{n} ({c})" for n, c in sorted(lacking.items(), key=lambda pair: -pair[1])], 10)
     first = table.place(table.columns[name].isna().to_numpy())
-    return [
-        f"{table.path} lacks values in {counted(len(lacking), 'column')} (of {table.num_rows} rows): {some}; the first of "
-        f"{name!r} at {first}. Fill them in, `--drop` the columns, or pass `--missing drop` (leaves these rows out) or "
-        "`--impute` (median of numbers, most frequent category)."
-    ]
+    lacks = f"{table.path} lacks values in {counted(len(lacking), 'column')} (of {table.num_rows} rows): {some}; the first of"
+    remedy = "Fill them in, `--drop` the columns, or pass `--missing drop` (leaves these rows out) or `--impute`"
+    return [f"{lacks} {name!r} at {first}. {remedy} (median of numbers, most frequent category)."]
 
 
-def _feature(table: DataTable, name: str, wishes: Wishes, train: np.ndarray) -> NumericColumn | CategoricalColumn:
+def _feature(table: DataTable, name: str, wishes: Wishes, train: np.ndarray) -> Feature:
     column = table.columns[name]
     if is_dates(column):
         parts = f"Pass `--dates {name}` for year, month, weekday and days since the first, or `--drop {name}`."
@@ -298,10 +289,9 @@ def _choose_model(target: str, column, values, bad, distinct: Sequence[str]) -> 
     whole = np.all(values == np.round(values))
     if whole and len(distinct) <= FEW_VALUES:
         counts = ", counts (`--family poisson,negative-binomial` compares both)" if values.min() >= 0 else ""
-        raise InvalidInput(
-            f"The target {target!r} holds {len(distinct)} different whole numbers ({', '.join(distinct)}): choose whether they "
-            f"are classes (`--family softmax`, or in their order `--family ordinal`){counts} or measurements (`--family linear`)."
-        )
+        holds = f"The target {target!r} holds {len(distinct)} different whole numbers ({', '.join(distinct)})"
+        classes = f"classes (`--family softmax`, or in their order `--family ordinal`){counts}"
+        raise InvalidInput(f"{holds}: choose whether they are {classes} or measurements (`--family linear`).")
     hint = "; if it counts events, pass `--family poisson`" if whole and values.min() >= 0 else ""
     return "linear", f"chosen because {target!r} holds numbers{hint}"
 

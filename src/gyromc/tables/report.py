@@ -1,56 +1,39 @@
-"""What is shown of a fit: tables in the terminal, and the files fit.json, report.html and tables as CSV.
+"""What is shown of a fit: tables in the terminal, and the page report.html.
 
-The tables and the page show what fit.json holds and nothing else; each table is made once, for both. The errors of the
-computation are said once, in a sentence; for each coefficient they are in coefficients.csv.
+They show what fit.json holds and nothing else; each table is made once, for both. Errors of the computation are in one sentence.
 """
 
 import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gyromc.extras import needs
 from gyromc.regression.comparing import ComparedFamily
-from gyromc.show.files import ResultsFile, csv_text, write_atomically
-from gyromc.show.numbers import bounds as plain_bounds
-from gyromc.show.numbers import capital, counted, plus_minus
-from gyromc.show.numbers import number as plain
-from gyromc.show.numbers import readable as number
+from gyromc.show.files import ResultsFile
+from gyromc.show.numbers import bounds, capital, counted, number, plus_minus, readable
+from gyromc.show.pages import environment
 from gyromc.show.tables import Cell, Table
 from gyromc.tables.effects import level_table
 from gyromc.targets.families import FAMILIES
 from gyromc.targets.likelihoods import ResponseKind
 
 RESULTS = ResultsFile("fit.json", "gyromc.fit", 2, "gyromc fit … --out {directory}")
-FILES = (RESULTS.name, "report.html", "coefficients.csv", "groups.csv", "held_out.csv", "predictions.csv")
 MOST_COEFFICIENTS, MOST_EFFECTS, MOST_COMMANDS, MOST_SHOWN = 60, 40, 3, 12
 CLOSE, CLOSEST = 0.005, 1e-12  # distances of a ratio from 1 between which its digits are counted from 1
 HEADINGS = {"monte_carlo_error": "Monte Carlo error", "low_95": "95\u00a0% from", "high_95": "to"}
 Results = Mapping[str, Any]
 Rows = Sequence[Mapping[str, Any]]
-
-
-def write(
-    results: Results, tables: Mapping[str, tuple[Sequence[str], Sequence[Sequence[Any]]]], folder: Path
-) -> dict[str, Any]:
-    """Write fit.json, report.html, and the columns and rows of each CSV file; return what a reader of fit.json gets."""
-    saved = RESULTS.save(results, folder)
-    for name, (columns, rows) in tables.items():
-        write_atomically(folder / name, csv_text(columns, rows))
-    write_atomically(folder / "report.html", render(saved))
-    return saved
+in_brackets = functools.partial(bounds, text=readable)
 
 
 def render(results: Results) -> str:
     """Return the page as text, from the content of fit.json."""
     with needs("fit", "The report of a fit"):
         from gyromc.tables.figures import pictures
-    from gyromc.show.pages import environment
-
     found = environment("gyromc.tables")
     found.filters["capital"] = capital
     return found.get_template("fit.html.j2").render(
@@ -92,16 +75,13 @@ def verdicts(results: Results) -> list[str]:
     return [*lines, *(f"Try: {command}" for command in commands[:MOST_COMMANDS])]
 
 
-bounds = functools.partial(plain_bounds, text=number)
-
-
 def error_sentence(rows: Rows) -> str:
     """Return how large the errors of the computation are at most, in posterior standard deviations."""
     errors = np.array([[row["std_error"], row["sd_error"], *row["interval_std_error"]] for row in rows])
     mean, sd, *ends = np.max(errors / np.maximum([[row["sd"]] for row in rows], 1e-300), axis=0)
     if not errors.any():
         return "Means, standard deviations and interval ends are integrals: they have no Monte Carlo error."
-    mean, sd, end = (f"{number(100 * size, 2)} %" for size in (mean, sd, max(ends)))
+    mean, sd, end = (f"{readable(100 * size, 2)} %" for size in (mean, sd, max(ends)))
     of = f"{mean} of a posterior standard deviation for means, {sd} for standard deviations and {end} for interval ends"
     return f"The Monte Carlo error is at most {of}."
 
@@ -132,10 +112,11 @@ def _estimates(shown: Rows, first: str, target: str = "", page: bool = False) ->
             rows.append([(f"{target} = {name}" if page else str(name), "bold"), *[""] * (len(columns) - 1)])
         for c in some:
             low, high = c["interval_95"]
-            cells = [c["name"] if name is None else f"  {c['name']}", number(c["mean"], 4), bounds(c["interval_95"])]
-            cells += [number(c["sd"]), *[number(c["std_error"], 2)] * with_error]
+            named = c["name"] if name is None else f"  {c['name']}"
+            cells = [named, readable(c["mean"], 4), in_brackets(c["interval_95"]), readable(c["sd"])]
+            cells += [readable(c["std_error"], 2)] * with_error
             if scaled:
-                cells.append(number(c["standardised"]["mean"]) if c["standardised"] else " ")
+                cells.append(readable(c["standardised"]["mean"]) if c["standardised"] else " ")
             rows.append([(text, "" if low > 0 or high < 0 else "dim") for text in cells])
     return columns, rows
 
@@ -166,13 +147,13 @@ def _estimate(kind: str, value: float | None, interval: Sequence[float] | None) 
         if CLOSEST < away < CLOSE:
             middle, low, high = (f"{x:.{1 - math.floor(math.log10(away))}f}" for x in (value, *interval))
             return [middle, f"[{low}, {high}]"]
-    return [number(value, 3), bounds(interval)]
+    return [readable(value, 3), in_brackets(interval)]
 
 
 def _robust(robust: Results, coefficients: Rows) -> Table:
-    cells = lambda c: [number(c["sd"]), bounds(c["interval_95"]), number(c["ratio"], 2)]
+    cells = lambda c: [readable(c["sd"]), in_brackets(c["interval_95"]), readable(c["ratio"], 2)]
     pairs = zip(coefficients, robust["coefficients"], strict=True)
-    rows = [[own["name"], number(own["sd"]), *cells(c)] for own, c in pairs]
+    rows = [[own["name"], readable(own["sd"]), *cells(c)] for own, c in pairs]
     columns = ["coefficient", "posterior sd", "robust sd", "robust 95\u00a0% interval", "ratio"]
     return Table(columns, rows, "Robust standard deviations", [robust["sentence"]], style="simple")
 
@@ -190,27 +171,25 @@ def family_table(found: Mapping[str, Any]) -> Table:
     kinds = {FAMILIES[one["family"]].response for one in found["candidates"]}
     rounded = " Laws of numbers count with the probability of the numbers within ½."
     rounded = rounded if kinds >= {ResponseKind.COUNTS, ResponseKind.NUMBERS} else ""
-    note = (
-        f"The elpd is the log density of the {found['of_rows']} rows that are not held out{sample}, each left out in turn, from "
-        "short runs; the difference is that to the best, ± one standard error. The simplest family is taken that is not worse "
-        f"than the best by more than 4 and two standard errors, with all rows or without the one that differs most.{rounded}"
-    )
+    elpd = f"The elpd is the log density of the {found['of_rows']} rows that are not held out{sample}, each left out in turn"
+    note = f"{elpd}, from short runs; the difference is that to the best, ± one standard error. The simplest family is taken"
+    than = "that is not worse than the best by more than 4 and two standard errors, with all rows or without the one"
+    note = f"{note} {than} that differs most.{rounded}"
     return Table(columns, rows, "Which family?", [note], left=(columns[0], columns[-1]), style="simple")
 
 
 def _columns(results: Results) -> Table:
-    model, columns = results["model"], ["column", "kind", "what became of it"]
-    of = (
-        [f"probabilities are those of {model['target']} = {model['positive']}"] if model["positive"] is not None else []
-    )
-    return Table(columns, results["columns"], "Columns", [*results["data"]["notes"], *of], left=columns, style="simple")
+    model, notes, columns = results["model"], [*results["data"]["notes"]], ["column", "kind", "what became of it"]
+    if model["positive"] is not None:
+        notes.append(f"probabilities are those of {model['target']} = {model['positive']}")
+    return Table(columns, results["columns"], "Columns", notes, left=columns, style="simple")
 
 
 def _predictions(part: Results) -> Table:
     def cell(column: str, value: Any) -> str:
         if isinstance(value, str | int):
             return str(value)
-        return f"{value:.3f}" if column == "probability" else number(value, 2 if column == "monte_carlo_error" else 3)
+        return f"{value:.3f}" if column == "probability" else readable(value, 2 if column == "monte_carlo_error" else 3)
 
     rows = [list(map(cell, part["columns"], row)) for row in part["first"]]
     some = f"the first {len(rows)} of {part['rows']}; all are" if part["rows"] > len(rows) else "they are"
@@ -223,7 +202,7 @@ def _scores(held: Results) -> Table:
     for s in held["scores"]:
         verdict = (s["verdict"], "green" if s["verdict"] == "better" else "yellow")
         difference = plus_minus(s["difference"], s["difference_std_error"])
-        rows.append([s["name"], plus_minus(s["value"], s["std_error"]), number(s["baseline"]), difference, verdict])
+        rows.append([s["name"], plus_minus(s["value"], s["std_error"]), readable(s["baseline"]), difference, verdict])
     title = f"Judged on {held['rows']} held-out rows, fitted to {held['trained_on']}"
     notes = [f"± is one standard error over rows; the baseline predicts from {held['baseline']} alone"]
     return Table(["score", "model", "baseline", "difference", "verdict"], rows, title, notes, style="simple")
@@ -234,13 +213,13 @@ def _quoted(found: Results) -> Table:
     loo, waic, r, deviance = found["loo"], found["waic"], found["r_squared"], found["deviance"]
     share = found.get("loo_r_squared")
     sample = f", from {found['rows']} of the rows" if found["rows"] < found["of_rows"] else ""
-    r_squared = f"{number(r['mean'])} {bounds(r['interval_95'])}"
-    of_each = f"log density of each row, left out{sample}; LOOIC {number(loo['looic'], 5)}, {number(loo['p_loo'])}"
+    r_squared = f"{readable(r['mean'])} {in_brackets(r['interval_95'])}"
+    of_each = f"log density of each row, left out{sample}; LOOIC {readable(loo['looic'], 5)}, {readable(loo['p_loo'])}"
     rows = [
         ["Bayesian R²", r_squared, f"share of the variance that the columns explain{sample}"],
-        ["LOO R²", number(share), "the same for rows that are left out, each predicted from all others"],
+        ["LOO R²", readable(share), "the same for rows that are left out, each predicted from all others"],
         ["LOO elpd", plus_minus(loo["elpd"], loo["std_error"]), f"{of_each} effective parameters"],
-        ["WAIC", number(waic["waic"], 5), f"much the same as LOOIC; {number(waic['p_waic'])} effective parameters"],
+        ["WAIC", readable(waic["waic"], 5), f"much the same as LOOIC; {readable(waic['p_waic'])} effective parameters"],
         ["deviance", plus_minus(deviance["mean"], deviance["sd"]), "−2 × log-likelihood, posterior mean and sd"],
     ]
     rows = [row for row in rows if row[0] != "LOO R²" or share is not None]
@@ -296,7 +275,7 @@ def explanation_tables(found: Results) -> Iterator[Table | str]:
     family = f"Family {found['family']} for {found['target']}, {found['reason']}.{classes}"
     yield f"{found['file']}: {counted(found['rows'], 'row')}. {family}\n"
     keys = ("least", "mean", "most")
-    cells = lambda c: [c["name"], c["source"], c["coding"], *(plain(c[key]) for key in keys), c["prior"]]
+    cells = lambda c: [c["name"], c["source"], c["coding"], *(number(c[key]) for key in keys), c["prior"]]
     rows = list(map(cells, found["columns"]))
     notes = [f"intercept: {found['intercept']}" if found["intercept"] else "no intercept", *found["notes"]]
     notes += [found["further"]] if found["further"] else []
@@ -313,7 +292,7 @@ def explanation_tables(found: Results) -> Iterator[Table | str]:
     names = [column["name"] for column in found["columns"]]
     offset = ["offset"] if found["offset"] is not None else []
     beside = [found["observed"], *([found["offset"]] if offset else []), *list(zip(*found["first_rows"], strict=True))]
-    cells = [[x if isinstance(x, str) else plain(x) for x in column] for column in beside[: MOST_SHOWN + 2]]
+    cells = [[x if isinstance(x, str) else number(x) for x in column] for column in beside[: MOST_SHOWN + 2]]
     notes = [f"the first {MOST_SHOWN} of {len(names)} columns"] if len(names) > MOST_SHOWN else []
     headings = ["line", found["target"], *offset, *names][: len(cells) + 1]
     rows = [list(row) for row in zip(map(str, found["lines"]), *cells, strict=True)]

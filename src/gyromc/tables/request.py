@@ -7,31 +7,26 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+DATA = "A CSV file with a header line (also .gz), an Excel or a Parquet file; or example:NAME (`gyromc examples`)."
+FAMILY = "FAMILIES. Several with commas, or auto: the best of them by LOO. Left out: by the target's values."
+PRIOR = "A prior, in units of the file: 'age=normal(0, 1)', 'all=student_t(3, 0, 2.5)', 'sigma=exponential(1)', 'cor=lkj(4)'."
+EFFORT = "quick, standard or thorough; or the Monte Carlo error wanted, in posterior standard deviations (0.02)."
+
 
 def option(help: str, *names: str, metavar: str | None = None, default: Any = None) -> Any:
     """A field of `Request`: its help, its names where they are not its own, and what stands for its value."""
-    shown = {"help": help, "names": names, "metavar": metavar}
-    if isinstance(default, list):
-        return field(default_factory=list, metadata=shown)
-    return field(default=default, metadata=shown)
+    found: Any = {"default_factory": list} if isinstance(default, list) else {"default": default}
+    return field(**found, metadata={"help": help, "names": names, "metavar": metavar})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """The options of `gyromc fit`; each says what it means."""
 
-    data: str = option(
-        "A CSV file with a header line (also .gz), an Excel or a Parquet file; or example:NAME (`gyromc examples`).",
-        metavar="DATA",
-        default=MISSING,
-    )
+    data: str = option(DATA, metavar="DATA", default=MISSING)
     target: str | None = option("The column to predict, from all others.", "--target", "-t", metavar="COLUMN")
     formula: str | None = option("Or a model: 'y ~ x1 * x2 + bs(age, 4) + (1 | subject)'.", "--formula", "-f")
-    family: str | None = option(
-        "FAMILIES. Several with commas, or auto: the best of them by LOO. Left out: by the target's values.",
-        *("--family", "--model"),
-        metavar="NAME",
-    )
+    family: str | None = option(FAMILY, "--family", "--model", metavar="NAME")
     predict: str | None = option("New rows to predict for: predictions.csv.", metavar="FILE")
     save: str | None = option("Save the model, for `gyromc apply` and `gyromc.load`.", metavar="FILE")
     draws: str | None = option("Write the draws of all parameters: .csv or .parquet.", metavar="FILE")
@@ -49,21 +44,14 @@ class Request:
     trials: str | None = option("The number of trials of each count.", metavar="COLUMN")
     censored: str | None = option("1 where a time is only known to be longer, else 0.", metavar="COLUMN")
     event: str | None = option("The same the other way, as in Surv(time, event).", metavar="COLUMN")
-    prior: list[str] = option(
-        "A prior, in units of the file: 'age=normal(0, 1)', 'all=student_t(3, 0, 2.5)', 'sigma=exponential(1)', 'cor=lkj(4)'.",
-        metavar="NAME=PRIOR",
-        default=[],
-    )
+    prior: list[str] = option(PRIOR, metavar="NAME=PRIOR", default=[])
     robust: bool = option("Show robust (sandwich) standard deviations next to the model's.", "--robust", default=False)
     cluster: str | None = option("The same, for rows of a cluster that depend on each other.", metavar="COLUMN")
     impute: bool = option("Replace missing values by medians and most frequent categories.", "--impute", default=False)
     missing: str | None = option("drop: leave out rows that lack a value, as R's na.omit does.", metavar="drop")
     test_fraction: float = option("Share of the rows held out to judge predictions; 0: none.", default=0.25)
     prior_scale: float = option("Prior sd of a coefficient, per sd of its column.", default=2.5)
-    effort: str = option(
-        "quick, standard or thorough; or the Monte Carlo error wanted, in posterior standard deviations (0.02).",
-        default="standard",
-    )
+    effort: str = option(EFFORT, default="standard")
     seed: int = option("The seed of the split and of all noise.", default=0)
     encoding: str = option("The encoding of a CSV file's text.", default="utf-8")
     decimal: str = option("The decimal sign in a CSV file: . or ,", default=".")
@@ -80,7 +68,6 @@ class Request:
 
     @property
     def text(self) -> dict[str, Any]:
-        """How the files are written."""
         return {"encoding": self.encoding, "decimal": self.decimal}
 
     @property

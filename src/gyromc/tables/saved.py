@@ -26,15 +26,10 @@ from gyromc.tables.report import render, summary_tables
 from gyromc.targets.families import FAMILIES
 from gyromc.targets.likelihoods import ResponseKind
 
-__all__ = ["ComparedModel", "FittedModel", "ModelComparison", "compared", "restored_model", "stacked"]
-
 
 @dataclasses.dataclass(frozen=True)
 class ComparedModel(ComparedFamily):
-    """One model of a comparison.
-
-    - `name`: its formula or file; `r_squared`: of rows left out; `weight`: in the stacked mixture; all else as for a family.
-    """
+    """One model of a comparison: `name`, its formula or file; `r_squared`, of rows left out; `weight`, in the stacked mixture."""
 
     name: str = ""
     r_squared: float | None = None
@@ -62,10 +57,10 @@ class ModelComparison(Shown):
         rows = [[one.name, one.family, *one.cells[:-1], *further(one)] for one in self.models]
         numbers = ["elpd", "difference", "effective parameters", "LOO R²", "stacking weight"]
         columns = ["model", "family", *numbers, "verdict"]
-        note = (
-            f"elpd: log density of {self.rows} rows of {self.target}, each left out in turn; the difference is that to the best, "
-            "± one standard error from paired rows. Clearly worse: by more than 4 and two standard errors, with all rows or "
-            "without the one that differs most. The weights make the mixture of all models that predicts best."
+        note = f"elpd: log density of {self.rows} rows of {self.target}, each left out in turn; the difference is that to the"
+        note += " best, ± one standard error from paired rows. Clearly worse: by more than 4 and two standard errors, with all"
+        note += (
+            " rows or without the one that differs most. The weights make the mixture of all models that predicts best."
         )
         return [Table(columns, rows, "Models compared", [note], left=[*columns[:2], columns[-1]], style="simple")]
 
@@ -206,10 +201,22 @@ def compared(findings: Mapping[str, Mapping[str, Any]]) -> ModelComparison:
     """Compare models by name, from the content of their fit.json: by log p(y_i | all other rows) of each, row by row."""
     require(len(findings) > 1, "Name two models or more, of different formulas or files.")
     (first, reference), *others = findings.items()
+    target = reference["model"]["target"]
     for name, found in findings.items():
         require("pointwise" in found["adequacy"], f"{name} was saved by an earlier gyromc: fit and save it again.")
     for name, found in others:
-        _require_same(first, reference, name, found)
+        both = f"{first} predicts {target!r} and {name} {found['model']['target']!r}"
+        same = found["model"]["target"] == target
+        require(same, f"{both}: densities of different responses cannot be compared.")
+        points = [one["adequacy"]["pointwise"] for one in (reference, found)]
+        both = f"{first} ({len(points[0]['rows'])} rows) and {name} ({len(points[1]['rows'])} rows)"
+        remedy = "Fit both to rows that have all columns, as with `--missing drop` and one list of columns."
+        same = all(points[0][key] == points[1][key] for key in ("rows", "observed"))
+        require(same, f"{both} were not fitted to the same rows. {remedy}")
+        kinds = [FAMILIES[one["model"]["name"]].response is ResponseKind.NUMBERS for one in (reference, found)]
+        both = "a density of numbers and probabilities of whole numbers"
+        remedy = "List both families in one fit, as in `--family poisson,linear`, which compares them on one scale."
+        require(kinds[0] == kinds[1], f"{first} and {name} have {both}. {remedy}")
     rows = np.array([found["adequacy"]["pointwise"]["elpd"] for found in findings.values()])
     best = rows[int(np.argmax(rows.sum(axis=1)))]
     of_rows = reference["adequacy"]["of_rows"]
@@ -221,23 +228,7 @@ def compared(findings: Mapping[str, Mapping[str, Any]]) -> ModelComparison:
         further = {"name": name, "r_squared": r_squared, "weight": float(weight)}
         models.append(ComparedModel(found["model"]["name"], **known, **further))
     models.sort(key=lambda one: -one.difference)
-    return ModelComparison(tuple(models), reference["model"]["target"], of_rows)
-
-
-def _require_same(first: str, reference: Mapping[str, Any], name: str, found: Mapping[str, Any]) -> None:
-    """Raise unless two models predict the same responses of the same rows, both with densities or both with probabilities."""
-    targets = [one["model"]["target"] for one in (reference, found)]
-    both = f"{first} predicts {targets[0]!r} and {name} {targets[1]!r}"
-    require(targets[0] == targets[1], f"{both}: densities of different responses cannot be compared.")
-    points = [one["adequacy"]["pointwise"] for one in (reference, found)]
-    both = f"{first} ({len(points[0]['rows'])} rows) and {name} ({len(points[1]['rows'])} rows)"
-    remedy = "Fit both to rows that have all columns, as with `--missing drop` and one list of columns."
-    same = all(points[0][key] == points[1][key] for key in ("rows", "observed"))
-    require(same, f"{both} were not fitted to the same rows. {remedy}")
-    kinds = [FAMILIES[one["model"]["name"]].response is ResponseKind.NUMBERS for one in (reference, found)]
-    both = "a density of numbers and probabilities of whole numbers"
-    remedy = "List both families in one fit, as in `--family poisson,linear`, which compares them on one scale."
-    require(kinds[0] == kinds[1], f"{first} and {name} have {both}. {remedy}")
+    return ModelComparison(tuple(models), target, of_rows)
 
 
 def stacked(elpd: np.ndarray) -> np.ndarray:

@@ -25,28 +25,26 @@ from gyromc.regression import fit as regression
 from gyromc.regression.comparing import compare
 from gyromc.regression.draws import prior_findings
 from gyromc.regression.problem import of_family, read
+from gyromc.regression.streamed import fit_streamed
 from gyromc.runtime.machine import free_memory, release_memory
 from gyromc.show.files import ResultsFile, csv_text, json_text, require_output, results_folder, write_atomically
 from gyromc.show.interruption import Interruption, interruptible
 from gyromc.show.numbers import counted, number
 from gyromc.show.progress import Progress, progress
 from gyromc.show.tables import Table
-from gyromc.tables import findings
-from gyromc.tables.checks import adequacy
+from gyromc.tables import checks, effects, findings, report
 from gyromc.tables.datatable import split_names
-from gyromc.tables.effects import effect_findings, group_findings, group_table
 from gyromc.tables.encoding import DesignRows
 from gyromc.tables.preparation import Prepared, prepare
-from gyromc.tables.report import FILES, render, verdicts, write
 from gyromc.tables.request import Request, in_python
 from gyromc.tables.saved import FittedModel, require_draws_file
 from gyromc.targets.regressions import BY_FAMILY
 
-__all__ = ["chosen_family", "fit", "study"]
-
+Tables = dict[str, findings.Rows]
 PATIENCE = 1.0  # seconds that Ctrl-C may wait for the end of a stage
 OTHERS = {"data", "target", "formula", "family", "predict", "save", "draws", "out", "explain", "prior_predictive"}
 OPTIONS = tuple(field.name for field in dataclasses.fields(Request) if field.name not in OTHERS)
+FILES = ("fit.json", "report.html", "coefficients.csv", "groups.csv", "held_out.csv", "predictions.csv")
 LARGE = 100_000_000  # numbers in a Parquet file, beyond which it is not read into memory
 RESULTS = ResultsFile("fit.json", "gyromc.fit-large", 2, "gyromc fit … --out {directory}")
 REPORT = "sample_report.html"
@@ -141,7 +139,10 @@ def study(request: Request, say: Callable[[str], object] = lambda text: None) ->
     with results_folder(request.directory, FILES, *inputs) as folder:
         model, tables = computed(request, None, watch)
         watch.stage("writing the report")
-        results = write(model.results or {}, tables, folder)
+        results = report.RESULTS.save(model.results or {}, folder)
+        for name, (columns, rows) in tables.items():
+            write_atomically(folder / name, csv_text(columns, rows))
+        write_atomically(folder / "report.html", report.render(results))
         watch.stop.check()
         if request.save is not None:
             model.save(request.save)
@@ -168,9 +169,7 @@ class Watch:
         self.shown.describe(text)
 
 
-def computed(
-    request: Request, data: Any, watch: Watch, wanted: bool | None = None
-) -> tuple[FittedModel, dict[str, findings.Rows]]:
+def computed(request: Request, data: Any, watch: Watch, wanted: bool | None = None) -> tuple[FittedModel, Tables]:
     """Return the fitted model, with the content of fit.json as its results, and the tables that stand beside it."""
     began, started = time.perf_counter(), datetime.datetime.now(datetime.UTC)
     regression.relative_error(request.effort)
@@ -201,14 +200,14 @@ def chosen_family(request: Request, prepared: Prepared) -> tuple[Prepared, dict[
         given = {**_given(request, prepared, rows), "priors": prepared.priors}
         found = compare(rows.X, prepared.y[prepared.train], families, seed=request.seed, **given)
         family, reason = found.chosen, f"chosen because {found.reason}"
+        candidates = [{**dataclasses.asdict(one), "clearly_worse": one.clearly_worse} for one in found.candidates]
         values = {name: getattr(found, name) for name in ("chosen", "reason", "rows", "of_rows")}
-        candidates = found.candidates
-        values["candidates"] = [{**dataclasses.asdict(one), "clearly_worse": one.clearly_worse} for one in candidates]
+        values["candidates"] = candidates
     response = dataclasses.replace(response, model=family, reason=reason)
     return dataclasses.replace(prepared, encoding=dataclasses.replace(prepared.encoding, response=response)), values
 
 
-def _findings(request: Request, prepared: Prepared, watch: Watch) -> tuple[dict[str, Any], dict[str, Any], FittedModel]:
+def _findings(request: Request, prepared: Prepared, watch: Watch) -> tuple[dict[str, Any], Tables, FittedModel]:
     spent, judged, held_out = {}, None, None
     if len(prepared.families) > 1:
         watch.stage(f"comparing families: {', '.join(prepared.families)}")
@@ -235,21 +234,21 @@ def _findings(request: Request, prepared: Prepared, watch: Watch) -> tuple[dict[
     robust = request.robust or request.cluster is not None
     results["robust"] = findings.robust_findings(fit, rows, y, request.cluster) if robust else None
     every, results["predictions"] = (*fit.coefficients, *fit.auxiliary), []
-    tables: dict[str, Any] = {"coefficients.csv": findings.coefficient_table(every, results["robust"])}
+    tables: Tables = {"coefficients.csv": findings.coefficient_table(every, results["robust"])}
     if prepared.new is not None:
         tables["predictions.csv"] = found = findings.predictions(fit, encoding, *prepared.new, y=None)
         results["predictions"].append(findings.part("predictions.csv", encoding, found, table.num_rows, new=True))
     if judged is not None:
-        seen = table.take(test), rows.take(test), y[test]
-        tables["held_out.csv"] = found = findings.predictions(judged, encoding, *seen)
+        unseen = table.take(test), rows.take(test), y[test]
+        tables["held_out.csv"] = found = findings.predictions(judged, encoding, *unseen)
         results["predictions"].append(findings.part("held_out.csv", encoding, found, train.size, new=False))
-    results["groups"] = group_findings(fit, rows, y) if rows.groups else []
+    results["groups"] = effects.group_findings(fit, rows, y) if rows.groups else []
     if results["groups"]:
-        tables["groups.csv"] = group_table(results["groups"])
-    results["effects"] = effect_findings(fit, prepared)
+        tables["groups.csv"] = effects.group_table(results["groups"])
+    results["effects"] = effects.effect_findings(fit, prepared)
     results["prior"] = _prior_findings(request, prepared)
     watch.stage("checking the model")
-    results["adequacy"] = adequacy(fit, prepared, held_out, request)
+    results["adequacy"] = checks.adequacy(fit, prepared, held_out, request)
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     about = {"file": located(request.data).name, "rows": table.num_rows, "formula": request.formula}
     target = {"target": encoding.response.name, "family": encoding.response.model}
@@ -273,7 +272,6 @@ def _fit(request: Request, prepared: Prepared, rows: DesignRows, watch: Watch) -
 
 
 def _given(request: Request, prepared: Prepared, rows: DesignRows) -> dict[str, Any]:
-    """What a regression is given beside X and y."""
     encoding = prepared.encoding
     priors, classes = of_family(prepared.priors, encoding.response.model), encoding.response.classes or None
     known = {"prior_scale": request.prior_scale, "priors": priors, "weights": rows.weights, **rows.beside()}
@@ -344,8 +342,6 @@ def _source(request: Request) -> Parquet:
 
 def large_study(request: Request, say: Callable[[str], object] = lambda text: None) -> tuple[Path, dict[str, Any]]:
     """Fit a large Parquet file and write the results."""
-    from gyromc.regression.streamed import fit_streamed
-
     began, started = time.perf_counter(), datetime.datetime.now(datetime.UTC)
     source = _source(request)
     say(f"{request.data}: {source.num_rows:,} rows, read in pieces; the model is checked on a sample of them")
@@ -383,8 +379,8 @@ def _check_sample(request: Request, found, source: Parquet, folder: Path, say) -
     chosen = list(source.columns) if request.columns or request.drop else []
     model, _ = computed(dataclasses.replace(request, columns=chosen, drop=[], family=found.family), columns, Watch())
     results = model.results or {}
-    write_atomically(folder / REPORT, render(results))
-    return {"rows": len(y), "verdicts": verdicts(results), "held_out": results["held_out"], "report": REPORT}
+    write_atomically(folder / REPORT, report.render(results))
+    return {"rows": len(y), "verdicts": report.verdicts(results), "held_out": results["held_out"], "report": REPORT}
 
 
 def large_tables(results: dict[str, Any]) -> list[Table | str]:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gyromc.approx.gaussian import GaussianApproximation
+from gyromc.approx.modes import GaussianApproximation
 from gyromc.dynamics import Dynamics, hfhr, rotations
 from gyromc.errors import InvalidInput
 from gyromc.flat import identity
@@ -29,10 +29,7 @@ from gyromc.targets import SumOverData
 
 @dataclasses.dataclass(frozen=True)
 class TuneSettings:
-    """The numbers of the reference, the trials and the choice; errors are in posterior standard deviations.
-
-    The last trial takes `longer` times as many steps as the plan has, so that its bias is known to half its standard error.
-    """
+    """The numbers of the reference, the trials and the choice; errors are in posterior standard deviations."""
 
     error: float = 0.01  # that is aimed at without a budget
     reference_error: float = 0.001
@@ -42,7 +39,7 @@ class TuneSettings:
     noise_points: int = 64  # at which the noise of an oracle is measured
     screening: tuple[float, float] = (6_400, 32_000)  # steps of all chains in a trial, at least and at most
     final: tuple[float, float] = (32_000, 512_000)  # and in the last one
-    longer: float = 4.0
+    longer: float = 4.0  # than the plan the last trial is, so that a bias is known to half its standard error
     finals: int = 4  # samplers that get such a trial, where the first ones turn out worse than their short trials
     trial_chains: int = 64  # whose averages give a variance to 13 %
     halvings: int = 12  # of the first step size, at most
@@ -67,21 +64,16 @@ SETTINGS = TuneSettings()
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Reference:
-    """What the solver found of a posterior; observables in the order of the plan, draws with equal weights.
+    """What the solver found of a posterior; observables in the order of the plan, draws with equal weights."""
 
-    - `plan`: the plan to vary: with the oracle, the Gaussian fit and the gradients' moments known to its model.
-    - `covariance`: C, a matrix, or a vector with more parameters than matrices allow; `second`: S = E[ĝĝᵀ] likewise.
-    - `exact`: whether the target is Gaussian and gradients are exact, so that no sampler here has a bias.
-    """
-
-    plan: Plan
+    plan: Plan  # to vary: with the oracle, the Gaussian fit and the gradients' moments known to its model
     mean: np.ndarray
     error: np.ndarray
     sd: np.ndarray
     draws: np.ndarray
-    covariance: np.ndarray
-    second: np.ndarray
-    exact: bool
+    covariance: np.ndarray  # C, a matrix, or a vector with more parameters than matrices allow
+    second: np.ndarray  # S = E[ĝĝᵀ] likewise
+    exact: bool  # whether the target is Gaussian and gradients are exact, so that no sampler here has a bias
     gradients: float
     warnings: list[str]
 
@@ -119,12 +111,10 @@ def refer(base: Plan, oracle: Oracle | None, gradients: float) -> Reference:
     base.replace(oracle=oracle)  # raises before the solver runs where it does not suit the target
     dense = base.dim <= ChainSettings.most_dense
     settings = ChainSettings() if dense else ChainSettings(chains=SETTINGS.few_chains, most=SETTINGS.few_rounds)
-    require_memory(
-        8 * base.dim * (2 * settings.most * settings.steps * settings.chains + SETTINGS.points),
-        f"The warm-up of {settings.chains} chains with {base.dim:,} parameters",
-        "`tune` measures errors against such chains. Write the plan by hand: `gyromc.dynamics.hfhr` with a diagonal "
-        "`preconditioner` and the scheme `hfhr_splitting`.",
-    )
+    size = 8 * base.dim * (2 * settings.most * settings.steps * settings.chains + SETTINGS.points)
+    by_hand = "`gyromc.dynamics.hfhr` with a diagonal `preconditioner` and the scheme `hfhr_splitting`"
+    remedy = f"`tune` measures errors against such chains. Write the plan by hand: {by_hand}."
+    require_memory(size, f"The warm-up of {settings.chains} chains with {base.dim:,} parameters", remedy)
     limits: Any = {"most_seconds": SETTINGS.reference_seconds, "most_gradients": gradients}
     with show_progress(None, False) as shown:
         question, error = Question.read(base), SETTINGS.reference_error
@@ -159,10 +149,8 @@ def refer(base: Plan, oracle: Oracle | None, gradients: float) -> Reference:
         S = S + noise
         if np.linalg.cond(C) > SETTINGS.ill_conditioned:
             plan = plan.replace(dtype="float64")
-    exact = known is not None and isinstance(plan.oracle, Exact)
-    return Reference(
-        plan, mean, error, sd, draws, C, S, exact, solver.chains.gradients + len(draws), list(found.warnings)
-    )
+    exact, spent = known is not None and isinstance(plan.oracle, Exact), solver.chains.gradients + len(draws)
+    return Reference(plan, mean, error, sd, draws, C, S, exact, spent, list(found.warnings))
 
 
 def cost_of_a_gradient(plan: Plan) -> float:
@@ -173,16 +161,12 @@ def cost_of_a_gradient(plan: Plan) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """A scheme in the coordinates of C; `friction` is γ of HFHR, 0 for dynamics without momenta.
-
-    `first` is the largest step size worth a trial on a Gaussian. With `turn` Q = R J Rᵀ, C = RRᵀ and J rotating pairs of whitened
-    coordinates at this rate.
-    """
+    """A scheme in the coordinates of C."""
 
     scheme: str
-    first: float
-    turn: float = 0.0
-    friction: float = 0.0
+    first: float  # the largest step size worth a trial on a Gaussian
+    turn: float = 0.0  # Q = R J Rᵀ, C = RRᵀ and J rotating pairs of whitened coordinates at this rate
+    friction: float = 0.0  # γ of HFHR, 0 for dynamics without momenta
 
     @property
     def name(self) -> str:
@@ -193,11 +177,9 @@ class Family:
 
     def first_step(self, known: Reference) -> float:
         """The step size to begin with: smaller where S, in units of C⁻¹, is more than a Gaussian's identity."""
-        if known.dense:
-            R = np.linalg.cholesky(known.covariance)
-            top = max(1.0, float(np.linalg.eigvalsh(R.T @ known.second @ R)[-1]))
-        else:
-            top = max(1.0, float(np.max(known.covariance * known.second)))
+        C, S = known.covariance, known.second
+        R = np.linalg.cholesky(C) if known.dense else C
+        top = max(1.0, float(np.linalg.eigvalsh(R.T @ S @ R)[-1] if known.dense else np.max(C * S)))
         return self.first / (math.sqrt(top) if self.friction else top) / (1 + self.turn**2)
 
     def burn_in(self, eta: float) -> int:
@@ -235,21 +217,15 @@ MANY = tuple(Family("hfhr_splitting", 1.4, friction=friction) for friction in (1
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Trial:
-    """A run of a plan from posterior draws, in posterior standard deviations; an observable that does not vary has no error.
-
-    - `bias`, `bias_error`: mean less the reference's, and the standard error of both.
-    - `variance`: of one chain's average over `steps` steps, with its standard error added as far as tails make it large.
-    - `rate`: steps of all chains per second.
-    - `exact`: the plan is known to have no bias.
-    """
+    """A run of a plan from posterior draws, in posterior standard deviations; an observable that does not vary has no error."""
 
     plan: Plan
-    bias: np.ndarray
-    bias_error: np.ndarray
-    variance: np.ndarray
+    bias: np.ndarray  # mean less the reference's
+    bias_error: np.ndarray  # the standard error of both
+    variance: np.ndarray  # of one chain's average, with its standard error added as far as tails make it large
     steps: int
-    rate: float
-    exact: bool
+    rate: float  # steps of all chains per second
+    exact: bool  # the plan is known to have no bias
 
     def squared_bias(self) -> tuple[np.ndarray, np.ndarray]:
         """Squares of the bias and of its error, whose sum is the mean square of what the bias may be.

@@ -8,7 +8,7 @@ other random numbers, and that trial says what to expect: being chosen does not 
 import dataclasses
 import math
 import warnings as messages
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,8 +30,6 @@ from gyromc.targets import Target
 from gyromc.tuning.trials import FAMILIES, MANY, SETTINGS, Family, Trial, cost_of_a_gradient, refer
 
 __all__ = ["Expected", "Tried", "Tuned", "tune"]
-
-UNSURE = "The errors to expect are measured against these chains, and may be too small by a factor of 2 or more."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,16 +112,12 @@ class Tuned(Shown, Records[Expected]):
     def shown(self) -> Sequence[Table | str]:
         """The reason, what was tried, what to expect, and what could not be known."""
         sizes = lambda one: ", ".join(f"{eta:.3g}" for eta in one.step_sizes)
-        tried = [
-            [one.name, sizes(one), *(f"{x:.3g}" for x in (one.step_size, one.rmse, one.bias)), one.note]
-            for one in self.tried
-        ]
+        found = lambda one: [f"{x:.3g}" for x in (one.step_size, one.rmse, one.bias)]
+        tried = [[one.name, sizes(one), *found(one), one.note] for one in self.tried]
         columns = ("sampler", "step sizes tried", "best step size", "RMSE in posterior sds", "of it bias", "")
         bias = lambda row: f"{row.bias:.2g} ± {row.bias_error:.1g}"
-        expected = [
-            [name, f"{row.expected:.3g}", f"{row.relative:.3g}", bias(row), f"{row.std_error:.2g}"]
-            for name, row in self.items()
-        ]
+        errors = lambda row: (f"{row.expected:.3g}", f"{row.relative:.3g}", bias(row), f"{row.std_error:.2g}")
+        expected = [[name, *errors(row)] for name, row in self.items()]
         rows = ("observable", "expected RMSE", "in posterior sds", "bias", "std error")
         return [
             self.reason,
@@ -177,10 +171,8 @@ def tune(
     """
     given, budget = target_or_plan, {"gradients": gradients, "error": error, "seconds": seconds}
     budget = {name: positive(value, name) for name, value in budget.items() if value is not None}
-    require(
-        len(budget) <= 1,
-        f"Pass one of `gradients`, `error` and `seconds`: got {' and '.join(f'`{name}`' for name in budget)}.",
-    )
+    came = " and ".join(f"`{name}`" for name in budget)
+    require(len(budget) <= 1, f"Pass one of `gradients`, `error` and `seconds`: got {came}.")
     if isinstance(given, Plan) and not budget:
         budget = {"gradients": given.gradients * cost_of_a_gradient(given)}
     seed = whole(seed, "seed", least=0)
@@ -196,50 +188,38 @@ def tune(
 def _base(given: Target | Plan, observables: Mapping[str, Any] | None, seed: int, start: Any = None) -> Plan:
     """A plan with the target, the observables and the start, from which all others are made."""
     if isinstance(given, Plan):
-        require(
-            given.coordinates is None,
-            "`tune` looks for D and Q in θ, and this plan's are in other coordinates. Pass `plan.replace(coordinates=None)`.",
-        )
+        others = "this plan's are in other coordinates. Pass `plan.replace(coordinates=None)`."
+        require(given.coordinates is None, f"`tune` looks for D and Q in θ, and {others}")
         require(start is None, "`start` goes with a target: a plan has its own. Pass `plan.replace(start=…)`.")
         return given.replace(
             observables=given.observables if observables is None else observables,
             dynamics=overdamped(given.dim), oracle=None, scheme="euler", step_size=0.1, num_steps=1, burn_in=0, num_chains=1,
             start=given.unravel(given.model.start), martingale=False, weighting="uniform", seed=seed,
         )  # fmt: skip
-    require(
-        isinstance(given, Target),
-        f"`tune` takes a target of `gyromc.targets` or a `Plan`: got {type(given).__name__}.",
-    )
+    came = type(given).__name__
+    require(isinstance(given, Target), f"`tune` takes a target of `gyromc.targets` or a `Plan`: got {came}.")
     own = getattr(given, "start", None)
     start = own if start is None else start
     if given.dim is None and start is None:
-        raise InvalidInput(
-            f"{type(given).__name__} does not know the shape of its parameters. Pass `start`, parameters of that shape, such as "
-            "`start=np.zeros(2)`."
-        )
-    require(
-        observables is not None
-        or (own is None if given.dim is not None else is_array(start) and numbers(start, "start").ndim == 1),
-        "Pass `observables`, functions of the parameters by name: these are no vector, whose entries are averaged without it.",
-    )
+        remedy = "Pass `start`, parameters of that shape, such as `start=np.zeros(2)`."
+        raise InvalidInput(f"{came} does not know the shape of its parameters. {remedy}")
+    vector = own is None if given.dim is not None else is_array(start) and numbers(start, "start").ndim == 1
+    why = "these are no vector, whose entries are averaged without it"
+    require(observables is not None or vector, f"Pass `observables`, functions of the parameters by name: {why}.")
     d = sum(np.size(leaf) for _, leaf in leaves(start, "start")) if given.dim is None else given.dim
     if observables is None:
         rows = np.eye(min(d, SETTINGS.means), d)
         observables = {f"theta[{i}]": linear(row) for i, row in enumerate(rows)}
         if d <= SETTINGS.squares:
             observables |= {f"theta[{i}]²": square(row) for i, row in enumerate(rows)}
-    return Plan(
-        target=given, dynamics=overdamped(d), step_size=0.1, num_steps=1, num_chains=1, start=start, seed=seed,
-        observables=observables,
-    )  # fmt: skip
+    short: Any = {"step_size": 0.1, "num_steps": 1, "num_chains": 1}
+    return Plan(target=given, dynamics=overdamped(d), observables=observables, start=start, seed=seed, **short)
 
 
 class Tuning:
     """The reference, the trials of every sampler, and the choice. `steps`: of all chains, that the budget allows."""
 
-    def __init__(
-        self, base: Plan, budget: dict[str, float], num_chains: int | None, oracle: Oracle | None, say: Callable
-    ):
+    def __init__(self, base: Plan, budget: dict[str, float], num_chains: int | None, oracle: Oracle | None, say: Any):
         self.num_chains, self.count = num_chains, 0
         self.error, self.seconds = budget.get("error"), budget.get("seconds")
         # about as many as the budget has, before anything is known
@@ -330,11 +310,9 @@ class Tuning:
         """The best sampler with a longer trial, which takes the place of the short one before the choice is made again."""
         finals: list[Trial] = []
         while True:
-            require(
-                bool(self.trials),
-                "No plan can be recommended: chains of every sampler diverged at every step size that was tried. "
-                f"{' '.join(self.known.warnings)} Use `gyromc.expect`, or write the model in other coordinates.",
-            )
+            diverged = "chains of every sampler diverged at every step size that was tried"
+            remedy = f"{' '.join(self.known.warnings)} Use `gyromc.expect`, or write the model in other coordinates."
+            require(bool(self.trials), f"No plan can be recommended: {diverged}. {remedy}")
             chosen, *others = self.trials
             for one in others:
                 if self.score(self.best(one)) < SETTINGS.better * self.score(self.best(chosen)):
@@ -380,13 +358,22 @@ class Tuning:
             tried.append(Tried(one.name, sizes, best.plan.eta, self.score(best), biased, note))
         gains = self._gains(final, given)
         total, seconds = plan.gradients * cost_of_a_gradient(plan), chains * (steps + burn_in) / final.rate
-        doubts = [*known.warnings, *([UNSURE] if known.warnings else [])]
-        doubts += _doubts(family, plan, rows, known.draws, self.error)
-        reason = (
-            f"{family.name}, whitened by the {'covariance' if known.dense else 'scales'} of the solver's chains; "
-            f"gradients from {_reads(plan)}; step size {plan.eta:.3g}, {chains} chains × {steps} steps after {burn_in} of burn-in"
-            f"{', with the martingale control variate' if plan.martingale else ''}."
-        )
+        doubts, unsure = list(known.warnings), "and may be too small by a factor of 2 or more"
+        if doubts:
+            doubts.append(f"The errors to expect are measured against these chains, {unsure}.")
+        if plan.burn_in < family.burn_in(plan.eta):
+            takes = f"burn-in takes {plan.burn_in} of the {family.burn_in(plan.eta)} steps it should"
+            doubts.append(f"The budget is too small: {takes}. Pass more `gradients`, or fewer `num_chains`.")
+        if heavy := heavy_tailed(plan, known.draws):
+            doubts.append(f"{', '.join(heavy)}: {HEAVY}")
+        worst = max(row.relative for row in rows.values())
+        if self.error is not None and worst > 1.1 * self.error:
+            reached = f"{worst:.2g} in place of {self.error:g} posterior standard deviations"
+            why = "because of the bias of the step size, or of what trials know of it. `gyromc.expect` has no such bias"
+            doubts.append(f"The error asked for may not be reached: {reached}, {why}.")
+        reason = f"{family.name}, whitened by the {'covariance' if known.dense else 'scales'} of the solver's chains; "
+        reason += f"gradients from {_reads(plan)}; step size {plan.eta:.3g}, {chains} chains × {steps} steps after "
+        reason += f"{burn_in} of burn-in{', with the martingale control variate' if plan.martingale else ''}."
         return Tuned(plan, rows, tuple(tried), gains, total, self.spent, seconds, reason, doubts)
 
     def _gains(self, final: Trial, given: Plan | None) -> dict[str, float]:
@@ -406,22 +393,3 @@ class Tuning:
 
 def _reads(plan: Plan) -> str:
     return "all rows" if isinstance(plan.oracle, Exact) else plan.oracle.name
-
-
-def _doubts(
-    family: Family, plan: Plan, rows: Mapping[str, Expected], draws: np.ndarray, error: float | None
-) -> Iterator[str]:
-    """What may go wrong with the plan, and what would help."""
-    if plan.burn_in < family.burn_in(plan.eta):
-        yield (
-            f"The budget is too small: burn-in takes {plan.burn_in} of the {family.burn_in(plan.eta)} steps it should. Pass more "
-            "`gradients`, or fewer `num_chains`."
-        )
-    if heavy := heavy_tailed(plan, draws):
-        yield f"{', '.join(heavy)}: {HEAVY}"
-    worst = max(row.relative for row in rows.values())
-    if error is not None and worst > 1.1 * error:
-        yield (
-            f"The error asked for may not be reached: {worst:.2g} in place of {error:g} posterior standard deviations, because "
-            "of the bias of the step size, or of what trials know of it. `gyromc.expect` has no such bias."
-        )

@@ -3,9 +3,8 @@
 `Session` takes a plan and the state of its chains and moves them by a number of steps. Threads share blocks of 64 chains; every
 chain has its own stream of random numbers, so the result is the same for any number of threads, blocks and chunks.
 
-`loop_of` compiles the loop with Numba, for one part of `gradients` and without what a plan does not use. Loops are loaded from a
-folder that only this user can write where an earlier process stored them. `STAMP` changes with every file of this package, so
-that no loop of an older version is loaded.
+`loop_of` compiles the loop with Numba, for one part of `gradients` and without what a plan does not use, or loads it from a
+folder that only this user can write. `STAMP` changes with every file of this package: no loop of an older version is loaded.
 """
 
 import concurrent.futures
@@ -39,10 +38,11 @@ from gyromc.results import EngineState
 from gyromc.runtime.machine import num_threads
 from gyromc.show.files import private_folder
 
+__all__ = ["Session", "initial_state", "num_threads", "open_session", "why_not"]
+
 SETTINGS: Any = numba.config  # type: ignore[attr-defined]  # Numba adds its settings at run time
 OPTIONS: Any = {"nogil": True, **functions.COMPILED}  # of the compiled loops
-
-
+TASKS_PER_THREAD = 4  # so that the others take over from a thread that the system delays
 _SOURCES = b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
 STAMP = int.from_bytes(hashlib.sha256(_SOURCES).digest()[:6], "little")
 
@@ -64,19 +64,16 @@ def stored(loop):
         compiled: Any = njit(cache=True, **OPTIONS)(loop)
     finally:
         SETTINGS.CACHE_DIR = before
-    cache = compiled._cache
+    for name, fault in (("load_overload", "a file there cannot be read"), ("save_overload", "it cannot be written")):
+        act = getattr(compiled._cache, name)
 
-    def forgiving(act, what: str):
-        def acted(*arguments):
+        def forgiving(*arguments, act=act, fault=fault):
             try:
                 return act(*arguments)
             except Exception as error:  # a damaged file raises what its reader stumbles on
-                return _not_stored(f"{folder}: {what} ({cause(error)})")
+                return _not_stored(f"{folder}: {fault} ({cause(error)})")
 
-        return acted
-
-    cache.load_overload = forgiving(cache.load_overload, "a file there cannot be read")
-    cache.save_overload = forgiving(cache.save_overload, "it cannot be written")
+        setattr(compiled._cache, name, forgiving)
     return compiled
 
 
@@ -115,11 +112,9 @@ def loop_of(plan: Plan, p: Program) -> Any:
 
 @functools.cache
 def compiled_loop(parts: tuple[str, ...], precision: str) -> Any:
-    """`advance` with the given arguments after the first four, compiled once and stored on disk.
-
-    Numba looks a stored loop up by the variables of the function, which must be numbers: a compiled function is another one in
-    every process. `stamp` changes with any file of this package: Numba would check this file alone.
-    """
+    """`advance` with the given arguments after the first four, compiled once and stored on disk."""
+    # Numba looks a stored loop up by the variables of the function, which must be numbers: a compiled function is another one in
+    # every process. `stamp` changes with any file of this package: Numba would check this file alone.
     scope: dict[str, Any] = {**vars(functions), **vars(gradients), **vars(kernel), **globals()}
     exec(compile(LOOP.format(", ".join(parts)), __file__, "exec"), scope)
     loop = scope["made"](STAMP)
@@ -127,11 +122,6 @@ def compiled_loop(parts: tuple[str, ...], precision: str) -> Any:
     # may refer to classes that this one does not have.
     loop.__qualname__ = "_".join(("loop", *parts, precision, f"{STAMP:x}")).replace(".", "_")
     return stored(loop)
-
-
-__all__ = ["Session", "initial_state", "num_threads", "open_session", "why_not"]
-
-TASKS_PER_THREAD = 4  # so that the others take over from a thread that the system delays
 
 
 def initial_state(plan: Plan) -> EngineState:
@@ -166,8 +156,7 @@ class LanesSession:
     """The chains of one plan, in blocks."""
 
     def __init__(self, plan: Plan, state: EngineState, sane_range: float, thin: int | None, slots: int):
-        self.plan, self.step = plan, state.step
-        self.blocks = -(-plan.num_chains // WIDTH)
+        self.plan, self.step, self.blocks = plan, state.step, -(-plan.num_chains // WIDTH)
         self.program = program.compile_program(plan, sane_range, thin)
         slope = program.user_slope(plan.flat_target)
         if slope is not None:
@@ -176,22 +165,18 @@ class LanesSession:
             self.program = self.program._replace(users=self.users.address)
         self.loop = loop_of(plan, self.program)
         self.threads = min(num_threads(), self.blocks)
-        self.chains = self._chains(state, slots)
-        self.workspaces = [self._workspace() for _ in range(self.threads)]
-        self._work(0, 0, 0, 0, self.workspaces[0])  # no blocks, no steps: compiles, or loads from the cache
-
-    def _chains(self, state: EngineState, slots: int) -> Chains:
-        dtype = np.dtype(self.plan.dtype)
+        dtype = np.dtype(plan.dtype)
         assert state.generator is not None
         spare = np.ascontiguousarray(state.generator[:, 4:]).view(dtype)[:, :1]
         parts = state.z.astype(dtype), state.generator[:, :4], spare, state.high, state.failed_at[:, None]
-        kept = np.zeros(slots * self.blocks * self.plan.dim * WIDTH, dtype)
-        z, generator, spare, sums, failed_at = map(self._to_lanes, parts)
-        return Chains(z, generator, spare, sums, failed_at, kept)
+        kept = np.zeros(slots * self.blocks * plan.dim * WIDTH, dtype)
+        self.chains = Chains._make([*map(self._to_lanes, parts), kept])
+        self.workspaces = [self._workspace() for _ in range(self.threads)]
+        self._work(0, 0, 0, 0, self.workspaces[0])  # no blocks, no steps: compiles, or loads from the cache
 
     def _to_lanes(self, rows: np.ndarray) -> np.ndarray:
         """chains × columns → blocks × columns × WIDTH, flat; lanes past the last chain repeat it."""
-        padded = np.concatenate([rows, np.repeat(rows[-1:], self.blocks * WIDTH - rows.shape[0], axis=0)])
+        padded = np.pad(rows, ((0, self.blocks * WIDTH - len(rows)), (0, 0)), mode="edge")
         return aligned(padded.reshape(self.blocks, WIDTH, -1).swapaxes(1, 2))
 
     def _to_rows(self, lanes: np.ndarray) -> np.ndarray:
@@ -215,8 +200,9 @@ class LanesSession:
         self.loop(self.program, self.chains, (first, last, self.blocks, self.step, num_steps, first_slot), workspace)
 
     def advance(self, num_steps: int, first_slot: int = 0) -> None:
-        if self.program.part == Part.MAPPED_BATCH:
-            mapped_source(self.plan).check_size()
+        mapped = mapped_source(self.plan) if self.program.part == Part.MAPPED_BATCH else None
+        if mapped is not None:
+            mapped.check_size()
         count = 1 if self.threads == 1 else TASKS_PER_THREAD * self.threads
         edges = np.linspace(0, self.blocks, count + 1).astype(int)
         tasks = iter([(a, b) for a, b in itertools.pairwise(edges) if a < b])
@@ -227,9 +213,9 @@ class LanesSession:
 
         with concurrent.futures.ThreadPoolExecutor(self.threads) as pool:
             list(pool.map(share, self.workspaces))
-        if self.program.part == Part.MAPPED_BATCH and mapped_source(self.plan).is_large():
-            mapped_source(self.plan).release()
-            mapped_source(self.plan).check_size()
+        if mapped is not None and mapped.is_large():
+            mapped.release()
+            mapped.check_size()
         self.step += num_steps
 
     def failed(self) -> bool:

@@ -58,9 +58,8 @@ def polynomial(function: Callable, low: float, high: float, degrees: tuple[int, 
     def evaluate(typingctx, x):
         def codegen(context, builder, sig, args):
             vector = args[0].type
-            constants = [ir.Constant(vector, [c] * vector.count) for c in tables[x.kind]]
-            value = constants[-1]
-            for constant in reversed(constants[:-1]):
+            value, *rest = (ir.Constant(vector, [c] * vector.count) for c in reversed(tables[x.kind]))
+            for constant in rest:
                 value = call_intrinsic(builder, "fmuladd", vector, value, args[0], constant)  # Horner
             return value
 
@@ -69,11 +68,8 @@ def polynomial(function: Callable, low: float, high: float, degrees: tuple[int, 
     return evaluate
 
 
-def _series(term: Callable[[int], float], count: int = 60) -> Callable:
-    return np.polynomial.Polynomial([term(k) for k in range(count)])
-
-
 # The series without their leading terms, which the functions below add exactly.
+_series = lambda term, count=60: np.polynomial.Polynomial([term(k) for k in range(count)])
 _LOG = polynomial(_series(lambda k: (-1) ** k / (k + 3)), math.sqrt(0.5) - 1, math.sqrt(2) - 1, (8, 20))
 _EXP = polynomial(_series(lambda k: 1 / math.factorial(k + 2)), -math.log(2) / 2, math.log(2) / 2, (4, 10))
 _SIN = polynomial(_series(lambda k: (-1) ** (k + 1) / math.factorial(2 * k + 3), 30), 0.0, math.pi**2 / 4, (3, 8))

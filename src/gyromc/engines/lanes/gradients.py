@@ -65,12 +65,8 @@ def users_slope(p, t, y):
 @kernel
 def load_generator(generator, w):
     """The states of sixteen generators."""
-    return (
-        load(generator, w),
-        load(generator, WIDTH + w),
-        load(generator, 2 * WIDTH + w),
-        load(generator, 3 * WIDTH + w),
-    )
+    a, b = load(generator, w), load(generator, WIDTH + w)
+    return a, b, load(generator, 2 * WIDTH + w), load(generator, 3 * WIDTH + w)
 
 
 @kernel
@@ -178,10 +174,7 @@ def sum_rows(p, table, offsets, first, scratch, weights, out, width):
 
 @kernel
 def weighted_sum(p, source, at, w, table, offsets, scratch, width, slope, rows, weight):
-    """s = Σ_{i ∈ B} weight_i x_i for the rows of a table that sixteen chains have drawn, sixteen rows of one chain at a time.
-
-    `rows(p, offsets, chain, scratch, width)` returns where the offsets of a chain's rows begin.
-    """
+    """s = Σ_{i ∈ B} weight_i x_i for sixteen chains, sixteen rows of one at a time; `rows` says where a chain's offsets begin."""
     # θ of sixteen chains, first one chain per lane, then a row of `width` numbers for each chain.
     tile, theta, weights = 0, LANES * width, 2 * LANES * width
     for i in range(p.d):
@@ -217,10 +210,7 @@ def batch(p, generator, source, at, w, scratch, offsets, width, slope):
 
 @kernel
 def copy_rows(p, offsets, c, scratch, width):
-    """Copy the rows of a file that one chain has drawn, each followed by its response; `offsets` ends with their places.
-
-    They come from the map, or one by one from the open file, so that none of its pages become resident.
-    """
+    """Copy the rows of a file that one chain has drawn, each followed by its response; `offsets` ends with their places."""
     places, size = p.padded_batch * LANES, p.d * scratch.itemsize
     for j in range(p.batch):
         ahead = (j + AHEAD) * LANES + c if j + AHEAD < p.batch else (j + AHEAD - p.batch) * LANES + c + 1
@@ -230,7 +220,7 @@ def copy_rows(p, offsets, c, scratch, width):
                 prefetch(p.file_rows, later * p.d + k)
         prefetch(p.responses, later)
         row, copy = np.int64(number(offsets, j * LANES + c)), np.int64(number(offsets, places + j * LANES))
-        if p.descriptor >= 0:
+        if p.descriptor >= 0:  # one by one from the open file, so that no page of the map becomes resident
             to = scratch.ctypes.data + copy * scratch.itemsize
             if pread(p.descriptor, to, size, p.file_start + row * size) != size:
                 scratch[copy] = np.nan  # the file was cut off: the chain fails, and `check_size` says why

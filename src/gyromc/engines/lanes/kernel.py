@@ -63,7 +63,7 @@ class Program(NamedTuple):
     draws: int  # standard normals of a step
     step: Sparse  # [B E L]
     observed: Sparse  # the observables' directions and the rows of `increments`, with no shift
-    profile: np.ndarray  # int64: index into PROFILES
+    profile: np.ndarray  # int64: for `profile`
     columns: int  # sums of a chain: the observables', then those of their increments, if any
     terms: IncrementTerms
     weight: float
@@ -104,29 +104,20 @@ class Chains(NamedTuple):
 
 @functions.inlined
 def profile(code, t):
-    """ρ(t) of a ridge observable."""
+    """ρ(t) of a ridge observable, by its place in `gyromc.observables.PROFILES`."""
     if code == 0:
         return t
     if code == 1:
-        return tanh(t)
+        return t * t
     if code == 2:
-        return logistic(t)
+        return tanh(t)
     if code == 3:
-        return logistic(0.0 - t) * logistic(0.0 - t) * 2.0
+        return logistic(t)
     if code == 4:
-        return logistic(t) * logistic(t) * 2.0
+        return logistic(0.0 - t) * logistic(0.0 - t) * 2.0
     if code == 5:
-        return softplus(t) - t * logistic(t)
-    return t * t
-
-
-@kernel
-def state_size(p, source, w):
-    """The bits of max |z_i|: as integers they are ordered like |z_i|, with infinity and NaN above all numbers."""
-    worst = bits(load(source, w)) & p.magnitude_bits
-    for i in range(1, p.n):
-        worst = maximum(worst, bits(load(source, i * WIDTH + w)) & p.magnitude_bits)
-    return worst
+        return logistic(t) * logistic(t) * 2.0
+    return softplus(t) - t * logistic(t)
 
 
 @kernel
@@ -211,22 +202,15 @@ def draw_normals(p, generator, source, first, spare, step):
 
 
 @kernel
-def move(p, source, moved):
-    """z ← z + shift + [B E L] (y, s, ξ); the memory ← shift + [B E L] (y, s, ξ)."""
-    multiply(source, p.step, moved)
-    for at in range(0, p.n * WIDTH, LANES):
-        store(source, at, load(source, at) + load(moved, at))  # E3
-    for at in range(p.n * WIDTH, p.m * WIDTH, LANES):
-        store(source, at, load(moved, at))
-
-
-@kernel
 def step_block(p, c, block, step, floats, generator, spare, offsets, sizes, gradient, width, slope):
     """One step of the chains of a block; y is the first rows of `source`, `sizes` are those of the observables."""
     source, moved, scratch = floats
     failed_at = block * WIDTH
     for w in range(0, WIDTH, LANES):
-        size, value = state_size(p, source, w), load(sizes, w)
+        # The bits of max |z_i|: as integers they are ordered like |z_i|, with infinity and NaN above all numbers.
+        size, value = bits(load(source, w)) & p.magnitude_bits, load(sizes, w)
+        for i in range(1, p.n):
+            size = maximum(size, bits(load(source, i * WIDTH + w)) & p.magnitude_bits)
         if any_above(size, p.bound_bits) or any_above(value, p.infinity_bits - 1):
             note_failures(sizes, w, p.infinity_bits - 1, c.failed_at, failed_at + w, step)
             store(sizes, w, size)
@@ -235,7 +219,12 @@ def step_block(p, c, block, step, floats, generator, spare, offsets, sizes, grad
     draw_normals(p, generator, source, (p.m + p.d) * WIDTH, spare, step)
     for w in range(0, WIDTH, LANES):
         gradient(p, generator, source, p.m * WIDTH, w, scratch, offsets, width, slope)
-    move(p, source, moved)
+    # z is added to, and the memory replaced.
+    multiply(source, p.step, moved)
+    for at in range(0, p.n * WIDTH, LANES):
+        store(source, at, load(source, at) + load(moved, at))  # E3
+    for at in range(p.n * WIDTH, p.m * WIDTH, LANES):
+        store(source, at, load(moved, at))
 
 
 @kernel

@@ -22,8 +22,7 @@ from gyromc.engines.lanes.gradients import Part
 from gyromc.engines.lanes.kernel import IncrementTerms, Program, Sparse
 from gyromc.engines.lanes.vectors import LANES, WIDTH
 from gyromc.engines.lowering import center_of, linear_step
-from gyromc.engines.suitability import PROFILES
-from gyromc.observables import Ridge
+from gyromc.observables import PROFILES, Ridge
 from gyromc.oracles import Batch, ControlVariate
 from gyromc.plan import Plan
 from gyromc.prediction.martingale import martingale
@@ -64,13 +63,11 @@ def user_slope(target) -> tuple[Callable, int] | None:
 
 def form(plan: Plan) -> Form:
     """The gradient of the plan's oracle, in its linear and nonlinear parts."""
-    target, oracle = plan.flat_target, plan.prepared_oracle
-    exact = target.gaussian() is not None
-    noiseless = exact and isinstance(oracle, ControlVariate) and oracle.order == 2  # T8
+    target, oracle, known = plan.flat_target, plan.prepared_oracle, plan.flat_target.gaussian()
+    noiseless = known is not None and isinstance(oracle, ControlVariate) and oracle.order == 2  # T8
     if isinstance(oracle, Batch) and not noiseless:
         assert isinstance(target, targets.GeneralizedLinear | targets.StreamedRegression)
         return _batch_form(target, oracle)
-    known = target.gaussian()
     if known is not None:
         return Form(known[0], -known[0] @ known[1])
     if isinstance(target, targets.Separable):
@@ -118,8 +115,7 @@ def _batch_form(target: targets.GeneralizedLinear | targets.StreamedRegression, 
             table=_padded(np.zeros((0, target.dim + 1))),
         )
     X, sign, y, code = _signed_rows(target)
-    d, part = X.shape[1], Part.BATCH
-    uses_response = code != gradients.SIGNED_LOGISTIC
+    d, part, uses_response = X.shape[1], Part.BATCH, code != gradients.SIGNED_LOGISTIC
     centre_column = curvature_column = 0
     if center is not None and code == gradients.AFFINE:
         y = center.predictor  # the slope at θ less that at the centre is xᵀθ - xᵀc
@@ -152,20 +148,20 @@ def _padded(*columns: np.ndarray) -> np.ndarray:
 def sparse_rows(matrix: np.ndarray, shift: np.ndarray, dtype) -> Sparse:
     """A matrix by its nonzero entries."""
     rows, columns = np.nonzero(matrix)
-    start = np.concatenate([[0], np.cumsum(np.count_nonzero(matrix, axis=1))])
-    column, entry = columns.astype(np.int64) * WIDTH, matrix[rows, columns].astype(dtype)
-    return Sparse(start.astype(np.int64), column, entry, shift.astype(dtype))
+    start = np.searchsorted(rows, np.arange(len(matrix) + 1)).astype(np.int64)
+    return Sparse(start, columns.astype(np.int64) * WIDTH, matrix[rows, columns].astype(dtype), shift.astype(dtype))
 
 
 def compile_program(plan: Plan, bound: float, thin: int | None) -> Program:
     """The plan as arrays, in its precision."""
     dtype, oracle = np.dtype(plan.dtype), plan.prepared_oracle
-    kept = plan.model._kept.get("lanes table")  # that of the last run of the model
-    if kept is None or kept[0] is not oracle or kept[1] != dtype:
+    kept = plan.model.computed.find("lanes table", (oracle, dtype))
+    if kept is None:
         f = form(plan)
-        kept = oracle, dtype, f._replace(table=f.table[:0]), aligned(f.table.astype(dtype, copy=False))
-        plan.model._kept["lanes table"] = kept
-    f, table = kept[2:]
+        kept = f._replace(table=f.table[:0]), aligned(f.table.astype(dtype, copy=False))
+        # that of the last run of the model alone
+        plan.model.computed.entries["lanes table"] = [((oracle, dtype), kept)]
+    f, table = kept
     step, n = linear_step(plan), plan.dynamics.size
     change = step.kept
     change[:, :n] += step.scale * step.G @ augment(f.K, plan.augmented)
@@ -189,7 +185,7 @@ def compile_program(plan: Plan, bound: float, thin: int | None) -> Program:
         draws=matrix.shape[1] - m - d,
         step=sparse_rows(matrix, step.scale * step.G[:, : plan.dim] @ f.a, dtype),
         observed=sparse_rows(rows, np.zeros(len(rows)), dtype),
-        profile=np.array([PROFILES.index(h.profile) for h in ridges], np.int64),
+        profile=np.array([list(PROFILES).index(h.profile) for h in ridges], np.int64),
         columns=len(ridges) + len(terms.constant),
         terms=terms,
         weight=plan.eta if plan.weighting == "step_size" else 1.0,
@@ -217,10 +213,10 @@ def compile_program(plan: Plan, bound: float, thin: int | None) -> Program:
     )
 
 
-def aligned(array: np.ndarray, boundary: int = 64) -> np.ndarray:
-    """A flat copy that starts at a cache line, so that no vector straddles two."""
-    buffer = np.empty(array.nbytes + boundary, np.uint8)
-    start = -buffer.ctypes.data % boundary
+def aligned(array: np.ndarray) -> np.ndarray:
+    """A flat copy that starts at a cache line of 64 bytes, so that no vector straddles two."""
+    buffer = np.empty(array.nbytes + 64, np.uint8)
+    start = -buffer.ctypes.data % 64
     copy = buffer[start : start + array.nbytes].view(array.dtype)
     copy[:] = array.ravel()
     return copy

@@ -25,6 +25,7 @@ LANES = 16
 WIDTH = 4 * LANES  # chains in a block: four vectors, so that one computes while the others wait for results
 _ELEMENTS = {"float32": types.float32, "float64": types.float64, "uint32": types.uint32, "uint64": types.uint64}
 _IN_LLVM = {"float32": ir.FloatType(), "float64": ir.DoubleType(), "uint32": ir.IntType(32), "uint64": ir.IntType(64)}
+_INT64 = ir.IntType(64)
 
 
 class Vector(types.Type):
@@ -46,10 +47,7 @@ def llvm_type(vector: Vector) -> ir.VectorType:
     return ir.VectorType(_IN_LLVM[vector.kind], vector.lanes)
 
 
-@register_model(Vector)
-class _VectorModel(models.PrimitiveModel):
-    def __init__(self, dmm, fe_type):
-        super().__init__(dmm, fe_type, llvm_type(fe_type))
+register_model(Vector)(lambda dmm, fe_type: models.PrimitiveModel(dmm, fe_type, llvm_type(fe_type)))
 
 
 def shuffle(builder, a, b, lanes: list[int]):
@@ -60,7 +58,7 @@ def shuffle(builder, a, b, lanes: list[int]):
 def splat(builder, value, lanes: int = LANES):
     """The value in every lane."""
     undefined = ir.Constant(ir.VectorType(value.type, lanes), ir.Undefined)
-    vector = builder.insert_element(undefined, value, ir.Constant(ir.IntType(32), 0))
+    vector = builder.insert_element(undefined, value, ir.IntType(32)(0))
     return shuffle(builder, vector, vector, [0] * lanes)
 
 
@@ -145,9 +143,8 @@ def _conversion(instruction: str, kind: str):
     @intrinsic
     def convert(typingctx, a):
         to = Vector(f"{kind}{a.bits}", a.lanes)
-        return signature(to, a), lambda context, builder, sig, args: getattr(builder, instruction)(
-            args[0], llvm_type(to)
-        )
+        codegen = lambda context, builder, sig, args: getattr(builder, instruction)(args[0], llvm_type(to))
+        return signature(to, a), codegen
 
     return convert
 
@@ -193,7 +190,7 @@ def scaled_down(typingctx, a, factor):
     """⌊a · factor / 2³²⌋ for uint32, by two 32 × 32 → 64 bit products: one for the even lanes, one for the odd."""
 
     def codegen(context, builder, sig, args):
-        pair = ir.VectorType(ir.IntType(64), LANES // 2)
+        pair = ir.VectorType(_INT64, LANES // 2)
         constant = lambda value: ir.Constant(pair, [value] * (LANES // 2))
         x, low = builder.bitcast(args[0], pair), constant(0xFFFFFFFF)
         f = builder.and_(builder.bitcast(args[1], pair), low)
@@ -278,9 +275,8 @@ def store(typingctx, array, index, vector):
 @intrinsic
 def number(typingctx, array, index):
     """array[index] without the wrap-around of negative indices; the index must be inside."""
-    return signature(array.dtype, array, types.intp), lambda context, builder, sig, args: builder.load(
-        pointer_to(context, builder, array, *args)
-    )
+    codegen = lambda context, builder, sig, args: builder.load(pointer_to(context, builder, array, *args))
+    return signature(array.dtype, array, types.intp), codegen
 
 
 @intrinsic
@@ -296,14 +292,10 @@ def called(typingctx, address, t, y):
     return signature(t, types.int64, t, y), codegen
 
 
-def _int64(value: int) -> ir.Constant:
-    return ir.Constant(ir.IntType(64), value)
-
-
 def _row_offset(context, builder, offsetsty, offsets, first, j: int):
     """The offset of the j-th of sixteen rows; those of one chain lie sixteen apart."""
-    pointer = pointer_to(context, builder, offsetsty, offsets, builder.add(first, _int64(LANES * j)))
-    return builder.zext(builder.load(pointer), ir.IntType(64))
+    pointer = pointer_to(context, builder, offsetsty, offsets, builder.add(first, _INT64(LANES * j)))
+    return builder.zext(builder.load(pointer), _INT64)
 
 
 @intrinsic
@@ -321,7 +313,7 @@ def dot_rows(typingctx, table, offsets, first, theta, at, width):
             halves = (load_lanes(context, builder, arrayty, array, index, half) for index in (one, other))
             return shuffle(builder, *halves, lanes=list(range(LANES)))
 
-        with cgutils.for_range_slice(builder, _int64(0), width, _int64(half), ir.IntType(64)) as (k, _):
+        with cgutils.for_range_slice(builder, _INT64(0), width, _INT64(half), _INT64) as (k, _):
             place = builder.add(at, k)
             t = joined(theta, parameters, place, place)
             for j, total in enumerate(sums):
@@ -348,16 +340,16 @@ def add_weighted_rows(typingctx, table, offsets, first, column, weights, at, tot
 
     def codegen(context, builder, sig, args):
         data, where, begin, column, w, at, value = args
-        partial = [value, None]
+        partial = [value]
         for j in range(LANES):
             origin = _row_offset(context, builder, offsets, where, begin, j)
             x = load_lanes(context, builder, table, data, builder.add(origin, column))
-            pointer = pointer_to(context, builder, weights, w, builder.add(at, _int64(j)))
-            weight, before = splat(builder, builder.load(pointer)), partial[j % 2]
-            if before is None:
-                partial[j % 2] = builder.fmul(weight, x)
+            pointer = pointer_to(context, builder, weights, w, builder.add(at, _INT64(j)))
+            weight = splat(builder, builder.load(pointer))
+            if j == 1:
+                partial.append(builder.fmul(weight, x))
             else:
-                partial[j % 2] = call_intrinsic(builder, "fmuladd", x.type, weight, x, before)
+                partial[j % 2] = call_intrinsic(builder, "fmuladd", x.type, weight, x, partial[j % 2])
         return builder.fadd(*partial)
 
     args = (table, offsets, types.intp, types.intp, weights, types.intp, total)
@@ -375,7 +367,7 @@ def column_of_rows(typingctx, table, offsets, first, column):
         for j in range(LANES):
             origin = _row_offset(context, builder, offsets, where, begin, j)
             entry = builder.load(pointer_to(context, builder, table, data, builder.add(origin, column)))
-            value = builder.insert_element(value, entry, ir.Constant(ir.IntType(32), j))
+            value = builder.insert_element(value, entry, ir.IntType(32)(j))
         return value
 
     return signature(vector, table, offsets, types.intp, types.intp), codegen
@@ -387,7 +379,7 @@ def transpose(typingctx, source, source_at, source_stride, target, target_at, ta
 
     def codegen(context, builder, sig, args):
         data, source_at, source_stride, out, target_at, target_stride = args
-        at = lambda start, stride, i: builder.add(start, builder.mul(stride, _int64(i)))
+        at = lambda start, stride, i: builder.add(start, builder.mul(stride, _INT64(i)))
         rows = [load_lanes(context, builder, source, data, at(source_at, source_stride, i)) for i in range(LANES)]
         half = LANES // 2
         while half >= 1:  # exchange the off-diagonal blocks of every 2·half × 2·half block

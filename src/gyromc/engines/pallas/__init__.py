@@ -34,8 +34,7 @@ LARGEST_TEAM = 8
 
 def why_not(plan: Plan, mesh: Any = None) -> str | None:
     """Why this engine cannot run the plan, or None."""
-    reason = suitability.pallas(plan, mesh) or (None if interpreting() else why_no_triton())
-    if reason is not None:
+    if reason := suitability.pallas(plan, mesh) or (None if interpreting() else why_no_triton()):
         return reason
     try:
         with jax.enable_x64(False):
@@ -50,9 +49,7 @@ def open_session(
 ) -> protocol.Session:
     """A session of the chains that this process moves, in a slice for each of its devices on the mesh."""
 
-    def make(part: Plan, rows: EngineState, first: int) -> protocol.Session:
-        return PallasSession(part, rows, sane_range, thin, slots, first_chain=first)
-
+    make = lambda part, rows, first: PallasSession(part, rows, sane_range, thin, slots, first_chain=first)
     own = processes.index()
     devices = [None] if mesh is None else [device for device in mesh.devices.flat if device.process_index == own]
     return sliced(make, plan, state, devices)
@@ -88,8 +85,8 @@ class PallasSession:
         layout: Layout | None = None,
         first_chain: int = 0,
     ):
-        self.first_chain = first_chain  # among those of all sessions: random numbers depend on a chain's number
-        self.plan, self.thin, self.step = plan, thin, state.step
+        # The first chain is numbered among those of all sessions: random numbers depend on a chain's number.
+        self.plan, self.thin, self.step, self.first_chain = plan, thin, state.step, first_chain
         with jax.enable_x64(False):
             team = team or team_size(plan)
             layout = layout or default_layout(plan, team)
@@ -147,18 +144,15 @@ def _to_device(state: EngineState, recipe: Recipe, total: int) -> Arrays:
     failed_at = np.full(total, NEVER, np.int32)
     failed_at[:R] = np.where(state.failed_at < 0, NEVER, state.failed_at)
     y = np.pad(state.z.T, [(0, 0), (0, total - R)]).astype(np.float32)
-    high, low = (_scatter(sums, recipe, total) for sums in (state.high, state.low))
+    slot, thread = _places(recipe)
+    # Of the two parts of the sums: slots × threads.
+    parts = np.zeros((2, len(recipe.slots), total, recipe.team), np.float32)
+    parts[:, slot, :R, thread] = np.stack([state.high, state.low]).transpose(2, 0, 1)
+    high, low = parts.reshape(2, len(recipe.slots), -1)
     return jax.device_put(Arrays(y, high, low, np.repeat(failed_at, recipe.team)[None]))
 
 
 def _places(recipe: Recipe) -> np.ndarray:
+    """The slot and the thread of each column of the sums."""
     places = {i: (s, t) for s, slot in enumerate(recipe.slots) for t, i in enumerate(slot.members)}
     return np.array([places[i] for i in range(len(places))]).T
-
-
-def _scatter(sums: np.ndarray, recipe: Recipe, total: int) -> np.ndarray:
-    """Sums by chain and column as the kernel stores them: slots × threads."""
-    slot, thread = _places(recipe)
-    out = np.zeros((len(recipe.slots), total, recipe.team), np.float32)
-    out[slot, : len(sums), thread] = sums.T
-    return out.reshape(len(recipe.slots), -1)

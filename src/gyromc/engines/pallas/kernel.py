@@ -5,6 +5,7 @@ up its part, and one sum over the team per coordinate ends the step. Everything 
 """
 
 import functools
+import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -104,8 +105,8 @@ class _Block:
         self.recipe, self.inputs, self.after = recipe, inputs, after
         self.team = Team(layout, recipe.team, (inputs.seed[0], inputs.seed[1]), inputs.counts[3])
         self.bound, self.burn_in = inputs.bound[0], inputs.counts[2]
-        few = recipe.num_coefficients <= IN_REGISTERS
-        self.held = [inputs.coefficients[i] for i in range(recipe.num_coefficients)] if few else None
+        count = inputs.coefficients.shape[0]
+        self.held = [inputs.coefficients[i] for i in range(count)] if count <= IN_REGISTERS else None
 
     def step(self, k, carry):
         """Observe z_k, then compute y_{k+1}."""
@@ -116,7 +117,7 @@ class _Block:
             for slot in self.recipe.slots
             if slot.value is not None
         ]
-        sane = functools.reduce(jnp.logical_and, [jnp.abs(x) <= self.bound for x in y[: self.recipe.size]])
+        sane = functools.reduce(operator.and_, [jnp.abs(x) <= self.bound for x in y[: self.recipe.size]])
         failed_at = self.look(k, sane, values, failed_at)
         pairs = self.summed(k, high, low, values)  # E4: z_0 counts
         for profile, first, last in self.recipe.tables:
@@ -125,8 +126,7 @@ class _Block:
         moved, xi = self.move(k, y, theta)
         if self.recipe.increments:
             self.correct(k, moved, self.team.everywhere(xi))
-        high, low = (tuple(pair[i] for pair in pairs) for i in (0, 1))
-        return tuple(moved), high, low, failed_at
+        return tuple(moved), tuple(h for h, _ in pairs), tuple(l for _, l in pairs), failed_at
 
     def look(self, k, sane, values, failed_at):
         sane = functools.reduce(jnp.logical_and, [jnp.abs(v) < np.float32(np.inf) for v in values], sane)
@@ -144,7 +144,7 @@ class _Block:
         self.after.high[slot, :], self.after.low[slot, :] = high, low
 
     def sum_table(self, k, theta, profile: str, table, failed_at):
-        here = table * self.recipe.team + self.team.thread
+        here = self.team.number(table)
         value = PROFILES[profile](dot([self.inputs.directions[j, here] for j in range(len(theta))], theta))
         self.add_to(k, table, value)  # E4
         return self.look(k, jnp.abs(value) >= 0, [value], failed_at)
@@ -163,7 +163,7 @@ class _Block:
             parts = [self.product(row, tiles) for row, tiles in parts if row]
             change = self.product(recipe.drift[j], gradient)
             if parts:
-                change = change + team.total(functools.reduce(lambda a, b: a + b, parts))
+                change = change + team.total(functools.reduce(operator.add, parts))
             if recipe.kept[j]:
                 change = self.product(recipe.kept[j], y) + change
             # A memory is replaced; z comes last as in `schemes`.
@@ -182,7 +182,7 @@ class _Block:
         """A row of a sparse matrix times a vector of tiles."""
         read = self.held.__getitem__ if self.held is not None else self.inputs.coefficients.__getitem__
         terms = [(read(number) if sign > 0 else -read(number)) * x[i] for i, number, sign in row]
-        return functools.reduce(lambda a, b: a + b, terms, np.float32(0))
+        return functools.reduce(operator.add, terms, np.float32(0))
 
     def correct(self, k, moved: list, xi: list) -> None:
         first = self.recipe.increments[0][1]
@@ -197,7 +197,7 @@ class _Block:
     def increment(self, table, terms: int, y: list, xi: list):
         """ψ of one observable per thread, from y⁺ and ξ; the numbers are laid out in `recipe`."""
         n, m = len(xi), len(y)
-        here = table if self.team.thread is None else table * self.recipe.team + self.team.thread
+        here = self.team.number(table)
         numbers = lambda start, count: [self.inputs.increments[start + i, here] for i in range(count)]
         value = dot(numbers(0, n), xi)
 
@@ -277,8 +277,7 @@ class _Block:
 
     def every_row(self, rows: Rows, k, c) -> list:
         team = self.team
-        first = jnp.asarray(c, jnp.int32) * team.size
-        index = jnp.broadcast_to(first + (0 if team.thread is None else team.thread), team.tile)
+        index = jnp.broadcast_to(team.number(jnp.asarray(c, jnp.int32)), team.tile)
         if rows.num_rows % team.size == 0:
             return [(index, np.float32(1))]
         weight = jnp.where(index < rows.num_rows, np.float32(1), np.float32(0))

@@ -7,6 +7,7 @@
 import dataclasses
 import functools
 import hashlib
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -51,9 +52,8 @@ def read_data(plan: Plan) -> tuple[Rows | None, np.ndarray, Center | None]:
     if isinstance(oracle, Batch) and (oracle.replace or oracle.size < N):
         batch, replace = oracle.size, oracle.replace
         if not replace and batch > MOST_DISTINCT:
-            raise Unsupported(
-                f"mini-batches of {batch} distinct rows (at most {MOST_DISTINCT}; any number with `replace=True`)"
-            )
+            most = f"at most {MOST_DISTINCT}; any number with `replace=True`"
+            raise Unsupported(f"mini-batches of {batch} distinct rows ({most})")
     if batch is not None and isinstance(oracle, ControlVariate):  # all rows together are the exact gradient
         if not isinstance(target, GeneralizedLinear):
             raise Unsupported(f"control variates of a {type(target).__name__} (only of generalized linear models)")
@@ -101,7 +101,7 @@ def _linear_rows(target: GeneralizedLinear, center: Center | None) -> tuple[Call
 
 def dot(a, b):
     """The sum of products of tiles."""
-    return functools.reduce(lambda x, y: x + y, [x * y for x, y in zip(a, b, strict=True)])
+    return functools.reduce(operator.add, map(operator.mul, a, b))
 
 
 def _traced_row(target: FiniteSum, unravel: Callable, theta_shape) -> tuple[Callable, np.ndarray]:
@@ -155,7 +155,6 @@ class Recipe:
     state: int
     team: int
     burns_in: bool
-    num_coefficients: int
     drift: Matrix  # B
     noise: Matrix  # C
     kept: Matrix  # A, less I in the rows of z
@@ -186,9 +185,9 @@ def make_recipe(plan: Plan, team: int) -> tuple[Recipe, dict[str, np.ndarray]]:
     anchor, center, coefficients = _center(center, coefficients)
     target = _single_precision(plan.flat_target)
     slots, directions = _slots(plan, team)
-    corrections, increments = (
-        _increments(plan, martingale(plan), team) if plan.martingale else ((), np.zeros((1, 1), np.float32))
-    )
+    corrections, increments = (), np.zeros((1, 1), np.float32)
+    if plan.martingale:
+        corrections, increments = _increments(plan, martingale(plan), team)
     in_memory = sum(slot.profile is not None for slot in slots)
     slots = (*slots[:in_memory], *corrections, *slots[in_memory:])
     recipe = Recipe(
@@ -197,7 +196,6 @@ def make_recipe(plan: Plan, team: int) -> tuple[Recipe, dict[str, np.ndarray]]:
         state=plan.state_size,
         team=team,
         burns_in=plan.burn_in > 0,
-        num_coefficients=len(coefficients),
         drift=drift,
         noise=noise,
         kept=kept,
@@ -287,21 +285,18 @@ def _increments(plan: Plan, found: Martingale, team: int) -> tuple[tuple[Slot, .
 
     A column has c (n numbers), Σ_t λ_t|q_t|², and for each term λ_t, 2o_t, 2p_t and q_t. Those with equally many share tables.
     """
-    count = len(plan.observables)
+    count, slots = len(plan.observables), []
     terms = [np.flatnonzero(found.owner == j) for j in range(count)]
-    slots = []
     for number in sorted({len(t) for t in terms}):
-        members = [j for j in range(count) if len(terms[j]) == number]
-        for i in range(0, len(members), team):
-            slots.append(Slot(tuple(count + j for j in members[i : i + team]), terms=number))
+        members = [count + j for j in range(count) if len(terms[j]) == number]
+        slots += [Slot(tuple(members[i : i + team]), terms=number) for i in range(0, len(members), team)]
     n, m = found.linear.shape[1], plan.state_size
     numbers = np.zeros((n + 1 + max(map(len, terms)) * (2 + m + n), len(slots) * team), np.float32)
     for s, slot in enumerate(slots):
         for thread, column in enumerate(slot.members):
             t = terms[column - count]
             quadratic = np.column_stack([found.weight[t], 2 * found.offset[t], 2 * found.direction[t], found.noise[t]])
-            everything = [found.linear[column - count], [found.weight[t] @ found.spread[t]], quadratic.ravel()]
-            flat = np.concatenate(everything)
+            flat = np.r_[found.linear[column - count], found.weight[t] @ found.spread[t], quadratic.ravel()]
             numbers[: len(flat), s * team + thread] = flat
     return tuple(slots), numbers
 

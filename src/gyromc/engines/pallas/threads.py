@@ -97,11 +97,8 @@ class Triton(Interpreted):
     def _instruction(self, assembly: str, x, kind: str = "f"):
         from jax.experimental.pallas import triton
 
-        shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
-        [result] = triton.elementwise_inline_asm(
-            assembly, args=[x], constraints=f"={kind},{kind}", pack=1, result_shape_dtypes=[shape]
-        )
-        return result
+        shapes = {"pack": 1, "result_shape_dtypes": [jax.ShapeDtypeStruct(x.shape, x.dtype)]}
+        return triton.elementwise_inline_asm(assembly, args=[x], constraints=f"={kind},{kind}", **shapes)[0]
 
 
 NOISE, ROWS, ORACLE = 0, 1, 2
@@ -178,7 +175,7 @@ class Team:
         return x
 
     def number(self, draw):
-        """The number of a thread's draw: the threads of a team take turns."""
+        """The number of a thread's draw, row or column: the threads of a team take turns."""
         return draw if self.thread is None else draw * self.size + self.thread
 
     def words(self, k, number, stream: int):
@@ -200,6 +197,5 @@ class Team:
         """The result of `normals` with all numbers in every thread."""
         if self.thread is None:
             return xi
-        return self.machine.apart(
-            [self.machine.from_thread(x, i // 4 % self.size, self.size) for i, x in enumerate(xi)]
-        )
+        everyone = (self.machine.from_thread(x, i // 4 % self.size, self.size) for i, x in enumerate(xi))
+        return self.machine.apart(list(everyone))

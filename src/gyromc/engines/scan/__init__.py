@@ -81,14 +81,13 @@ class Pieces(eqx.Module):
 
 def _stacked(observables: tuple[Observable, ...]) -> tuple[tuple[Observable | Stacked, ...], np.ndarray | None]:
     """The observables as they are computed, and the place of each among them; None where none is moved."""
-    found: list[Observable | Stacked] = []
-    order: list[int] = []
     ridges = {i: ridge for i, h in enumerate(observables) if (ridge := ridge_of(h)) is not None}
     if len(ridges) <= MANY:
         return observables, None
+    found: list[Observable | Stacked] = []
+    order: list[int] = []
     for profile in PROFILES:
-        members = [i for i, ridge in ridges.items() if ridge.profile == profile]
-        if members:
+        if members := [i for i, ridge in ridges.items() if ridge.profile == profile]:
             found.append(Stacked(np.stack([ridges[i].direction for i in members], axis=1), profile))
             order += members
     others = [i for i in range(len(observables)) if i not in ridges]
@@ -138,15 +137,15 @@ class ScanSession:
         # What is not an array in the pieces is hashed once, not in every call.
         self.program, self.arrays = LOOPS.of(pieces)
         self.carries = self.layout.to_device(state, slots)
-        self.feed = None
-        if is_fed(plan):
-            self.feed = Feed(plan, state.step, self.layout)
-        else:
+        self.feed = Feed(plan, state.step, self.layout) if is_fed(plan) else None
+        if self.feed is None:
             self.advance(0)  # making no step compiles
 
     def advance(self, num_steps: int, first_slot: int = 0) -> None:
         slot, feed = jnp.asarray(first_slot, jnp.int32), self.feed
-        with _full_precision():
+        # Matrix products in full float32, unless JAX was configured otherwise: GPUs round them to three digits (tf32).
+        settings: Any = jax.config  # JAX adds its settings at run time
+        with jax.default_matmul_precision(settings.jax_default_matmul_precision or "highest"):
             if feed is None:
                 self._move(jnp.asarray(num_steps, jnp.int32), slot)
             while feed is not None and num_steps > 0:
@@ -174,12 +173,6 @@ class ScanSession:
 open_session = Session = ScanSession
 
 
-def _full_precision():
-    """Matrix products in full float32, unless JAX was configured otherwise: GPUs round them to three digits (tf32)."""
-    settings: Any = jax.config  # JAX adds its settings at run time
-    return jax.default_matmul_precision(settings.jax_default_matmul_precision or "highest")
-
-
 def _advance(pieces: Pieces, carry: Carry, first, num_steps, first_slot, rows) -> Carry:
     """Move the chains from number `first` on (None: all) by `num_steps` steps; slot 0 stores draw number `first_slot`.
 
@@ -203,10 +196,7 @@ LOOPS = Programs(_advance, donate=1)
 
 
 def _step(pieces: Pieces, carry: Carry, first, first_slot, zeta=None) -> Carry:
-    """Observe the state of every chain, add to the sums, and make one step.
-
-    `first`: the number of the first chain, where not all of them are here; `zeta`: the oracle's randomness, where given.
-    """
+    """Observe every chain, add to the sums, and make one step; `first` as above, `zeta`: the oracle's randomness, where given."""
     k, y, dtype = carry.step, carry.z[:, : pieces.size], carry.z.dtype
     z = y[:, : pieces.dynamics.size]
     key_noise, key_oracle = jax.random.split(jax.random.fold_in(pieces.key, k))
@@ -214,11 +204,7 @@ def _step(pieces: Pieces, carry: Carry, first, first_slot, zeta=None) -> Carry:
     eta = jnp.asarray(eta, dtype)
     if zeta is None:
         zeta = _drawn(pieces, key_oracle, first, z.shape[0], dtype)
-    if first is None:
-        xi = threefry.normal(key_noise, z.shape, dtype)
-    else:
-        numbers = jax.lax.iota(jnp.uint32, z.size).reshape(z.shape)
-        xi = threefry.normal_at(key_noise, numbers, dtype, first * np.uint32(z.shape[1]))
+    xi = threefry.normal(key_noise, z.shape, dtype, None if first is None else first * np.uint32(z.shape[1]))
     anchors: Any = carry.anchors
     if anchors is not None:
         oracle: Any = pieces.oracle
@@ -255,9 +241,7 @@ def moved(pieces: Pieces, y, zeta, xi, eta, anchors=None):
 
 
 def _drawn(pieces: Pieces, key, first, chains: int, dtype):
-    """The oracle's randomness for the chains from `first` on, or for all and those that fill the last device, which repeat the
-    last one's.
-    """
+    """The oracle's randomness of chains from `first` on, or for all; those that fill the last device repeat the last chain's."""
     if first is not None:
         return drawn(pieces.oracle, key, pieces.target, first, chains, pieces.dim, dtype)
     zeta, more = pieces.oracle.draw(key, pieces.target, pieces.chains, pieces.dim, dtype), chains - pieces.chains

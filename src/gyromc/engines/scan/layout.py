@@ -59,10 +59,7 @@ def with_whole_rows(tree):
 
 
 def cast(tree, dtype):
-    """A pytree with its floating-point arrays in the given precision; whole numbers and functions stay as they are.
-
-    An array that occurs several times is stored once.
-    """
+    """A pytree with its floating-point arrays in the given precision; one that occurs several times is stored once."""
     made = {}
 
     def one(leaf):
@@ -125,11 +122,9 @@ def in_blocks(plan: Plan, mesh: Mesh) -> bool:
 
 
 def block_size(plan: Plan) -> int:
-    """How many chains a block has; the last one is filled with chains that are thrown away.
-
-    All of them, where an oracle draws in a way of its own, of which no part can be drawn alone.
-    """
+    """How many chains a block has; the last one is filled with chains that are thrown away."""
     numbers, chains = plan.state_size, plan.num_chains
+    # All of them, where an oracle draws in a way of its own, of which no part can be drawn alone.
     if type(plan.oracle).draw not in DRAWN:
         return chains
     read = plan.oracle.evaluations(plan.flat_target) * plan.dim
@@ -176,19 +171,13 @@ class ChainLayout:
         self.none = {name: x[:0] for name, x in rows.items()}
         carries = []
         for own in self.slices:
-            placed = {name: self.place(self.fill(x[own]), "chains") for name, x in rows.items()}
+            placed: dict[str, Any] = {name: self.place(self.fill(x[own]), "chains") for name, x in rows.items()}
             if self.mesh is not None:
                 z = np.pad(self.fill(rows["z"]), [(0, 0), (0, -plan.state_size % self.mesh.shape["parameters"])])
                 placed["z"] = self.place(z, "chains", "parameters")
-            kept = np.zeros((slots, self.size, plan.dim), dtype)
-            carries.append(
-                Carry(
-                    self.place(np.int32(state.step)),
-                    clock=tuple(self.place(part) for part in np.asarray(state.clock, dtype)),
-                    kept=self.place(kept, None, "chains") if slots else None,
-                    **placed,
-                )
-            )
+            placed["clock"] = tuple(self.place(part) for part in np.asarray(state.clock, dtype))
+            kept = self.place(np.zeros((slots, self.size, plan.dim), dtype), None, "chains") if slots else None
+            carries.append(Carry(self.place(np.int32(state.step)), kept=kept, **placed))
         return carries
 
     def rows(self, rows: np.ndarray) -> list[Any]:
@@ -198,7 +187,7 @@ class ChainLayout:
         return [self.place(self.fill(rows[:, own], axis=1), *axes) for own in self.slices]
 
     def to_host(self, carries: list[Carry]) -> EngineState:
-        """The state of all chains, on every process, without those that fill an array."""
+        """The state of all chains, on every process."""
         whole: dict[str, Any] = {}
         for name, none in self.none.items():
             own = self._own([getattr(carry, name) for carry in carries], none)
@@ -222,32 +211,26 @@ class ChainLayout:
 
     def kept(self, carries: list[Carry], count: int) -> np.ndarray:
         """The first `count` kept draws: draws × chains × d."""
-        none = np.zeros((0, count, self.plan.dim), self.plan.dtype)
         rows = [processes.gathered(carry.kept)[:count].swapaxes(0, 1) for carry in carries]
-        own = self._own(rows, none)
+        own = self._own(rows, np.zeros((0, count, self.plan.dim), self.plan.dtype))
         return (own if self.mesh is not None else processes.joined(own)).swapaxes(0, 1)
 
 
 def drawn(oracle: Oracle, key, target, first, count: int, dim: int, dtype) -> Any:
     """The rows of `oracle.draw(key, target, …)` for `count` chains from number `first` on; the oracle draws as one of `DRAWN`."""
     if isinstance(oracle, Gaussian):
-        return threefry.normal_at(key, _numbers(count, dim), dtype, first * np.uint32(dim))
+        return threefry.normal(key, (count, dim), dtype, first * np.uint32(dim))
     if not isinstance(oracle, Batch):
         return None
     size, N = oracle.size, target.num_data
-    integers = lambda bound: threefry.integers_at(key, _numbers(count, size), bound, first * np.uint32(size))
+    integers = lambda bound: threefry.integers_at(key, threefry.numbers(count, size), bound, first * np.uint32(size))
     if oracle.replace:
         return integers(N)
     if size == N:
         return jnp.broadcast_to(jnp.arange(size), (count, size))
     if size > MOST_COMPARED:
-        return shuffled(threefry.keys_at(key, jax.lax.iota(jnp.uint32, count), first), size, N)
+        return shuffled(threefry.keys_at(key, threefry.numbers(count), first), size, N)
     return settled(integers(bounds(size, N)), N)
-
-
-def _numbers(count: int, size: int):
-    """0, 1, 2, … as rows of `size`."""
-    return jax.lax.iota(jnp.uint32, count * size).reshape(count, size)
 
 
 _BYTES, _LONGEST = 2**24, 256  # copied to the device at once, at most: bytes of rows, and steps whose rows these are

@@ -5,6 +5,9 @@ which takes three times the memory of its result. Here it is plain arithmetic on
 narrow states JAX's loop is used: XLA vectorises the arithmetic along a row alone.
 """
 
+import math
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,19 +18,21 @@ ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 PARITY = 0x1BD11BDA
 
 
-def normal(key, shape: tuple[int, ...], dtype):
-    """Standard normals in float32 or float64, `jax.random.normal(key, shape, dtype)` to the last bit."""
-    size = int(np.prod(shape))
-    if jax.default_backend() != "cpu" or not counts(key, size):  # on GPUs JAX has a kernel of its own
-        return jax.random.normal(key, shape, np.dtype(dtype))
-    return normal_at(key, jax.lax.iota(jnp.uint32, size).reshape(shape), dtype)
+def numbers(*shape: int):
+    """0, 1, 2, … in this shape."""
+    return jax.lax.iota(jnp.uint32, math.prod(shape)).reshape(shape)
 
 
-def normal_at(key, counter, dtype, first=0):
-    """The normals with the numbers `first` + `counter`, from 0, of all that `normal` draws from a key for which `counts` is true.
+def normal(key, shape: tuple[int, ...], dtype, first=None):
+    """Standard normals in float32 or float64, `jax.random.normal(key, shape, dtype)` to the last bit.
 
-    `first` is a single number: added apart from `counter`, it leaves XLA nothing to store for all steps of a loop.
+    With `first`, those from this number on of all that are drawn from a key for which `counts` is true. It is a single number:
+    added apart from the others, it leaves XLA nothing to store for all steps of a loop.
     """
+    # On GPUs JAX has a kernel of its own.
+    if first is None and (jax.default_backend() != "cpu" or not counts(key, math.prod(shape))):
+        return jax.random.normal(key, shape, np.dtype(dtype))
+    counter, first = numbers(*shape), 0 if first is None else first
     dtype, narrow = np.dtype(dtype), counter.shape[-1] <= NARROW
     if dtype == np.float32:
         bits = (_bits_at(key, counter, 32, first, narrow) >> 9) | np.uint32(0x3F800000)  # a float between 1 and 2
@@ -68,11 +73,9 @@ def _bits_at(key, counter, width: int, first, narrow: bool = False):
 
 def counts(key, size: int) -> bool:
     """Whether the code below computes what JAX would: the k-th number depends on the key and on k alone."""
-    return (
-        0 < size < 2**32
-        and jax.config.jax_threefry_partitionable  # type: ignore[attr-defined]  # JAX adds its settings at run time
-        and str(jax.random.key_impl(key)) == "threefry2x32"
-    )
+    settings: Any = jax.config  # JAX adds its settings at run time
+    known = settings.jax_threefry_partitionable and str(jax.random.key_impl(key)) == "threefry2x32"
+    return 0 < size < 2**32 and known
 
 
 def _threefry(key, counter, first):

@@ -263,24 +263,27 @@ def _centredness(found: NumPyroPosterior, start: np.ndarray) -> dict[str, Any]:
 
 
 def _finite_point(target: NumPyroPosterior) -> np.ndarray:
-    """A point with finite U and ∇U; raises `InvalidInput` where the posterior cannot be sampled."""
+    """A point with finite U and ∇U; raises `InvalidInput` where the posterior cannot be sampled, with the cause."""
     with jax.enable_x64(True):
         rng = np.random.default_rng(1)
         for _ in range(TRIES):
             theta = jnp.asarray(rng.uniform(-0.5, 0.5, target.dim))
             potential, slope = _value_and_slope(doubled(target), theta)
             if np.isfinite(potential) and np.all(np.isfinite(slope)):
-                break
-        else:
-            _blame(target, theta)
-        if isinstance(target, SubsampledPosterior) and target.num_data > 1:
-            _check_additive(target, theta, float(potential))
-    return np.asarray(theta)
-
-
-@eqx.filter_jit
-def _parts(target, theta, halves):
-    return target.prior(theta), *(target.likelihood(theta, half) for half in halves)
+                if isinstance(target, SubsampledPosterior) and target.num_data > 1:
+                    _check_additive(target, theta, float(potential))
+                return np.asarray(theta)
+        for path, leaf in jax.tree_util.tree_leaves_with_path((target.args, target.kwargs)):
+            if isinstance(leaf, np.ndarray):
+                require_finite(leaf, place(path))
+        # To find distributions with impossible parameters.
+        with numpyro.validation_enabled(False):
+            sites = target.traced(target.values(theta, deterministic=False), target.on())
+            drawn = {repr(name): site for name, site in sites.items() if site["type"] == "sample"}
+            bad = [name for name, site in drawn.items() if not np.all(np.isfinite(site["fn"].log_prob(site["value"])))]
+    where = f"at {TRIES} points near the origin of the unconstrained space"
+    remedy = f"look at {', '.join(bad)}" if bad else "only the gradient, so look for 0/0, log(0) or sqrt(0)"
+    raise InvalidInput(f"The model's log density or its gradient is not finite {where}: {remedy}.")
 
 
 def _check_additive(target: SubsampledPosterior, theta, potential: float) -> None:
@@ -288,34 +291,19 @@ def _check_additive(target: SubsampledPosterior, theta, potential: float) -> Non
     plate, N = target.structure.plate, target.num_data
     shuffled = np.random.default_rng(0).permutation(N)
     halves = jnp.asarray(shuffled[: N // 2]), jnp.asarray(shuffled[N // 2 :])
+    parts = eqx.filter_jit(lambda t, at, *rows: (t.prior(at), *(t.likelihood(at, half) for half in rows)))
     try:
-        prior, first, second = map(float, _parts(doubled(target), theta, halves))
+        prior, first, second = map(float, parts(doubled(target), theta, *halves))
     except Exception as error:
-        raise InvalidInput(
-            f"The model fails on {N // 2} of the {N} rows of its subsampled plate {plate!r}: {cause(error)}. Inside `with "
-            "numpyro.plate(…) as index` write `X[index]` for every array over the data, or `numpyro.subsample(X, event_dim=1)`."
-        ) from error
-    whole, parts = potential - prior, first + second
+        wrong = f"The model fails on {N // 2} of the {N} rows of its subsampled plate {plate!r}: {cause(error)}."
+        remedy = "write `X[index]` for every array over the data, or `numpyro.subsample(X, event_dim=1)`."
+        raise InvalidInput(f"{wrong} Inside `with numpyro.plate(…) as index` {remedy}") from error
+    whole, both = potential - prior, first + second
     what = f"The likelihood is not a sum over the rows of plate {plate!r}"
     remedy = "Inside the plate index every array over the data, and standardise the data before the model."
     # a sum in another order, in float64; some models compute parts in float32
-    same = abs(whole - parts) <= 1e-6 * max(1.0, abs(potential), abs(prior), abs(first), abs(second))
-    require(same, f"{what}: all {N} rows give {-whole:.6g}, two halves together {-parts:.6g}. {remedy}")
-
-
-def _blame(target: NumPyroPosterior, theta) -> None:
-    """Raise with the cause of a density that is not finite: an argument, a site, or the gradient."""
-    for path, leaf in jax.tree_util.tree_leaves_with_path((target.args, target.kwargs)):
-        if isinstance(leaf, np.ndarray):
-            require_finite(leaf, place(path))
-    # To find distributions with impossible parameters.
-    with numpyro.validation_enabled(False):
-        sites = target.traced(target.values(theta, deterministic=False), target.on())
-        drawn = {repr(name): site for name, site in sites.items() if site["type"] == "sample"}
-        bad = [name for name, site in drawn.items() if not np.all(np.isfinite(site["fn"].log_prob(site["value"])))]
-    where = f"at {TRIES} points near the origin of the unconstrained space"
-    remedy = f"look at {', '.join(bad)}" if bad else "only the gradient, so look for 0/0, log(0) or sqrt(0)"
-    raise InvalidInput(f"The model's log density or its gradient is not finite {where}: {remedy}.")
+    same = abs(whole - both) <= 1e-6 * max(1.0, abs(potential), abs(prior), abs(first), abs(second))
+    require(same, f"{what}: all {N} rows give {-whole:.6g}, two halves together {-both:.6g}. {remedy}")
 
 
 class SiteElement(Observable):
@@ -456,8 +444,7 @@ def _posterior(result: Run | Found) -> Posterior:
     known = isinstance(result, Run | Found)
     require(known, f"What `gm.expect` or `gm.run` returned is needed: got {type(result).__name__}.")
     target = result.plan.target if isinstance(result, Run) else result.model.target
-    kind = (
-        f"This result's target is not a NumPyro model ({type(target).__name__}): use `gyromc.interop.numpyro.target`."
-    )
-    require(isinstance(target, Posterior), kind)
+    remedy = "use `gyromc.interop.numpyro.target`."
+    named = f"This result's target is not a NumPyro model ({type(target).__name__})"
+    require(isinstance(target, Posterior), f"{named}: {remedy}")
     return target  # type: ignore[return-value]  # checked above

@@ -32,11 +32,10 @@ LOCATION_SCALE: dict[type, tuple[str, ...]] = {
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class NumPyroStructure(Structure):
-    """The sites and the subsampled plate of a NumPyro model.
+    """The sites of a NumPyro model, and its subsampled `plate` with `num_data` rows.
 
-    - `hierarchical`: location-scale sites whose scale is sampled, with the parameters of their noise.
-    - `plate`, `num_data`: the subsampled plate and its rows.
-    - `centred`: how far sites are centred that are not sampled as written.
+    `hierarchical`: location-scale sites whose scale is sampled, with the parameters of their noise; `centred`: how far sites are
+    centred that are not sampled as written.
     """
 
     observed: tuple[str, ...]
@@ -97,6 +96,7 @@ def read(model: Callable, args: tuple, kwargs: dict) -> tuple[tuple, dict, NumPy
     with jax.enable_x64(True):
         scales, observations = traced(jax.random.key(0), *fresh((args, kwargs)))
         others, _ = traced(jax.random.key(1), *fresh((args, kwargs)))
+    # NumPyro returns a density even for values outside the support.
     for name, (value, inside, support) in ((n, found) for n, found in observations.items() if found is not None):
         bad = np.argwhere(np.atleast_1d(~np.asarray(inside)))
         if len(bad):
@@ -122,9 +122,7 @@ def _trace(model: Callable, args: tuple, kwargs: dict, key) -> tuple[dict, dict[
     except Exception as error:
         remedy = "Pass what you would pass to `numpyro.infer.MCMC.run`."
         if "Tracer" in type(error).__name__ or "Concret" in type(error).__name__:
-            remedy = (
-                "Arrays have no values there: pass sizes, such as a number of groups, as arguments; branch on none."
-            )
+            remedy = "Arrays have no value there: pass sizes, such as a number of groups, as arguments; branch on none."
         name = getattr(model, "__name__", type(model).__name__)
         wrong = f"The model `{name}` cannot be traced with the arguments given: {cause(error)}."
         raise InvalidInput(f"{wrong} {remedy}") from error
@@ -180,10 +178,7 @@ def _check_sites(sites: dict, latent: dict, observed: list) -> None:
 
 
 def _observation(site) -> tuple[Any, Any, Any] | None:
-    """The data of a site, which of them lie in the support, and the support; None where it depends on parameters or is unknown.
-
-    NumPyro returns a density even for values outside the support.
-    """
+    """A site's data, which of them lie in the support, and the support; None where it depends on parameters or is unknown."""
     distribution, counted = site["fn"], True
     if isinstance(distribution, dist.MaskedDistribution):
         distribution, counted = distribution.base_dist, distribution._mask

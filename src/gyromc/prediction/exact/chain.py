@@ -9,7 +9,7 @@ draws of Δ_iz + e_i with Δ_i = N w_i x_ix_iᵀ - Σ_j w_j x_jx_jᵀ. It is exa
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -108,7 +108,6 @@ def batch_noise(plan: Plan, mode: np.ndarray) -> Noise | None:
 
 
 START_DRAWS = 4096
-T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -127,11 +126,6 @@ class LinearChain:
     def size(self) -> int:
         """The size of the state y."""
         return self.M.shape[0]
-
-    @property
-    def additive(self) -> bool:
-        """Whether the oracle's noise does not depend on the state."""
-        return self.noise.additive
 
     @functools.cached_property
     def W(self) -> np.ndarray:
@@ -183,13 +177,9 @@ def linear_chain(plan: Plan) -> LinearChain:
 
 def chain_around(plan: Plan, K: np.ndarray, mean: np.ndarray, noise: Noise, starts: np.ndarray) -> LinearChain:
     """The chain of a plan's linear scheme on N(mean, K⁻¹), with the oracle's noise and centred starts as given."""
-    P, d = augment(K, plan.augmented), len(mean)
-    if plan.scheme.is_euler:
-        G, eta = plan.dynamics.D + plan.dynamics.Q, plan.eta
-        M = np.eye(len(G)) - eta * (G @ P)  # T1
-        return LinearChain(M, -eta * G[:, :d], np.sqrt(2 * eta) * plan.dynamics.root.dense(), mean, noise, starts)
     step = plan.step_matrices
-    return LinearChain(step.transition(P), step.B[:, :d], step.C, mean, noise, starts)
+    M = step.transition(augment(K, plan.augmented))  # T1: for Euler I - ηA
+    return LinearChain(M, step.B[:, : len(mean)], step.C, mean, noise, starts)
 
 
 def start_rows(plan: Plan) -> np.ndarray:
@@ -204,18 +194,13 @@ def start_rows(plan: Plan) -> np.ndarray:
     if not plan.augmented:
         return theta
     r = np.zeros((1, plan.dim)) if plan.starts.r is None else np.asarray(plan.starts.r, float)
-    rows = max(theta.shape[0], r.shape[0])
-    return np.concatenate([np.broadcast_to(theta, (rows, plan.dim)), np.broadcast_to(r, (rows, plan.dim))], axis=1)
+    return np.concatenate(np.broadcast_arrays(theta, r), axis=1)
 
 
-def power(compose: Callable[[T, T], T], base: T, count: int) -> T:
+def power(compose: Callable, base: Any, count: int) -> Any:
     """`base` composed with itself, `count` ≥ 1 copies in all, by repeated squaring."""
-    result: T | None = None
-    while True:
-        if count & 1:
-            result = base if result is None else compose(result, base)
-        count >>= 1
-        if not count:
-            assert result is not None
-            return result
-        base = compose(base, base)
+    result = base
+    for bit in f"{count:b}"[1:]:
+        result = compose(result, result)
+        result = compose(result, base) if bit == "1" else result
+    return result

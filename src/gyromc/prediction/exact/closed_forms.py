@@ -35,10 +35,9 @@ def precision_solve(P: np.ndarray, b: np.ndarray) -> np.ndarray:
     try:
         factor = linalg.cho_factor(P * scale[:, None] * scale)
     except linalg.LinAlgError:
-        raise InvalidInput(
-            f"The precision must be positive definite: its smallest eigenvalue is {np.linalg.eigvalsh(P)[0]:.6g}. "
-            "Without a finite integral of exp(-U) there is nothing to predict; add a prior."
-        ) from None
+        smallest = f"its smallest eigenvalue is {np.linalg.eigvalsh(P)[0]:.6g}"
+        remedy = "Without a finite integral of exp(-U) there is nothing to predict; add a prior."
+        raise InvalidInput(f"The precision must be positive definite: {smallest}. {remedy}") from None
     return scale.reshape((-1,) + (1,) * (b.ndim - 1)) * linalg.cho_solve(factor, (b.T * scale).T)
 
 
@@ -142,7 +141,19 @@ def ridge_constants(D, Q, P, u, profile: Profile, mean: float) -> tuple[Number, 
 
 def _time_integral(A: np.ndarray, u: np.ndarray, w: np.ndarray, squares: np.ndarray, left: float) -> Number:
     """2∫₀^∞ Σ squares_n r(t)ⁿ dt, r(t) = uᵀe^{-At}w, and 2·left·∫|r|^{N+1}dt: what the terms beyond N add at most."""
-    (nodes, weights), (lengths, coefficients), found = legendre.leggauss(IN_TIME), _correlations(A, u, w), []
+    (nodes, weights), rates = legendre.leggauss(IN_TIME), np.linalg.eigvals(A)
+    # Intervals of time, short against the modes still alive in them, and coefficients of r in Legendre polynomials on each.
+    lengths, values, began, length, here, steps = [], [], 0.0, 0.0, np.asarray(w, float), np.empty(0)  # here = e^{-At}w
+    while (alive := np.abs(rates[rates.real * began < 45])).size:
+        if 3.0 / np.max(alive) > 1.001 * length:
+            length = 3.0 / np.max(alive)
+            steps = linalg.expm(-A * (length * np.append((1 + nodes) / 2, 1.0))[:, None, None])
+        moved = steps @ here
+        lengths.append(length)
+        values.append(moved[:-1] @ u)
+        here, began = moved[-1], began + length
+    expand = weights[:, None] * legendre.legvander(nodes, IN_TIME - 1) * (np.arange(IN_TIME) + 0.5)
+    lengths, coefficients, found = np.array(lengths), np.array(values) @ expand, []
     for parts in (12, 16):  # of each interval; the first is graded towards 0, where r = 1
         graded, totals = np.append(-1.0, -1 + 2.0 ** (np.arange(parts) - parts + 2)), np.zeros(2)
         for edges, used in ((graded, slice(1)), (np.linspace(-1, 1, parts + 1), slice(1, None))):
@@ -157,21 +168,3 @@ def _time_integral(A: np.ndarray, u: np.ndarray, w: np.ndarray, squares: np.ndar
         found.append(totals)
     (coarse, _), (value, beyond) = found
     return Number(float(2 * value), float(2 * (abs(value - coarse) + left * beyond + RESOLVED * abs(value))))
-
-
-def _correlations(A: np.ndarray, u: np.ndarray, w: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Intervals of time, short against the modes still alive in them, and coefficients of r in Legendre polynomials on each."""
-    (nodes, weights), rates = legendre.leggauss(IN_TIME), np.linalg.eigvals(A)
-    lengths, values, began, here = [], [], 0.0, np.asarray(w, float)  # here = e^{-At}w
-    steps = np.empty(0)
-    while (alive := np.abs(rates[rates.real * began < 45])).size:
-        longest = 3.0 / np.max(alive)
-        if not lengths or longest > 1.001 * lengths[-1]:
-            steps = linalg.expm(-A * (longest * np.append((1 + nodes) / 2, 1.0))[:, None, None])
-        lengths.append(longest if not lengths or longest > 1.001 * lengths[-1] else lengths[-1])
-        moved = steps @ here
-        values.append(moved[:-1] @ u)
-        here = moved[-1]
-        began += lengths[-1]
-    expand = weights[:, None] * legendre.legvander(nodes, IN_TIME - 1) * (np.arange(IN_TIME) + 0.5)
-    return np.array(lengths), np.array(values) @ expand

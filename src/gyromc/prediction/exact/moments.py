@@ -9,7 +9,7 @@ variance of the sum as quadratics in the state that the steps begin at. The incr
 import contextlib
 import dataclasses
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -46,27 +46,20 @@ class Symmetric:
 MOST_LIFTED = 24
 
 
-def linear_averages(
-    chain: LinearChain, U: np.ndarray, c: np.ndarray, num_steps: int, burn_in: int
-) -> tuple[np.ndarray, np.ndarray]:
+def linear_averages(chain: LinearChain, U: np.ndarray, c: np.ndarray, num_steps: int, burn_in: int) -> tuple:
     """Means from each start (starts × rows of U) and variances of the averages of uᵀy - cᵀξ, whose sums extend the chain."""
     (count, m), more = U.shape, (0, len(U))
-    longer = dataclasses.replace(
-        chain,
-        M=np.block([[chain.M, np.zeros((m, count))], [U, np.eye(count)]]),
-        spread=np.pad(chain.spread, (more, (0, 0))),
-        C=np.concatenate([chain.C, -c]),
-        starts=np.pad(chain.starts, ((0, 0), more)),
-        _doubled=[],
-    )
+    M = np.block([[chain.M, np.zeros((m, count))], [U, np.eye(count)]])
+    spread, starts = np.pad(chain.spread, (more, (0, 0))), np.pad(chain.starts, ((0, 0), more))
+    longer = LinearChain(M, spread, np.concatenate([chain.C, -c]), chain.mean, chain.noise, starts)
     ahead = np.linalg.matrix_power(longer.M, num_steps)[m:, :m] @ np.linalg.matrix_power(chain.M, burn_in)
     means = chain.starts @ ahead.T / num_steps  # T1: S_N
     # Additive noise does not depend on where the chain is: around the mean start no digits cancel.
-    center = np.mean(chain.starts, axis=0) if chain.additive else np.zeros(m)
+    center = np.mean(chain.starts, axis=0) if chain.noise.additive else np.zeros(m)
     start, places = np.zeros((m + len(U) + 1,) * 2), np.append(np.arange(m), m + len(U))
     start[np.ix_(places, places)] = second_moments(chain, burn_in, _squares(chain.starts - center))
     squares = np.diag(second_moments(longer, num_steps, start))[m:-1]
-    return means, squares / num_steps**2 - (0.0 if chain.additive else means.mean(axis=0) ** 2)
+    return means, squares / num_steps**2 - (0.0 if chain.noise.additive else means.mean(axis=0) ** 2)
 
 
 def _squares(rows: np.ndarray) -> np.ndarray:
@@ -78,19 +71,14 @@ def _squares(rows: np.ndarray) -> np.ndarray:
 def second_moments(chain: LinearChain, num_steps: int, start: np.ndarray | None = None) -> np.ndarray:
     """E[ŷŷᵀ] after `num_steps` steps, ŷ = (y, 1), from `start` or from the chain's own starts."""
     start = _squares(chain.starts) if start is None else start
-    if chain.additive:
+    if chain.noise.additive:
         F, W = np.eye(chain.size + 1), np.zeros_like(start)
         if num_steps:
             ahead = lambda p, q: (q[0] @ p[0], q[0] @ p[1] @ q[0].T + q[1])
             F[:-1, :-1], W[:-1, :-1] = power(ahead, (chain.M, chain.W), num_steps)
         return F @ start @ F.T + W * start[-1, -1]
     short = Symmetric(chain.size + 1)
-    Phi, Y = _phi(chain), short.vector(start)
-    while num_steps:
-        Y = Phi @ Y if num_steps & 1 else Y
-        Phi = Phi @ Phi if num_steps > 1 else Phi
-        num_steps >>= 1
-    return short.matrix(Y)
+    return short.matrix(np.linalg.matrix_power(_phi(chain), num_steps) @ short.vector(start))
 
 
 def _phi(chain: LinearChain) -> np.ndarray:
@@ -193,15 +181,13 @@ EVERY_STEP = 32
 GROWTH = 1.1
 
 
-def ridge_mean(
-    chain: LinearChain, h: Ridge, num_steps: int, burn_in: int = 0, drawn: bool = False
-) -> tuple[float, float]:
+def ridge_mean(chain: LinearChain, h: Ridge, num_steps: int, burn_in: int = 0, drawn=False) -> tuple[float, float]:
     """E of an average of ρ(aᵀθ); its error: what every second node changes, and the standard error of starts that were drawn."""
     u, shift = lift(h.direction, chain.size), float(h.direction @ chain.mean)
 
     def mean_at(k: int) -> tuple[float, float]:
         """E ρ(aᵀθ_k), averaged over the starts, and its standard deviation over them."""
-        if not chain.additive:
+        if not chain.noise.additive:
             Y = second_moments(chain, k)
             first, second = float(u @ Y[:-1, -1]), float(u @ Y[:-1, :-1] @ u)
             return ridge_expectation(h.rho, shift + first, math.sqrt(max(second - first**2, 0.0))).value, 0.0
@@ -243,45 +229,40 @@ def exact_moments(plan: Plan) -> dict[str, Moments]:
     """E and Var of one chain's average of every observable that has them exactly; several starts are one random start."""
     if why_not_linear(plan) is not None:
         return {}
-    chain = linear_chain(plan)
-    ridges = {name: h for name, h in plan.observables.items() if isinstance(h, Ridge)}
-    known = {name: h for name, h in ridges.items() if _why_not(chain, h) is None}
-    with np.errstate(over="ignore", invalid="ignore"):
-        found = _averages(plan, chain, known, None)
-    # A martingale can be computed for a stable chain only.
-    stable = np.all(np.isfinite(chain.M)) and np.max(np.abs(np.linalg.eigvals(chain.M))) < 1
-    corrected = {}
-    if known and plan.martingale and stable:
-        with contextlib.suppress(InvalidInput):  # more parameters than a martingale takes
-            corrected = _averages(plan, chain, known, martingale(plan))
-    moments = {}
-    for name, (by_start, variance) in found.items():
-        mean, less = float(np.mean(by_start)), corrected.get(name)
-        overflow = not (np.isfinite(mean) and np.isfinite(variance))
-        error = 0.0 if plan.starts.draw is None else float(np.std(by_start)) / math.sqrt(len(by_start))
-        left = None if less is None else max(less[1], 0.0)
-        moments[name] = Moments(mean, np.inf if overflow else max(variance, 0.0), error, left)
-    return moments
-
-
-def _averages(
-    plan: Plan, chain: LinearChain, known: dict[str, Ridge], less: Martingale | None
-) -> dict[str, tuple[np.ndarray, float]]:
-    """By observable the mean of an average from each start, and its variance; `less`: martingales to subtract."""
-    found, steps = {}, (plan.num_steps, plan.burn_in)
+    chain, steps = linear_chain(plan), (plan.num_steps, plan.burn_in)
     number = {name: j for j, name in enumerate(plan.observables)}
+    known: dict[str, Any] = {name: h for name, h in plan.observables.items() if _why_not(chain, h) is None}
     shifts = {name: float(h.direction @ chain.mean) for name, h in known.items()}
     linear = [name for name, h in known.items() if not h.is_square]
-    # Noise that depends on the state: one sum at a time, or the second moments would be many.
-    for names in [linear] if chain.additive and linear else [[name] for name in linear]:
-        U = np.stack([lift(known[name].direction, chain.size) for name in names])
-        c = np.zeros((len(names), chain.C.shape[1])) if less is None else less.linear[[number[name] for name in names]]
-        means, variances = linear_averages(chain, U, c, *steps)
-        found |= {name: (shifts[name] + means[:, j], float(variances[j])) for j, name in enumerate(names)}
-    for name, h in known.items():
-        if h.is_square:
-            found[name] = square_moments(chain, h.direction, shifts[name], steps, less, number[name])
-    return {name: found[name] for name in known}
+
+    def averages(less: Martingale | None) -> dict[str, tuple[np.ndarray, float]]:
+        """By observable the mean of an average from each start, and its variance; `less`: martingales to subtract."""
+        found = {}
+        # Noise that depends on the state: one sum at a time, or the second moments would be many.
+        for names in [linear] if chain.noise.additive and linear else [[name] for name in linear]:
+            U = np.stack([lift(known[name].direction, chain.size) for name in names])
+            c = np.zeros((len(U), chain.C.shape[1])) if less is None else less.linear[[number[name] for name in names]]
+            means, variances = linear_averages(chain, U, c, *steps)
+            found |= {name: (shifts[name] + means[:, j], float(variances[j])) for j, name in enumerate(names)}
+        for name in set(known) - set(linear):
+            found[name] = square_moments(chain, known[name].direction, shifts[name], steps, less, number[name])
+        return found
+
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = averages(None)
+    # A martingale can be computed for a stable chain only.
+    stable = np.all(np.isfinite(chain.M)) and np.max(np.abs(np.linalg.eigvals(chain.M))) < 1
+    corrected, moments = {}, {}
+    if known and plan.martingale and stable:
+        with contextlib.suppress(InvalidInput):  # more parameters than a martingale takes
+            corrected = averages(martingale(plan))
+    for name in known:
+        (by_start, variance), less = found[name], corrected.get(name)
+        mean, left = float(np.mean(by_start)), None if less is None else max(less[1], 0.0)
+        overflow = not (np.isfinite(mean) and np.isfinite(variance))
+        error = 0.0 if plan.starts.draw is None else float(np.std(by_start)) / math.sqrt(len(by_start))
+        moments[name] = Moments(mean, np.inf if overflow else max(variance, 0.0), error, left)
+    return moments
 
 
 def why_not_exact(plan: Plan, name: str) -> str | None:
@@ -292,7 +273,7 @@ def why_not_exact(plan: Plan, name: str) -> str | None:
 def _why_not(chain: LinearChain, h: Observable) -> str | None:
     if not isinstance(h, Ridge) or not (h.is_linear or h.is_square):
         return "the observable is neither linear nor a square"
-    if chain.additive:
+    if chain.noise.additive:
         too_large = h.is_square and chain.size > MOST_SQUARED
         return f"squares need a state of at most {MOST_SQUARED} numbers" if too_large else None
     if h.is_square:

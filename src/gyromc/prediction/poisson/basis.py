@@ -53,19 +53,13 @@ class Axis:
         return dataclasses.replace(self, nodes=nodes, weights=_normalised(self.energy(nodes)), values=self.basis(nodes))
 
 
-def line(
-    coordinate: int, potential: Curve, slope: Curve, degree: int, around: tuple[float, float], spacing: float = SPACING
-) -> Axis:
-    """The basis of degree 0 … `degree` for the law e^{-v} on the line; `around` is a guess of its center and scale."""
+def line(i: int, potential: Curve, slope: Curve, degree: int, around: tuple[float, float], spacing=SPACING) -> Axis:
+    """The basis of degree 0 … `degree` for the law e^{-v} of coordinate i; `around` is a guess of its center and scale."""
     mean, sd = location_and_scale(potential, *around)
     # To where p²e^{-v} is negligible for polynomials p up to the degree.
-    reach, ends = np.arange(0.0, 400.0, 0.25), []
-    lowest = np.min(potential(mean + sd * np.linspace(-3, 3, 61)))
-    for sign in (-1, 1):
-        t = mean + sign * sd * reach
-        inside = np.flatnonzero(potential(t) - lowest - 2 * degree * np.log1p(reach) / 1.5 < NEGLIGIBLE)
-        ends.append(float(t[min(inside[-1] + 1, len(reach) - 1)]))
-    low, high = ends
+    reach, lowest = np.arange(0.0, 400.0, 0.25), np.min(potential(mean + sd * np.linspace(-3, 3, 61)))
+    deep = lowest + NEGLIGIBLE + 2 * degree * np.log1p(reach) / 1.5
+    low, high = ends(lambda t: np.nan_to_num(potential(t), nan=np.inf), mean, sd * reach, deep)
     step = min(spacing * sd, (high - low) / (NODES_PER_DEGREE * degree))
     # Made denser until a shift by half a step does not show in the mass.
     while True:
@@ -76,7 +70,12 @@ def line(
             break
         step /= 2
     weights = density / density.sum()
-    values = _orthonormal((t - mean) / sd, weights, degree)
+    values = np.ones((len(t), degree + 1))
+    for n in range(1, degree + 1):  # by the Lanczos recursion, orthogonalised twice
+        fresh, before = (t - mean) / sd * values[:, n - 1], values[:, :n]
+        for _ in range(2):
+            fresh = fresh - before @ (before.T @ (weights * fresh))
+        values[:, n] = fresh / np.sqrt(weights @ fresh**2)
     stiffness = values.T @ (values * (weights * slope(t))[:, None])
     derivative = np.triu(stiffness, 1)  # T2: ⟨p_m, p_n′⟩ = ⟨p_m, v′p_n⟩ for m < n, else 0
     table = values.T @ (values * (weights * (t - mean) / sd)[:, None])  # of multiplication
@@ -89,7 +88,14 @@ def line(
             p[n] = ((x - table[n - 1, n - 1]) * p[n - 1] - below) / table[n, n - 1]
         return p.T
 
-    return Axis(coordinate, t, weights, values, derivative, potential, basis)
+    return Axis(i, t, weights, values, derivative, potential, basis)
+
+
+def ends(potential: Curve, mean: float, reach: np.ndarray, depth: Any) -> tuple[float, float]:
+    """The first points on either side beyond which v is deeper than `depth`, at distances `reach` from the mean."""
+    last = lambda t: np.flatnonzero(~(potential(t) > depth))[-1]
+    left, right = (float(t[min(last(t) + 1, len(t) - 1)]) for t in (mean - reach, mean + reach))
+    return left, right
 
 
 def _normalised(energy: np.ndarray) -> np.ndarray:
@@ -115,17 +121,6 @@ def location_and_scale(potential: Curve, center: float, scale: float) -> tuple[f
     )
 
 
-def _orthonormal(x: np.ndarray, weights: np.ndarray, degree: int) -> np.ndarray:
-    """Orthonormal polynomials at the nodes by the Lanczos recursion, orthogonalised twice."""
-    basis = np.ones((len(x), degree + 1))
-    for n in range(1, degree + 1):
-        fresh = x * basis[:, n - 1]
-        for _ in range(2):
-            fresh = fresh - basis[:, :n] @ (basis[:, :n].T @ (weights * fresh))
-        basis[:, n] = fresh / np.sqrt(weights @ fresh**2)
-    return basis
-
-
 MOST_NODES = 12_000_000
 MOST_NUMBERS = 4_000_000
 
@@ -133,8 +128,8 @@ MOST_NUMBERS = 4_000_000
 def axes_of(plan: Plan, chosen, degree: int, spacing: float) -> list[Axis]:
     """The axes of the parameters among the chosen coordinates."""
     energies, guesses = potentials(plan), guessed_scales(plan)
-    slopes = [functools.partial(slope_along, plan, i) for i in range(plan.dim)]
-    return [line(i, energies[i], slopes[i], degree, guesses[i], spacing) for i in chosen if i < plan.dim]
+    slope = lambda i: functools.partial(slope_along, plan, i)
+    return [line(i, energies[i], slope(i), degree, guesses[i], spacing) for i in chosen if i < plan.dim]
 
 
 def momentum_axes(plan: Plan, chosen, degree: int) -> list[Axis]:
@@ -203,11 +198,6 @@ class Solution:
     coefficients: np.ndarray  # φ
     generator: "Generator"
 
-    @functools.cached_property
-    def gradient(self) -> dict[int, np.ndarray]:
-        """∂ⱼφ for every coordinate j, in the eigenbases."""
-        return {j: along(a, partial, self.coefficients) for j, (a, partial) in self.generator.partials.items()}
-
     def at(self, points: np.ndarray) -> np.ndarray:
         """φ at rows of z."""
         bases = [axis.basis(points[:, axis.coordinate]) for axis in self.generator.axes]
@@ -218,18 +208,6 @@ class Solution:
                 value = np.tensordot(frame.T @ basis[row], value, axes=(0, 0))
             values[row] = value
         return values
-
-    def change(self, h: np.ndarray) -> float:
-        """By how much V changes, to first order, when h's coefficients change by these."""
-        return float(-4 * np.sum(self.coefficients * self.generator.turned(h)))
-
-    def strictness(self, Q: np.ndarray) -> float:
-        """∫ |⟨Q∇H, ∇φ⟩|² dμ, projected on the basis."""
-        return float(np.sum(self.generator.pairs(-Q, self.coefficients) ** 2))  # E7
-
-    def quadratic(self, h: np.ndarray) -> float:
-        """About V of these coefficients: exact without rotation where D couples no axes."""
-        return float(2 * np.sum((self.generator.root * self.generator.turned(h)) ** 2))
 
 
 class Generator:

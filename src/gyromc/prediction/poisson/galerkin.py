@@ -9,9 +9,11 @@ between randomly shifted grids, which shows kinks, jumps and oscillation between
 import dataclasses
 import functools
 import math
+from typing import Any
 
 import numpy as np
 from scipy import special
+from scipy.sparse import csgraph
 
 from gyromc.errors import InvalidInput
 from gyromc.observables import Observable
@@ -20,25 +22,21 @@ from gyromc.prediction.answers import RESOLVED, Number
 from gyromc.prediction.exact.chain import start_rows
 from gyromc.prediction.poisson import basis
 from gyromc.prediction.poisson.basis import Axis, Generator, Solution, TooLarge, along, coefficients
-from gyromc.prediction.poisson.quadrature import solve_line
+from gyromc.prediction.poisson.quadrature import SLOPES, solve_line
 from gyromc.prediction.step_effects import FOLLOW, Transient, additive_noise, brought, drifts, followed, has_slope
 
 
 @dataclasses.dataclass(frozen=True)
 class GalerkinSettings:
-    """Sizes and tolerances of the expansion in polynomials.
-
-    φ is smooth in r, so that `momentum_degree` leaves less than 1e-9, but with little friction: then `more_momentum` at a time
-    until they change a share of V below `little`.
-    """
+    """Sizes and tolerances of the expansion in polynomials."""
 
     degrees: tuple[int, ...] = (9, 13, 17, 21, 25, 31, 37, 45, 55)  # tried one after the other, until V has its digits
     most_coefficients: int = 300_000  # of a tensor basis
     most_work: int = 4_000_000  # products in one application of the generator, beyond the second degree
     final_nodes: int = 6_000_000  # of all shifted grids together, where each is small
-    momentum_degree: int = 9
-    more_momentum: int = 4
-    little: float = 1e-6
+    momentum_degree: int = 9  # φ is smooth in r, so that this leaves less than 1e-9, but with little friction: then …
+    more_momentum: int = 4  # … so many more at a time
+    little: float = 1e-6  # until they change this share of V
     ratios: tuple[float, float] = (0.5, 0.95)  # of successive changes, the smallest and largest counted
     grids: int = 8  # with random shifts
     coverage: float = 0.975  # of the errors from them, one-sided
@@ -56,38 +54,28 @@ class Galerkin:
     reversible_variance: Number  # V_0
     expectation: Number  # μ(h)
     strictness: float  # ∫ |⟨Q∇H, ∇φ₀⟩|² dμ
-    bias_slope: (
-        Number | None
-    )  # bias of the stationary average per unit of step size; None for schemes without a first order
+    bias_slope: Number | None  # of the stationary average per unit of step size; None for schemes without a first order
     transient: Transient  # -φ(z₀): divided by Nη, what the start adds to an average
     spread: float  # the standard deviation of h
     method: str  # with the error of V
 
 
-def why_not_galerkin(plan: Plan, h: Observable) -> str | None:
-    """Why the Poisson equation is not solved for this observable, or None."""
+def solvable(plan: Plan, h: Observable) -> bool:
+    """Whether the target separates, and h and the dynamics couple few enough coordinates for a tensor basis."""
     if plan.flat_target.separable() is None and plan.dim > 1:
-        return f"{type(plan.target).__name__} is not separable"
+        return False
     depends = plan.model.coordinates_of(h)
-    if not depends:
-        return "the observable is constant"
     sizes = _sizes(plan, active(plan, depends), SETTINGS.degrees[1])
-    if np.prod(sizes) > SETTINGS.most_coefficients or len(depends) > 4:
-        return f"h and the dynamics couple {len(sizes)} coordinates: too many for a tensor basis"
-    return None
+    return 0 < len(depends) <= 4 and math.prod(sizes) <= SETTINGS.most_coefficients
 
 
-def active(plan: Plan, depends: tuple[int, ...]) -> tuple[int, ...]:
+def active(plan: Plan, depends: tuple[int, ...]) -> list[int]:
     """The coordinates of z coupled to those of h through D and Q."""
-    linked = (plan.dynamics.D != 0) | (plan.dynamics.Q != 0)
-    reached, before = set(depends), set()
-    while reached != before:
-        before = reached
-        reached = before | {int(j) for i in before for j in np.flatnonzero(linked[i])}
-    return tuple(sorted(reached))
+    _, group = csgraph.connected_components((plan.dynamics.D != 0) | (plan.dynamics.Q != 0))
+    return np.flatnonzero(np.isin(group, group[list(depends)])).tolist()
 
 
-def _sizes(plan: Plan, coordinates: tuple[int, ...], degree: int) -> list[int]:
+def _sizes(plan: Plan, coordinates: list[int], degree: int) -> list[int]:
     """The number of basis functions on each axis."""
     return [1 + (degree if i < plan.dim else min(degree, SETTINGS.momentum_degree)) for i in coordinates]
 
@@ -121,21 +109,17 @@ def _integrated(plan: Plan, h: Observable, k: int) -> Galerkin:
     D, starts, slope = float(plan.dynamics.D[k, k]), start_rows(plan)[:, k], None
     values = lambda t: basis.along_axis(plan, k, t, functools.partial(plan.model.values, h))
     found = solve_line(values, potential, D, around, starts)
+    mu, away = found.expectation, found.panels.values[0] - found.expectation.value
     if has_slope(plan):
         force = basis.slope_along(plan, k, found.panels.nodes.ravel()).reshape(found.density.shape)
-        with_curvature, bend = found.curvature_integral(force)
-        value = -(drifts(plan) * D**2 * with_curvature + (additive_noise(plan) - brought(plan))[k, k] * bend) / 2
+        bend = away / D + force * found.slope  # φ″
+        curved = found.mean(bend * (force @ SLOPES.T / found.panels.half))  # by v″
+        noise = (additive_noise(plan) - brought(plan))[k, k]
+        value = -(drifts(plan) * D**2 * curved + noise * found.mean(bend)) / 2
         slope = Number(float(value), SETTINGS.slope_error * abs(value))
-    return Galerkin(
-        variance=found.variance,
-        reversible_variance=found.variance,
-        expectation=found.expectation,
-        strictness=0.0,
-        bias_slope=slope,
-        transient=Transient.of(-found.at(starts), drawn=False),
-        spread=math.sqrt(found.mean((found.panels.values[0] - found.expectation.value) ** 2)),
-        method=f"integration ({len(found.density)} panels, {found.variance.shown})",
-    )
+    V, deviation = found.variance, math.sqrt(found.mean(away**2))
+    method = f"integration ({len(found.density)} panels, {V.shown})"
+    return Galerkin(V, V, mu, 0.0, slope, Transient.of(-found.at(starts), drawn=False), deviation, method)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -210,11 +194,13 @@ def _finished(plan: Plan, h: Observable, chosen, levels: list[Level]) -> Galerki
     spread = lambda x: float(reach * np.std(x, ddof=1))
     missing = float(seconds.mean()) - float(np.sum(c**2)) + spread(seconds)
     final, change = _with_momentum(plan, chosen, last, c, missing)
-    away = [_placed(final.axes, last.used, part - c) for part in parts]
-    noise = [
-        spread([s.change(x) for x in away]) + sum(map(s.quadratic, away)) / (len(away) * (len(away) - 1))
-        for s in (final.moving, final.still)
-    ]
+    noise = []
+    for s in (final.moving, final.still):
+        turned = [s.generator.turned(_placed(final.axes, last.used, part - c)) for part in parts]
+        # By how much V changes, to first order; and V of what changes, exact without rotation where D couples no axes.
+        first = spread([-4 * np.sum(s.coefficients * x) for x in turned])
+        second = sum(2 * np.sum((s.generator.root * x) ** 2) for x in turned)
+        noise.append(first + second / (len(parts) * (len(parts) - 1)))
     errors = np.maximum(_gaps(levels), change) + final.left_out + noise + RESOLVED * final.values
     slope = None
     if has_slope(plan):
@@ -223,24 +209,15 @@ def _finished(plan: Plan, h: Observable, chosen, levels: list[Level]) -> Galerki
     places = [axis.coordinate for axis in final.axes]
     centers = np.array([axis.weights @ axis.nodes for axis in final.axes])
     scales = np.sqrt([axis.weights @ (axis.nodes - m) ** 2 for axis, m in zip(final.axes, centers, strict=True)])
-    variance = Number(final.moving.variance, float(errors[0]))
-    return Galerkin(
-        variance=variance,
-        reversible_variance=Number(final.still.variance, float(errors[1])),
-        expectation=Number(
-            final.expectation, spread(parts[(..., *(0,) * c.ndim)]) + RESOLVED * math.sqrt(seconds.mean())
-        ),
-        strictness=final.still.strictness(plan.dynamics.Q),
-        bias_slope=slope,
-        # Followed until chains are where polynomials hold.
-        transient=followed(plan).transient(
-            lambda z: np.all(np.abs(z[:, places] - centers) <= FOLLOW.near * scales, axis=1),
-            lambda z: plan.model.values(h, z[:, : plan.dim]) - final.expectation,
-            lambda z: -final.moving.at(z),
-        ),
-        spread=math.sqrt(seconds.mean()),
-        method=f"galerkin (degree {last.degree}, {variance.shown})",
-    )
+    still, deviation = final.still, math.sqrt(seconds.mean())
+    mu = Number(final.expectation, spread(parts[(..., *(0,) * c.ndim)]) + RESOLVED * deviation)
+    strict = float(np.sum(still.generator.pairs(-plan.dynamics.Q, still.coefficients) ** 2))  # E7
+    # Followed until chains are where polynomials hold.
+    inside = lambda z: np.all(np.abs(z[:, places] - centers) <= FOLLOW.near * scales, axis=1)
+    values = lambda z: plan.model.values(h, z[:, : plan.dim]) - mu.value
+    start = followed(plan).transient(inside, values, lambda z: -final.moving.at(z))
+    V, V0 = (Number(s.variance, float(error)) for s, error in zip((final.moving, still), errors, strict=True))
+    return Galerkin(V, V0, mu, strict, slope, start, deviation, f"galerkin (degree {last.degree}, {V.shown})")
 
 
 def _with_momentum(plan: Plan, chosen, last: Level, c: np.ndarray, missing: float) -> tuple[Level, np.ndarray]:
@@ -254,11 +231,9 @@ def _with_momentum(plan: Plan, chosen, last: Level, c: np.ndarray, missing: floa
         found.append(_solved(plan, axes, last.used, last.degree, last.expectation, c, missing))
         if not momenta or np.all(_gaps(found) <= SETTINGS.little * found[-1].values):
             return found[-1], _gaps(found)
-    ratio = (
-        np.clip(_gaps(found) / np.maximum(_gaps(found[:-1]), 1e-300), *SETTINGS.ratios)
-        if len(found) > 2
-        else SETTINGS.ratios[1]
-    )
+    ratio: Any = SETTINGS.ratios[1]
+    if len(found) > 2:
+        ratio = np.clip(_gaps(found) / np.maximum(_gaps(found[:-1]), 1e-300), *SETTINGS.ratios)
     return found[-1], _gaps(found) * ratio / (1 - ratio)
 
 
@@ -288,15 +263,16 @@ def _bias_slope(plan: Plan, level: Level) -> float:
         slope[number] = axis.expand(t if k >= plan.dim else basis.slope_along(plan, k, t))
         curved = np.ones_like(t) if k >= plan.dim else plan.flat_target.hessians(diagonal)[:, k, k]
         curvature[number] = axis.expand(curved)
-    for j, first in solution.gradient.items():
+    for j, (number, partial) in generator.partials.items():
+        first = along(number, partial, solution.coefficients)  # ∂ⱼφ
         for k in place:
             for l in place:
                 if G[j, k] and Q[k, l] and k != l:
                     factors = {place[k]: curvature[place[k]], place[l]: slope[place[l]]}
                     total += G[j, k] * Q[k, l] * generator.mean(first, factors)
-        for i, (number, partial) in generator.partials.items():
+        for i, (other, along_i) in generator.partials.items():
             if np.any(G[j] * D[:, i]) or noise[j, i]:
-                second = along(number, partial, first)
+                second = along(other, along_i, first)
                 total -= noise[j, i] * generator.mean(second, {})
                 curved = {k: G[j, k] * D[k, i] for k in place if G[j, k] * D[k, i]}
                 total -= sum(c * generator.mean(second, {place[k]: curvature[place[k]]}) for k, c in curved.items())

@@ -18,11 +18,6 @@ from gyromc.approx.sample import Sample
 from gyromc.prediction.answers import Number
 
 
-def count(dimension: int, degree: int) -> int:
-    """The number of products of a total degree from 1 up to `degree`."""
-    return math.comb(dimension + degree, degree) - 1
-
-
 def hermite(x: np.ndarray, powers: np.ndarray) -> np.ndarray:
     """Π_j He_{power_j}(x_j)/√(power_j!) at points (points × functions)."""
     top = int(powers.max(initial=1))
@@ -120,11 +115,11 @@ class PlugIn:
 
     variance: Number
     reversible_variance: Number
-    degree: int
-    functions: int
-    too_rich: bool
     poisson: Polynomial  # φ
     reversible_poisson: Polynomial  # φ₀
+    degree: int
+    functions: int
+    too_rich: bool  # for the sample
 
     def method(self, error: float) -> str:
         """The method with an error of V, for tables."""
@@ -132,22 +127,18 @@ class PlugIn:
         return f"plug-in (se {share:.2g} %)" + (", basis too rich for the sample" if self.too_rich else "")
 
 
-def best_degree(dimension: int, effective_size: float) -> int:
-    """The highest degree, at most 7, for which the sample has `RICH` draws per function; at least 1."""
-    allowed = [p for p in range(1, 8) if count(dimension, p) <= min(MOST_FUNCTIONS, effective_size / RICH)]
-    return max(allowed, default=1)
-
-
 class Fitted:
     """V̂ = 2bᵀS⁻¹b with S_ij = mean ∇ψᵢᵀ(D-Q)∇ψⱼ and bᵢ = cov(ψᵢ, h): S over the sample and over all blocks but one, factorised.
 
-    `D` and `Q` act on θ, or on (θ, r) when twice as large; `degree` defaults to the highest that the sample allows.
+    `D` and `Q` act on θ, or on (θ, r) when twice as large; `degree` defaults to the highest up to 7, for which the sample has
+    `RICH` draws per function.
     """
 
     def __init__(self, sample: Sample, D: np.ndarray, Q: np.ndarray, degree: int | None = None):
         n, d = D.shape[0], sample.theta.shape[1]
-        self.sample, self.degree = sample, best_degree(n, sample.effective_size) if degree is None else degree
-        self.functions, self.D, self.Q = count(n, self.degree), D, Q
+        most = min(MOST_FUNCTIONS, sample.effective_size / RICH)
+        highest = max((p for p in range(1, 8) if math.comb(n + p, p) - 1 <= most), default=1)
+        self.sample, self.degree, self.D, self.Q = sample, highest if degree is None else degree, D, Q
         chosen = (itertools.combinations_with_replacement(range(n), p) for p in range(self.degree + 1))
         powers = np.array([np.bincount(np.array(c, int), minlength=n) for c in itertools.chain(*chosen)])
         center = sample.weights @ sample.theta
@@ -193,18 +184,12 @@ class Fitted:
         center = np.mean(left, axis=0)
         errors = np.sqrt((BLOCKS - 1) / BLOCKS * np.sum((left - center) ** 2, axis=0))
         errors = np.hypot(errors, whole - lower)  # odd functions use only every other degree
-        V, V0 = whole - (BLOCKS - 1) * (center - whole)  # the jackknife's bias
+        unbiased = whole - (BLOCKS - 1) * (center - whole)  # less the jackknife's bias
+        V, V0 = (Number(float(value), float(error)) for value, error in zip(unbiased, errors, strict=True))
         _, _, w, psi, *_ = self._systems[0]
         phi = [Polynomial(self.products, np.append(psi @ x / w, -x)) for x in solutions[0]]  # of mean zero
-        return PlugIn(
-            variance=Number(float(V), float(errors[0])),
-            reversible_variance=Number(float(V0), float(errors[1])),
-            degree=self.degree,
-            functions=self.functions,
-            too_rich=self.functions > self.sample.effective_size / RICH,
-            poisson=phi[0],
-            reversible_poisson=phi[1],
-        )
+        functions = len(self.products.powers) - 1
+        return PlugIn(V, V0, phi[0], phi[1], self.degree, functions, functions > self.sample.effective_size / RICH)
 
     def _gradient_sums(self, masses: list[np.ndarray]) -> list[np.ndarray]:
         """Block sums of the parts of S from ⟨q_a q_b⟩ over θ: derivatives of products are products, averages over r are known."""

@@ -5,9 +5,9 @@ V = 2∫ Dφ′²p. Output: a `Line` with μ(h), V, φ and errors. Panels of a G
 """
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.polynomial import legendre
@@ -15,7 +15,7 @@ from scipy import interpolate
 
 from gyromc.errors import InvalidInput
 from gyromc.prediction.answers import RESOLVED, Number
-from gyromc.prediction.poisson.basis import NEGLIGIBLE, Curve, location_and_scale
+from gyromc.prediction.poisson.basis import NEGLIGIBLE, Curve, ends, location_and_scale
 
 ORDER = 16  # nodes in a panel
 FIRST_PANELS = 128
@@ -37,9 +37,8 @@ def _lobatto() -> tuple[np.ndarray, np.ndarray]:
 
 NODES, WEIGHTS = _lobatto()
 TO_LEGENDRE = np.linalg.inv(legendre.legvander(NODES, ORDER - 1))
-RUNNING = (
-    legendre.legval(NODES, legendre.legint(np.eye(ORDER), lbnd=-1)).T @ TO_LEGENDRE
-)  # integrals from -1 to each node
+# Integrals from -1 to each node.
+RUNNING = legendre.legval(NODES, legendre.legint(np.eye(ORDER), lbnd=-1)).T @ TO_LEGENDRE
 SLOPES = legendre.legval(NODES, legendre.legder(np.eye(ORDER))).T @ TO_LEGENDRE
 # A panel is divided at a node: both rules would place a jump beside the middle wrongly by the same amount.
 SPLIT = (1 + NODES[ORDER // 2]) / 2
@@ -80,9 +79,7 @@ class Panels:
         return (np.cumsum(totals[::-1])[::-1])[:, None] - inside
 
 
-def refined(
-    functions: Callable, integrals: Callable, edges: np.ndarray, local: int = 1
-) -> tuple[Panels, np.ndarray, np.ndarray]:
+def refined(functions: Callable, integrals: Callable, edges: np.ndarray, local: int = 1) -> tuple[Panels, Any, Any]:
     """Panels on which integrals have settled, those integrals, and their errors: the changes under the last division.
 
     `integrals` maps `Panels` to an array with a row for each. The first `local` columns depend on the panel alone; the others use
@@ -107,29 +104,14 @@ class Line:
     """h and the law on panels of the line, with the solution φ."""
 
     panels: Panels  # values: h, v up to a constant
-    D: float
     expectation: Number
     variance: Number
-
-    @functools.cached_property
-    def density(self) -> np.ndarray:
-        """p at the nodes."""
-        return _density(self.panels)
-
-    @functools.cached_property
-    def slope(self) -> np.ndarray:
-        """φ′ at the nodes."""
-        return _flux(self.panels, self.density, self.expectation.value) / (self.D * self.density)
+    density: np.ndarray  # p at the nodes
+    slope: np.ndarray  # φ′ at the nodes
 
     def mean(self, values: np.ndarray) -> float:
         """The expectation of something given at the nodes."""
         return float(np.sum(self.panels.weights * self.density * values))
-
-    def curvature_integral(self, slope: np.ndarray) -> tuple[float, float]:
-        """μ(φ″v″) and μ(φ″), with v′ given at the nodes."""
-        curvature = slope @ SLOPES.T / self.panels.half  # v″
-        bend = (self.panels.values[0] - self.expectation.value) / self.D + slope * self.slope  # φ″
-        return self.mean(bend * curvature), self.mean(bend)
 
     def at(self, points: np.ndarray) -> np.ndarray:
         """φ at some points, with μ(φ) = 0; NaN where the panels do not reach."""
@@ -153,37 +135,32 @@ def _flux(panels: Panels, density: np.ndarray, mu: float) -> np.ndarray:
 
 def solve_line(h: Curve, potential: Curve, D: float, around: tuple[float, float], reached: np.ndarray) -> Line:
     """Solve for one coordinate; `around` guesses the law's center and scale, `reached` are points where φ will be asked for."""
-    low, high, lowest = _ends(potential, *location_and_scale(potential, *around), reached)
+    mean, sd = location_and_scale(potential, *around)
+    lowest = float(np.min(potential(mean + sd * np.linspace(-4, 4, 161))))
+    # To where the density is negligible against its maximum and its values at the points to be reached.
+    outer = potential(reached) - lowest
+    reach = np.concatenate([np.arange(0.0, 40.0, 0.25), 40.0 * 1.1 ** np.arange(60)])
+    deep = NEGLIGIBLE + float(np.max(outer[outer < DEEPEST - NEGLIGIBLE], initial=0.0))
+    low, high = ends(potential, mean, sd * reach, lowest + deep)
     # of different widths, so that no regular pattern of h is hidden by the nodes
     inner = np.arange(1, FIRST_PANELS) + np.random.default_rng(0).uniform(-0.25, 0.25, FIRST_PANELS - 1)
     edges = low + (high - low) * np.concatenate([[0.0], inner, [FIRST_PANELS]]) / FIRST_PANELS
     functions = lambda t: (h(t), potential(t) - lowest)
-    panels, found, gap = refined(functions, functools.partial(_integrals, D), edges, local=3)
+
+    def integrals(panels: Panels) -> np.ndarray:
+        """Over every panel: e^{-v}, he^{-v}, h²e^{-v} and 2Dφ′²p."""
+        (h, energy), p, w = panels.values, _density(panels), panels.weights
+        raw, mu = np.exp(-energy), float(np.sum(w * p * h))
+        parts = raw, h * raw, h**2 * raw, 2 * _flux(panels, p, mu) ** 2 / (D * p)  # E6
+        return np.stack([np.sum(w * part, axis=1) for part in parts], axis=1)
+
+    panels, found, gap = refined(functions, integrals, edges, local=3)
     if not np.all(np.isfinite(found)):
         raise InvalidInput("The observable is NaN or infinite where the target has mass.")
     mass, first, second, V = found
     if not np.ptp(panels.values[0]) > 0:
         raise InvalidInput("The observable is constant wherever it was evaluated.")
     error = (gap[1] + abs(first / mass) * gap[0] + RESOLVED * math.sqrt(mass * second)) / mass
-    return Line(panels, D, Number(float(first / mass), float(error)), Number(float(V), float(gap[3] + RESOLVED * V)))
-
-
-def _integrals(D: float, panels: Panels) -> np.ndarray:
-    """Over every panel: e^{-v}, he^{-v}, h²e^{-v} and 2Dφ′²p."""
-    (h, energy), p, w = panels.values, _density(panels), panels.weights
-    raw, mu = np.exp(-energy), float(np.sum(w * p * h))
-    parts = raw, h * raw, h**2 * raw, 2 * _flux(panels, p, mu) ** 2 / (D * p)  # E6
-    return np.stack([np.sum(w * part, axis=1) for part in parts], axis=1)
-
-
-def _ends(potential: Curve, mean: float, sd: float, reached: np.ndarray) -> tuple[float, float, float]:
-    """Where the density is negligible against its maximum and its values at the points to be reached; the lowest energy."""
-    x = np.concatenate([np.arange(0.0, 40.0, 0.25), 40.0 * 1.1 ** np.arange(60)])
-    lowest = float(np.min(potential(mean + sd * np.linspace(-4, 4, 161))))
-    outer = potential(reached) - lowest
-    deep, ends = NEGLIGIBLE + float(np.max(outer[outer < DEEPEST - NEGLIGIBLE], initial=0.0)), []
-    for sign in (-1, 1):
-        t = mean + sign * sd * x
-        inside = np.flatnonzero(~(potential(t) - lowest > deep))
-        ends.append(float(t[min(inside[-1] + 1, len(x) - 1)]))
-    return ends[0], ends[1], lowest
+    mu, density = Number(float(first / mass), float(error)), _density(panels)
+    slope = _flux(panels, density, mu.value) / (D * density)
+    return Line(panels, mu, Number(float(V), float(gap[3] + RESOLVED * V)), density, slope)
