@@ -13,6 +13,7 @@ PAGES = {str(path.relative_to(DOCS)): path for path in sorted(DOCS.rglob("*.md")
 LONG = (
     "blackjax.md",
     "concepts/rotation.md",
+    "concepts/zero-mean-functions.md",
     "engines.md",
     "fit.md",
     "intervals.md",
@@ -21,6 +22,7 @@ LONG = (
     "numpyro.md",
     "pymc.md",
     "reproduction.md",
+    "schemes.md",
     "sklearn.md",
     "tuning.md",
     "tutorials/csv-file.md",

@@ -64,7 +64,7 @@ def in_time(rng, n):
 
 
 # Advice of a family is that for the swapped row, too; that of overdispersed counts is among the checks of models.
-LONG = (overdispersed, heavy_tails)
+LONG = (overdispersed, heavy_tails, spread)
 CASES = [
     pytest.param(case, marks=[pytest.mark.slow] if case in LONG else [], id=case.__name__)
     for case in (curve, clusters, overdispersed, heavy_tails, swapped_row, spread, in_time)
