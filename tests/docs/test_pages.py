@@ -16,6 +16,7 @@ LONG = (
     "concepts/zero-mean-functions.md",
     "engines.md",
     "fit.md",
+    "index.md",
     "intervals.md",
     "large_data.md",
     "networks.md",

@@ -152,6 +152,7 @@ def test_logistic_attributes_and_probabilities():
     )  # less sure, as it must be
 
 
+@pytest.mark.slow
 def test_softmax_singles_out_no_class():
     X, y = load_iris(return_X_y=True)
     model = BayesianLogisticRegression(effort=0.05).fit(X, y)
@@ -273,6 +274,8 @@ def test_half_a_weight_is_half_an_observation(estimator):
     assert np.all(np.abs(halves.coef_ - full.coef_) < 0.5 * full.coef_sd_)
 
 
+# By default weights of rows, which these become, are tested with the same regression.
+@pytest.mark.slow
 def test_class_weights_move_the_shares():
     X, y = classes()
     rare = np.r_[np.flatnonzero(y == "no"), np.flatnonzero(y == "yes")[:6]]
