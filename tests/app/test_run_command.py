@@ -116,6 +116,8 @@ def test_checkpoints_from_the_command_line(plan_file, tmp_path):
 LONG = PLAN.replace("step_size = 0.1", "step_size = 0.1\nnum_steps = 2_000_000_000")
 
 
+# By default the signal is sent to this process, by `survival/test_checkpoints.py`.
+@pytest.mark.slow
 def test_sigterm_saves_and_has_its_own_status(tmp_path):
     (tmp_path / "long.toml").write_text(LONG)
     saved = tmp_path / "saved"

@@ -112,6 +112,7 @@ def test_what_cannot_be_fitted_is_said():
         compare(X, y, ["poisson", "poisson"])
 
 
+@pytest.mark.slow
 def test_successes_have_the_trials_of_their_rows():
     """The sum of log densities at the truth. With the trials of other rows, or the most for all, it is 14 or 11 errors away."""
     rng = np.random.default_rng(3)

@@ -114,6 +114,7 @@ def test_softmax_against_quadrature():
     assert abs(p.sum() - 1) < 1e-12
 
 
+@pytest.mark.slow
 def test_softmax_of_two_classes_is_logistic():
     X, Z, rng = data(columns=2)
     y = (rng.random(60) < special.expit(Z[:, 0])).astype(float)

@@ -232,8 +232,8 @@ if what != "done":
 elif index == 1:
     time.sleep(5)  # the others wait at the end of the program
 """
-FEW = (("killed", 0), ("raises", 2), ("done", None))
-CASES = (*FEW, ("killed", 1), ("ends", 1), ("leaves", 1))
+FEW = (("killed", 0), ("done", None))
+CASES = (*FEW, ("killed", 1), ("raises", 2), ("ends", 1), ("leaves", 1))
 
 
 @pytest.mark.parametrize("cases", [FEW, pytest.param(CASES, marks=pytest.mark.slow)], ids=["few", "all"])

@@ -27,8 +27,11 @@ for path in sys.argv[1:]:
 """
 
 
+LONG = ("coordinates", "following anchors", "mixed")  # they compile much
+
+
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] if name == "following anchors" else []) for name in PLANS]
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in LONG else []) for name in PLANS]
 )
 def test_every_piece_comes_back_and_goes_on_bit_for_bit(name, tmp_path):
     plan = PLANS[name]()

@@ -64,7 +64,9 @@ def pair(text):
     return text.split(" ± ") if "±" in text else [text]
 
 
-@pytest.fixture(scope="module", params=["logistic", "poisson", "linear", "softmax"])
+@pytest.fixture(
+    scope="module", params=["logistic", "poisson", "linear", pytest.param("softmax", marks=pytest.mark.slow)]
+)
 def written(request, tmp_path_factory):
     """fit.json, the tables of the page and the folder of a fit with classes, groups, a curve or large numbers."""
     rng, n = np.random.default_rng(3), 120

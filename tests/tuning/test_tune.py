@@ -162,6 +162,7 @@ def test_modes_between_which_chains_do_not_move_are_said(quick):
     assert set(np.sign(np.asarray(tuned.plan.start)[:, 0])) == {-1.0, 1.0}
 
 
+@pytest.mark.slow
 def test_large_data_are_read_in_small_batches(quick):
     rng = np.random.default_rng(0)
     X = np.concatenate([np.ones((120_000, 1)), rng.standard_normal((120_000, 3))], axis=1)
