@@ -102,7 +102,7 @@ class SyntheticRegression(PaperProblem):
         # pyright takes the fields of the class for the arguments of its inherited constructor
         target = targets.LinearRegression(X, y, self.prior_scale)  # pyright: ignore[reportArgumentType]
         watched = {"h": observables.linear(U_DIRECTION), "even": observables.square([1.0, 0.0, 0.0])}
-        return {"target": target, "oracle": oracles.Minibatch(self.batch_size), "observables": watched}
+        return {"target": target, "oracle": oracles.Minibatch(self.batch_size, replace=True), "observables": watched}
 
     @property
     def formulas(self):
@@ -146,7 +146,7 @@ class HeartDisease(PaperProblem):
         X, y = self.split.X_train, self.split.y_train
         target = targets.LogisticRegression(X, y, self.prior_scale)  # pyright: ignore[reportArgumentType]  # as above
         watched = {f"row {i}": observables.predictive(x) for i, x in enumerate(self.split.X_test)}
-        return {"target": target, "oracle": oracles.Minibatch(self.batch_size), "observables": watched}
+        return {"target": target, "oracle": oracles.Minibatch(self.batch_size, replace=True), "observables": watched}
 
     @property
     def formulas(self):
