@@ -122,7 +122,9 @@ def _trace(model: Callable, args: tuple, kwargs: dict, key) -> tuple[dict, dict[
     except Exception as error:
         remedy = "Pass what you would pass to `numpyro.infer.MCMC.run`."
         if "Tracer" in type(error).__name__ or "Concret" in type(error).__name__:
-            remedy = "Arrays have no value there: pass sizes, such as a number of groups, as arguments; branch on none."
+            remedy = (
+                "Arrays have no value there: pass sizes, such as a number of groups, as arguments; branch on no array."
+            )
         name = getattr(model, "__name__", type(model).__name__)
         wrong = f"The model `{name}` cannot be traced with the arguments given: {cause(error)}."
         raise InvalidInput(f"{wrong} {remedy}") from error
