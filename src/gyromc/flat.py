@@ -73,8 +73,7 @@ def unraveler(template, name: str = "start") -> tuple[Callable, int]:
             wrong = f"{where} is {type(leaf).__name__}. For an Equinox module {what}."
             raise InvalidInput(f"Parameters must be arrays: {wrong}")
         what = f"{where} has dtype {leaf.dtype}. Keep constants out of the parameters, or convert it with `.astype(float)`."
-        real = jnp.issubdtype(leaf.dtype, jnp.floating)
-        require(real, f"Parameters must be real floating-point numbers: {what}")
+        require(jnp.issubdtype(leaf.dtype, jnp.floating), f"Parameters must be real floating-point numbers: {what}")
     leaves, treedef = jax.tree.flatten(template)
     shapes = tuple(tuple(leaf.shape) for leaf in leaves)
     dim = sum(int(np.prod(shape)) for shape in shapes)

@@ -213,8 +213,7 @@ def weighted_quantiles(values: np.ndarray, weights: np.ndarray, probabilities: A
     """Quantiles of weighted values, interpolated between the middles of their steps."""
     order = np.argsort(values, axis=None, kind="stable")
     x, w = values.ravel()[order], weights.ravel()[order]
-    middles = (np.cumsum(w) - w / 2) / w.sum()
-    return np.asarray(np.interp(probabilities, middles, x))
+    return np.asarray(np.interp(probabilities, (np.cumsum(w) - w / 2) / w.sum(), x))
 
 
 def by_site(names: Sequence[str], affected: Sequence[str]) -> list[str]:

@@ -401,8 +401,7 @@ class MixedRegression(SumOverData):
     def centred(self, which: Sequence[bool]) -> "MixedRegression":
         """The same model with these groups centred, the others not, and the first group of single rows integrated out."""
         alone = [group.by_row and self.likelihood.convex and not self.likelihood.vector for group in self.groups]
-        integrated = [own and not any(alone[:i]) for i, own in enumerate(alone)]
-        each = zip(self.groups, which, integrated, strict=True)
+        each = zip(self.groups, which, [own and not any(alone[:i]) for i, own in enumerate(alone)], strict=True)
         groups = tuple(dataclasses.replace(group, centred=centred, integrated=out) for group, centred, out in each)
         return eqx.tree_at(lambda target: target.groups, self, groups)
 

@@ -116,8 +116,7 @@ class KnownLikelihood(SumOverData):
         return self.over_data(block, len(points))
 
     def loss_sums(self, points: np.ndarray) -> np.ndarray:
-        losses = lambda part, X, y: self.likelihood.loss(self.predictors(part, X), y).sum(axis=-1)
-        return self._sums(losses, points)
+        return self._sums(lambda part, X, y: self.likelihood.loss(self.predictors(part, X), y).sum(axis=-1), points)
 
     def slope_sums(self, points: np.ndarray) -> np.ndarray:
         def slopes(part: np.ndarray, X: np.ndarray, y: np.ndarray) -> np.ndarray:

@@ -166,8 +166,7 @@ def curvature(outputs: Sequence[ModelResiduals], X: np.ndarray, names: Sequence[
     clear = [(share, name) for p, share, name in found if p < 0.05]
     p, share, best = found[0]
     details = {"columns": [name for _, name in clear], "tried": len(found), "best": best}
-    large = any(share >= SETTINGS.curve_share for share, _ in clear)
-    return ModelCheck(Aspect.CURVATURE, share, p, large, details)
+    return ModelCheck(Aspect.CURVATURE, share, p, any(share >= SETTINGS.curve_share for share, _ in clear), details)
 
 
 def interactions(outputs: list[ModelResiduals], X, names: list[str], sources: list[str]) -> ModelCheck | None:
