@@ -122,9 +122,8 @@ class Model:
         unravel, dim = unraveler(template)
         unravel = unravel if self.coordinates is None else Moved(unravel, self.coordinates)
         start = np.zeros(dim) if self.start is None else numbers(self.start, "start")
-        require(
-            start.shape == (dim,), f"`start` must hold {dim} numbers, like the parameters: got shape {start.shape}."
-        )
+        needed = f"`start` must hold {dim} numbers, like the parameters"
+        require(start.shape == (dim,), f"{needed}: got shape {start.shape}.")
         for name, value in (("template", template), ("unravel", unravel), ("dim", dim), ("start", start)):
             object.__setattr__(self, name, value)
 
@@ -240,8 +239,8 @@ class Model:
             return self.trusted_sample_of(2 * (min(DRAWS, self._affordable_draws) // 2))
         checked = max(50, min(SETTINGS.checked, self._affordable_draws // 4))
         why_not = lambda *given: why_not_fitting(self.gaussian_fit, checked, *given)
-        standard = np.random.default_rng(0).standard_normal((SETTINGS.enough, self.dim))
-        make = lambda: Sample.even(self.gaussian_fit.points(standard), "the Gaussian fit", self.flat_target)
+        standard = lambda: np.random.default_rng(0).standard_normal((SETTINGS.enough, self.dim))
+        make = lambda: Sample.even(self.gaussian_fit.points(standard()), "the Gaussian fit", self.flat_target)
         return self._unless(make, why_not)[0]
 
     @functools.cached_property
@@ -269,10 +268,8 @@ class Model:
         rows = numbers(rows, "sample")
         if rows.ndim == 1 and self.dim == 1:
             rows = rows[:, None]
-        require(
-            rows.ndim >= 2 and rows.shape[-1] == self.dim,
-            f"`sample` must hold rows of {self.dim} finite numbers, one row per draw of θ: got shape {rows.shape}.",
-        )
+        needed = f"`sample` must hold rows of {self.dim} finite numbers, one row per draw of θ"
+        require(rows.ndim >= 2 and rows.shape[-1] == self.dim, f"{needed}: got shape {rows.shape}.")
         rows = self.vectors(rows.reshape(-1, self.dim))
         count, least = len(rows), 10 * (self.dim + 1)
         require(count >= least, f"`sample` has {count} rows: too few for {self.dim} parameters. Pass at least {least}.")

@@ -241,12 +241,11 @@ def expectation(
     values: Callable[[np.ndarray], np.ndarray],
     num_draws: int = 2**17,
     seed: int = 0,
-    dof: float = 30.0,
 ) -> Expectation:
     """∫ values(θ) μ(dθ), by scrambled Sobol points of a multivariate t at the mode, then at the mean and covariance so found."""
     from scipy.stats import qmc  # when it is used: it takes longer to import than all other parts of SciPy together
 
-    d = center.mean.size
+    d, dof = center.mean.size, 30.0
 
     def scrambled(mean: np.ndarray, root: np.ndarray, power: int, seed: np.random.SeedSequence) -> Sample:
         """2^power Sobol points of the multivariate t, weighted to the law."""
@@ -259,20 +258,15 @@ def expectation(
     root = np.linalg.cholesky(np.linalg.inv(center.precision))
     mean, root = scrambled(center.mean, root, SETTINGS.pilot_power, seeds[-1]).moments()
     power = max(1, math.ceil(math.log2(num_draws / SETTINGS.scramblings)))
-    means, efficiency = [], []
-    for scrambling in seeds[:-1]:
-        drawn = scrambled(mean, root, power, scrambling)
-        means.append(drawn.weights @ values(drawn.theta))
-        efficiency.append(drawn.effective_size / len(drawn.weights))
+    drawn = (scrambled(mean, root, power, scrambling) for scrambling in seeds[:-1])
+    means, sizes = zip(*((one.weights @ values(one.theta), one.effective_size) for one in drawn), strict=True)
     error = np.std(means, axis=0, ddof=1) / math.sqrt(SETTINGS.scramblings)
-    return Expectation(np.mean(means, axis=0), error, SETTINGS.scramblings << power, float(np.mean(efficiency)))
+    return Expectation(np.mean(means, axis=0), error, SETTINGS.scramblings << power, float(np.mean(sizes)) / 2**power)
 
 
-def t_proposal(
-    center: GaussianApproximation, count: int, rng: np.random.Generator, dof: float = 5.0, scale: float = 1.1
-) -> tuple[np.ndarray, np.ndarray]:
+def t_proposal(center: GaussianApproximation, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Draws of a t-distribution around an approximation, a little wider, and its log density there up to a constant."""
-    d = len(center.mean)
+    d, dof, scale = len(center.mean), 5.0, 1.1
     e = scale * rng.standard_normal((count, d)) * np.sqrt(dof / rng.chisquare(dof, (count, 1)))
     return center.points(e), -(dof + d) / 2 * np.log1p(np.sum(e**2, axis=1) / scale**2 / dof)
 
@@ -308,9 +302,9 @@ def why_not_fitting(
     fit: GaussianApproximation, checked: int, target: Target, sample: Sample, modes: Callable[[], Modes]
 ) -> str | None:
     """Why draws of a Gaussian fit do not represent the target, or None: `checked` of them get importance weights."""
-    away = sample.theta[:checked] - fit.mean
-    exponents = 0.5 * np.sum((away @ fit.precision) * away, axis=1)
-    size = effective_size(scipy.special.softmax(exponents - target.potentials(sample.theta[:checked])))
+    theta = sample.theta[:checked]
+    exponents = 0.5 * np.sum(((theta - fit.mean) @ fit.precision) * (theta - fit.mean), axis=1)
+    size = effective_size(scipy.special.softmax(exponents - target.potentials(theta)))
     if not size >= SETTINGS.fit_share * checked:
         return f"the effective sample size of {checked} draws of the Gaussian fit is {size:.0f}"
     return why_a_mode_is_missed(sample, modes())

@@ -22,6 +22,7 @@ from gyromc.runtime.evaluation import compiled, doubled
 from gyromc.targets import Target
 
 Rows = Float[np.ndarray, "rows d"]
+MOST_ITERATIONS, MEMORY = 200, 8  # of descents: iterations, and pairs of steps that L-BFGS keeps
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,14 +169,7 @@ def stacked(rounds: Sequence[Round], most: int = 1_500_000) -> tuple[np.ndarray,
     """
     every = max(1, sum(one.theta.size for one in rounds) // most)
     rows = lambda parts: np.concatenate([x[::every].reshape(-1, x.shape[-1]) for x in parts])
-    return rows([one.theta for one in rounds]), rows([one.gradient for one in rounds])
-
-
-def _value_and_gradient(target: Target) -> Callable:
-    """The function from θ to (U, ∇U); a target with a gradient of its own, such as one that reads files, is asked for it."""
-    if type(target).gradient is Target.gradient:
-        return jax.value_and_grad(target.potential)
-    return lambda theta: (target.potential(theta), target.gradient(theta))
+    return rows(one.theta for one in rounds), rows(one.gradient for one in rounds)
 
 
 @compiled
@@ -187,7 +181,10 @@ def _round(target: Target, state: tuple, metric: DenseMetric | LowRankMetric, nu
     to compile.
     """
     log_step, friction, rate, acceptance = numbers
-    evaluate = jax.vmap(_value_and_gradient(target))
+    evaluate = jax.vmap(jax.value_and_grad(target.potential))
+    # a target with a gradient of its own, such as one that reads files, is asked for it
+    if type(target).gradient is not Target.gradient:
+        evaluate = jax.vmap(lambda theta: (target.potential(theta), target.gradient(theta)))
 
     def step(i, carry):
         (theta, U, g, r, pull, log_eta), kept = carry
@@ -364,26 +361,20 @@ class LangevinChains:
 
 
 def descend_all(
-    evaluate: Callable[[Rows], tuple[np.ndarray, np.ndarray]],
-    theta: Rows,
-    stopped: Callable[[], bool] = lambda: False,
-    iterations: int = 200,
-    memory: int = 8,
+    evaluate: Callable[[Rows], tuple[np.ndarray, np.ndarray]], theta: Rows, stopped: Callable[[], bool] = lambda: False
 ) -> tuple[Rows, np.ndarray, Rows]:
     """Descend from every row by L-BFGS with one batched gradient: points, U and ∇U; rows where U is not finite stay.
 
     A descent ends where the fall of U that a Newton step promises is what a draw of the law has anyway, ½∇UᵀH⁻¹∇U ≤ d/2: the
     mode itself of a hierarchical model can be a spike that holds no mass, and chains that begin there stay there.
     """
-    rows, d = theta.shape
-    theta = np.array(theta, float)
-    value, slope = evaluate(theta)
+    (rows, d), (value, slope) = theta.shape, evaluate(theta)
     value, slope = np.where(np.isfinite(value), value, np.inf), np.where(np.isfinite(slope), slope, 0.0)
     pairs: list[tuple[np.ndarray, np.ndarray]] = []
     length, calm, slow = np.ones(rows), np.zeros(rows, int), np.zeros(rows, int)
     done = ~np.isfinite(value)
     direction = -slope / np.maximum(1.0, np.linalg.norm(slope, axis=1, keepdims=True))
-    for iteration in range(iterations):
+    for iteration in range(MOST_ITERATIONS):
         if done.all() or stopped():
             break
         moved = theta + length[:, None] * direction
@@ -396,7 +387,7 @@ def descend_all(
         step, change = np.where(good[:, None], moved - theta, 0.0), np.where(good[:, None], new_slope - slope, 0.0)
         sizes = np.linalg.norm(step, axis=1) * np.linalg.norm(change, axis=1)
         curved = (np.einsum("nd,nd->n", step, change) > 1e-10 * sizes)[:, None]
-        pairs = [*pairs, (step * curved, change * curved)][-memory:]
+        pairs = [*pairs, (step * curved, change * curved)][-MEMORY:]
         fall = np.where(good, value - new_value, np.inf)
         theta, slope = np.where(good[:, None], moved, theta), np.where(good[:, None], new_slope, slope)
         value = np.where(good, new_value, value)

@@ -119,12 +119,13 @@ class Sampling:
         self.virials: list[np.ndarray] = []
         self.acceptance: list[float] = []
         self._kept: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
-        self._every = 1
+        self._every, self._sharpened = 1, None
 
     def add(self, kept: Round) -> None:
         steps, chains, d = kept.theta.shape
         values = self.values(kept.theta.reshape(-1, d)).reshape(steps, chains, -1)
         self.regression.add(kept.theta, kept.gradient, values)
+        self._sharpened = None
         self.rounds.append(values.mean(axis=0))
         self.virials.append(self.fields.virial(kept.theta, kept.gradient).mean(axis=0))
         self.acceptance.append(float(kept.acceptance.mean()))
@@ -133,6 +134,11 @@ class Sampling:
             self._kept.append((kept.theta[pick], kept.gradient[pick], values[pick]))
             if len(self._kept) * SETTINGS.per_round > SETTINGS.draws:
                 self._kept, self._every = self._kept[1::2], 2 * self._every
+
+    def sharpened(self) -> Sharpened:
+        """What the regression says of the states so far."""
+        self._sharpened = self._sharpened or self.regression.sharpened()
+        return self._sharpened
 
     def r_hat(self) -> np.ndarray:
         rounds, sd = np.array(self.rounds), self.regression.sd()
@@ -223,8 +229,7 @@ class Solver:
         self._warm_up()
         self._learn()
         for again in range(SETTINGS.again + 1):
-            end = self._sample(self.begin_sampling(), last=again == SETTINGS.again)
-            if end is not None:
+            if (end := self._sample(self.begin_sampling(), last=again == SETTINGS.again)) is not None:
                 self.end = end
                 return
             # what has not mixed was warm-up
@@ -259,8 +264,7 @@ class Solver:
             if self.shown.visible and self.chains.warm and self.spent > SETTINGS.show:
                 theta = self.chains.warm[-1].theta
                 averages = self._values(theta.reshape(-1, theta.shape[-1]))[:, 0].reshape(theta.shape[:2]).mean(axis=0)
-                error = averages.std(ddof=1) / math.sqrt(len(averages))
-                rough = f", {self.question.names[0]} about {averages.mean():.4g} ± {error:.2g}"
+                rough = f", {self.question.names[0]} about {averages.mean():.4g} ± {between(averages):.2g}"
             self.shown.describe(f"warming up, round {len(self.chains.warm) + 1}{rough}")
             self.chains.warm_up()
             self.shown.advance(self.chains.settings.steps)
@@ -307,8 +311,8 @@ class Solver:
     def _look(self, sampling: Sampling) -> tuple[float, int]:
         """The largest error so far in posterior standard deviations, which is also shown, and how many rounds the tails need."""
         began = time.perf_counter()
-        sharp = sampling.regression.sharpened()
-        relative = np.where(sharp.sd > 0, sharp.std_error / np.where(sharp.sd > 0, sharp.sd, 1.0), 0.0)
+        sharp = sampling.sharpened()
+        relative = sharp.std_error / np.where(sharp.sd > 0, sharp.sd, np.inf)
         worst = int(np.argmax(relative))
         self.shown.describe(
             f"sampling, {self.question.names[worst]} {sharp.mean[worst]:.4g} ± {sharp.std_error[worst]:.2g}, "
@@ -393,7 +397,7 @@ def answer(solver: Solver, level: float) -> Posterior:
     sampling = solver.sampling or solver.begin_sampling()
     for kept in chains.warm[len(chains.warm) // 2 :] if early else []:
         sampling.add(kept)
-    sharp, count = sampling.regression.sharpened(), chains.settings.chains
+    sharp, count = sampling.sharpened(), chains.settings.chains
     states, weights, values = sampling.draws()
     rows = posterior_means(solver.question.names, sharp, sharp.std_error, count - 1, sampling.r_hat(), level)
     # the median over the observables that use rotations

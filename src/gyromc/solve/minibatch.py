@@ -93,8 +93,8 @@ class MinibatchChains:
 
     def begin(self, start: np.ndarray) -> None:
         target: Any = self.model.flat_target
-        known = isinstance(target, KnownLikelihood)
         try:
+            known = isinstance(target, KnownLikelihood)
             mode = self.model.mode if known else descend(target, start, gradient=1e-6)[0].x
             oracle = ControlVariate(SETTINGS.first_size, center=mode, order=2).prepared(self.model)
             assert oracle.operator is not None
