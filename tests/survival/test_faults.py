@@ -67,7 +67,7 @@ def test_a_broken_promise_is_noticed(files, monkeypatch):
 
     def forgetful(path):
         found = real(path)
-        if found.kind == module.KIND:
+        if found.kind == "checkpoint":
             stored = dict(next(entry for name, entry in found.content["pairs"] if name == "state")["fields"])
             name = stored["generator"]["array"]
             generator = found.arrays[name].copy()

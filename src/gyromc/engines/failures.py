@@ -15,13 +15,11 @@ MOST_READ = 2**24  # numbers that are read to compute U of several chains togeth
 
 
 class DensityCheck:
-    """Finds chains that stand where the density is zero: gradients can be finite there, and no engine computes U.
-
-    `outside`: the step at which each of them was found; `step`: that of the last check.
-    """
+    """Finds chains that stand where the density is zero: gradients can be finite there, and no engine computes U."""
 
     def __init__(self, plan: Plan, state: EngineState, failures: tuple[Failure, ...]):
         self.plan = plan
+        # The step at which each of them was found, and that of the last check.
         self.outside = {f.chain: f.step for f in failures if f.cause is Cause.DENSITY_NOT_POSITIVE}
         self.step = state.step if state.checked is None else state.checked
         self.known = isinstance(plan.target, FORMULAS)  # U is finite wherever θ is

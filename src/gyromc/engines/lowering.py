@@ -49,10 +49,9 @@ def linear_step(plan: Plan) -> LinearStep:
     if tau is not None:
         W = W + (scale * tau) ** 2 * G[:, :d] @ G[:, :d].T  # T1: independent Gaussian noises
     try:
-        root = np.linalg.cholesky(W)
+        return LinearStep(kept, scale, G, np.linalg.cholesky(W), None)
     except np.linalg.LinAlgError:  # singular, for balanced noise at its largest step size
-        root = symmetric_root(W)
-    return LinearStep(kept, scale, G, root, None)
+        return LinearStep(kept, scale, G, symmetric_root(W), None)
 
 
 class Center(NamedTuple):

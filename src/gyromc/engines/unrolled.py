@@ -65,8 +65,7 @@ def _constant(x) -> bool:
 
 def entries(items, shape: tuple[int, ...]) -> np.ndarray:
     """An object array of the given shape with these entries; filled one by one, since NumPy would unpack tiles."""
-    items = list(items)
-    out = np.empty(len(items), object)
+    out = np.empty(math.prod(shape), object)
     for i, item in enumerate(items):
         out[i] = item
     return out.reshape(shape)

@@ -151,8 +151,7 @@ def keep_compiled() -> Path | None:
     off = os.environ.get("GYROMC_NO_CACHE") or not settings.jax_enable_compilation_cache
     if off or settings.jax_compilation_cache_dir is not None:
         return None
-    found = private_folder("gyromc-programs")
-    if isinstance(found, str):
+    if isinstance(found := private_folder("gyromc-programs"), str):
         return None
     _make_space(found)
     # JAX tells its own versions apart, and not what processors of one kind can do: a program may use instructions they lack.

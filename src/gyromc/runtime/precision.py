@@ -30,10 +30,8 @@ def fresh(tree):
 
 
 def private(function: Callable) -> Callable:
-    """The function on new views of the NumPy arrays that it closes over; for use while JAX traces.
-
-    Followed are its default values, its closure, the names it uses of its module, and the functions and pytrees found there.
-    """
+    """The function on new views of the NumPy arrays that it closes over; for use while JAX traces."""
+    # Followed are its default values, its closure, the names it uses of its module, and the functions and pytrees found there.
     return _Renewal(_globals(function)).of(function)
 
 

@@ -1,10 +1,9 @@
 """Engine `lanes`: chains as SIMD lanes on the CPU, with the whole loop in the cache.
 
-`Session` takes a plan and the state of its chains and moves them by a number of steps. Threads share blocks of 64 chains; every
-chain has its own stream of random numbers, so the result is the same for any number of threads, blocks and chunks.
-
-`loop_of` compiles the loop with Numba, for one part of `gradients` and without what a plan does not use, or loads it from a
-folder that only this user can write. `STAMP` changes with every file of this package: no loop of an older version is loaded.
+Threads share blocks of 64 chains; every chain has its own stream of random numbers, so the result is the same for any number of
+threads, blocks and chunks. `loop_of` compiles the loop with Numba, for one part of `gradients` and without what a plan does not
+use, or loads it from a folder that only this user can write. `STAMP` changes with every file of this package: no loop of an older
+version is loaded.
 """
 
 import concurrent.futures

@@ -243,13 +243,10 @@ def _center(found: Center | None, known: np.ndarray) -> tuple[Matrix | None, Mat
 
 
 def _compress(*matrices: np.ndarray) -> tuple[np.ndarray, list[Matrix]]:
-    """The distinct absolute values of the entries, and each matrix by reference to them; zeros are left out.
-
-    Values are numbered in the order in which they first appear, not by size: a smaller η shrinks drift and noise differently,
-    which must not lead to another kernel.
-    """
-    values: list[float] = []
-    sparse = []
+    """The distinct absolute values of the entries, and each matrix by reference to them; zeros are left out."""
+    values, sparse = [], []
+    # Values are numbered in the order in which they first appear, not by size: a smaller η shrinks drift and noise differently,
+    # which must not lead to another kernel.
     for matrix in matrices:
         rows: list[list] = [[] for _ in matrix]
         start, known = len(values), {}

@@ -1,8 +1,7 @@
 """Engine `scan`: any target JAX can differentiate, many chains as one array, one compiled loop.
 
-`Session` takes a plan and the state of its chains and moves them by a number of steps. Random numbers depend on (seed, step,
-chain) alone, so results do not depend on how the steps are cut into chunks, and a run can be continued exactly. `layout`
-says where the chains are and which of them are computed together.
+Random numbers depend on (seed, step, chain) alone, so results do not depend on how the steps are cut into chunks, and a run can
+be continued exactly. `layout` says where the chains are and which of them are computed together.
 """
 
 import math

@@ -242,10 +242,7 @@ def is_fed(plan: Plan) -> bool:
 
 
 class Feed:
-    """The rows of all steps from one on, in chunks of equal length: `take` returns a chunk, and how much of it is left.
-
-    Drawing, reading and copying have a thread each.
-    """
+    """The rows of all steps from one on, in chunks of equal length; drawing, reading and copying have a thread each."""
 
     def __init__(self, plan: Plan, first: int, layout: ChainLayout):
         assert isinstance(plan.flat_target, StreamedRegression)
