@@ -24,7 +24,7 @@ from accuracy.peers import Outcome
 from accuracy.problems import PROBLEMS, Problem, problem
 from gyromc.checks import require
 from gyromc.errors import InvalidInput
-from gyromc.paper.workers import WorkerTask, computed
+from gyromc.paper.computation import WorkerTask, computed
 from gyromc.show.numbers import plain
 from gyromc.show.pages import machine
 from pages import write_measured

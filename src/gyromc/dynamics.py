@@ -196,10 +196,9 @@ def gaul(C, a: float, gamma: float) -> Dynamics:
     require(c.min() > 0, f"`C` must be positive definite: {smallest}. Add a multiple of the identity.")
     least = np.max((1 - c) ** 2 / (4 * c))
     S = a * c - (1 - c) ** 2 / (4 * gamma)
-    smallest = f"its smallest eigenvalue is {S.min():.6g} (a = {a:g}, gamma = {gamma:g})"
     remedy = f"Take a > {least / gamma:.6g} or gamma > {least / a:.6g}, or C closer to the identity."
     why = "GAUL needs S = aC - (I-C)²/(4γ) positive definite, so that D is"
-    require(S.min() > 0, f"{why}: {smallest}. {remedy}")
+    require(S.min() > 0, f"{why}: its smallest eigenvalue is {S.min():.6g} (a = {a:g}, gamma = {gamma:g}). {remedy}")
     D = Blocks(affine(a, 0), affine(-0.5, 0.5), affine(-0.5, 0.5), Scaled(gamma, d))
     Q = Blocks(Scaled(0.0, d), affine(-0.5, -0.5), affine(0.5, 0.5), Scaled(0.0, d))
     return Dynamics(D, Q, "SGGAULMC", augmented=True)

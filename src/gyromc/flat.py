@@ -1,7 +1,6 @@
 """Parameters of any shape, a pytree of arrays, as one vector θ; in other coordinates θ = T(z) as z.
 
-What a user passes as `start` (parameters for all chains, an array with one row per chain, a function of a JAX key, or nothing)
-becomes a template and a `Start`: rows of θ₀ and r₀.
+What a user passes as `start` becomes a template and a `Start`: rows of θ₀ and r₀.
 """
 
 import dataclasses
@@ -19,6 +18,8 @@ from gyromc.checks import leaves as leaves_of
 from gyromc.coordinates import Coordinates, pulled
 from gyromc.errors import InvalidInput
 from gyromc.targets import SumOverData, Target
+
+_template = lambda *shape: jax.ShapeDtypeStruct(shape, np.dtype(float))
 
 
 class Unravel(eqx.Module):
@@ -68,15 +69,12 @@ def unraveler(template, name: str = "start") -> tuple[Callable, int]:
     for path, leaf in leaves_of(template, name):
         where = f"{name}{jax.tree_util.keystr(path)}"
         if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
-            raise InvalidInput(
-                f"Parameters must be arrays: {where} is {type(leaf).__name__}. For an Equinox module pass "
-                "`eqx.partition(model, eqx.is_inexact_array)[0]` and combine it again in the log likelihood."
-            )
-        require(
-            jnp.issubdtype(leaf.dtype, jnp.floating),
-            f"Parameters must be real floating-point numbers: {where} has dtype {leaf.dtype}. "
-            "Keep constants out of the parameters, or convert it with `.astype(float)`.",
-        )
+            what = "pass `eqx.partition(model, eqx.is_inexact_array)[0]` and combine it again in the log likelihood"
+            wrong = f"{where} is {type(leaf).__name__}. For an Equinox module {what}."
+            raise InvalidInput(f"Parameters must be arrays: {wrong}")
+        what = f"{where} has dtype {leaf.dtype}. Keep constants out of the parameters, or convert it with `.astype(float)`."
+        real = jnp.issubdtype(leaf.dtype, jnp.floating)
+        require(real, f"Parameters must be real floating-point numbers: {what}")
     leaves, treedef = jax.tree.flatten(template)
     shapes = tuple(tuple(leaf.shape) for leaf in leaves)
     dim = sum(int(np.prod(shape)) for shape in shapes)
@@ -155,59 +153,46 @@ class Start:
         most = math.sqrt(float(np.finfo(dtype).max))
         for part in (self.theta, self.r):
             largest = 0.0 if part is None or not part.size else float(np.max(np.abs(part)))
-            require(
-                largest < most,
-                f"`start` holds {largest:.3g}: in {dtype} numbers must stay within ±{most:.2g}. Start nearer to zero, or express "
-                "the parameters in other units.",
-            )
+            within = f"in {dtype} numbers must stay within ±{most:.2g}"
+            remedy = "Start nearer to zero, or express the parameters in other units."
+            require(largest < most, f"`start` holds {largest:.3g}: {within}. {remedy}")
 
 
 def read_start(start: Any, dims: tuple[int, ...], state_size: int, num_chains: int, free: bool) -> tuple[Any, Start]:
     """The template of the parameters, and where the chains start."""
     if start is None:
-        return _vector(dims[0]), Start(np.zeros((1, dims[0])))
+        return _template(dims[0]), Start(np.zeros((1, dims[0])))
     found = [leaf for _, leaf in leaves_of(start, "start")]
     # A function, not a module that holds parameters.
     if callable(start) and len(found) == 1 and found[0] is start:
         try:
             return jax.eval_shape(start, jax.random.key(0)), Start(draw=start)
         except Exception as error:
-            raise InvalidInput(
-                f"`start` is a function that cannot be evaluated on a JAX key: {cause(error)} It must return parameters."
-            ) from error
+            what = f"cannot be evaluated on a JAX key: {cause(error)} It must return parameters."
+            raise InvalidInput(f"`start` is a function that {what}") from error
     if is_array(start):
-        return _from_array(numbers(start, "start"), dims, state_size, num_chains, free)
+        array = numbers(start, "start")
+        # How long a row may be, and how many of its numbers are θ₀.
+        lengths = {d: d for d in dims}
+        lengths |= {2 * d: d for d in dims if 2 * d == state_size and 2 * d not in lengths}
+        rows = array.reshape(1, -1) if array.ndim <= 1 else array
+        # A row of θ₀ or of (θ₀, r₀), or one such row per chain; a target without a shape takes any other array as its own.
+        one_row = array.ndim == 1 or (array.ndim == 0 and not free)
+        per_chain = array.ndim == 2 and len(array) == num_chains
+        if (one_row or per_chain) and rows.shape[1] in lengths:
+            dim = lengths[rows.shape[1]]
+            return _template(dim), Start(rows[:, :dim], r=rows[:, dim:] if rows.shape[1] > dim else None)
+        wanted = f"{' or '.join(map(str, lengths))} numbers (or {num_chains} such rows, one per chain)"
+        what = f"{wanted} to fit the target and the dynamics: got shape {array.shape}."
+        require(free and array.ndim != 1 and array.size in dims, f"`start` must have {what}")
+        return _template(*array.shape), Start(array.reshape(1, -1))
     template = jax.tree.map(lambda x: np.asarray(x) if isinstance(x, float) else x, start)
     # Says what is wrong with a leaf before it is read.
     unraveler(template)
     for path, leaf in leaves_of(template, "start"):
         require_real(leaf, f"start{jax.tree_util.keystr(path)}")
         require_finite(np.asarray(leaf), f"start{jax.tree_util.keystr(path)}")
-    flat = np.concatenate([np.ravel(np.asarray(x, float)) for x in jax.tree.leaves(template)])
-    return template, Start(flat[None])
-
-
-def _from_array(array: np.ndarray, dims: tuple[int, ...], state_size: int, num_chains: int, free: bool):
-    """An array is a row of θ₀ or of (θ₀, r₀), or one such row per chain; a target without a shape takes any other as its own."""
-    # How long a row may be, and how many of its numbers are θ₀.
-    lengths = {d: d for d in dims}
-    lengths |= {2 * d: d for d in dims if 2 * d == state_size and 2 * d not in lengths}
-    rows = array.reshape(1, -1) if array.ndim <= 1 else array
-    one_row = array.ndim == 1 or (array.ndim == 0 and not free)
-    per_chain = array.ndim == 2 and len(array) == num_chains
-    if (one_row or per_chain) and rows.shape[1] in lengths:
-        dim = lengths[rows.shape[1]]
-        return _vector(dim), Start(rows[:, :dim], r=rows[:, dim:] if rows.shape[1] > dim else None)
-    require(
-        free and array.ndim != 1 and array.size in dims,
-        f"`start` must have {' or '.join(map(str, lengths))} numbers (or {num_chains} such rows, one per chain) to fit the "
-        f"target and the dynamics: got shape {array.shape}.",
-    )
-    return jax.ShapeDtypeStruct(array.shape, np.dtype(float)), Start(array.reshape(1, -1))
-
-
-def _vector(dim: int) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct((dim,), np.dtype(float))
+    return template, Start(np.concatenate([np.ravel(np.asarray(x, float)) for x in jax.tree.leaves(template)])[None])
 
 
 def is_array(value) -> bool:

@@ -13,8 +13,6 @@ from gyromc.checks import numbers, require
 from gyromc.errors import InvalidInput
 from gyromc.runtime.machine import require_memory
 
-Vector = Float[Array, " n"]
-
 
 class Operator(eqx.Module):
     """A linear map on Rⁿ."""
@@ -25,7 +23,7 @@ class Operator(eqx.Module):
         return jax.tree.leaves(self)[0].shape[0]
 
     @abc.abstractmethod
-    def __call__(self, v: Vector) -> Vector:
+    def __call__(self, v: Float[Array, " n"]) -> Float[Array, " n"]:
         """The image of `v`."""
 
     @abc.abstractmethod

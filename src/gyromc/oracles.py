@@ -127,8 +127,7 @@ class Batch(Oracle):
         name = type(self).__name__
         needed = "a target that is a sum over data (LinearRegression, LogisticRegression, FiniteSum)"
         remedy = "Use `Exact()` or `Gaussian(tau)`, or write the target as a FiniteSum."
-        good = isinstance(target, SumOverData)
-        require(good, f"`{name}` needs {needed}: got {type(target).__name__}. {remedy}")
+        require(isinstance(target, SumOverData), f"`{name}` needs {needed}: got {type(target).__name__}. {remedy}")
         rows = target.num_data  # type: ignore[attr-defined]  # a sum over data: required above
         remedy = f"Pass a `size` of at most {rows}, or `replace=True`."
         many = f"`{name}` draws {self.size} distinct rows, but the data have {rows}. {remedy}"

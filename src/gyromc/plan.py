@@ -193,8 +193,7 @@ class Plan:
     @functools.cached_property
     def prepared_oracle(self) -> Oracle:
         """The oracle with what it precomputes for this target, once for all plans of a model."""
-        prepare = lambda: self.oracle.prepared(self.model)
-        return self.model.computed.once("prepared oracle", (self.oracle,), prepare)
+        return self.model.computed.once("prepared oracle", (self.oracle,), lambda: self.oracle.prepared(self.model))
 
     @functools.cached_property
     def prepared_scheme(self) -> Scheme:

@@ -89,10 +89,9 @@ class PosteriorMean(PosteriorRow):
 class Account:
     """What a posterior cost and how it was computed.
 
-    - `states`: how many states of all chains were averaged.
-    - `gradients`: over all the data, descents and warm-up counted; `warm_up_gradients`: before the first of these states.
-    - `rotation_gain`: how many times more states gradients of quadratics alone would need, without rotations; the median over
-      the observables that use them.
+    - `states`: how many states of all chains were averaged; `warm_up_gradients`: before the first of these states.
+    - `gradients`: over all the data, descents and warm-up counted.
+    - `rotation_gain`: how many times more states gradients of quadratics alone would need: the median over their observables.
     """
 
     method: str
@@ -118,9 +117,8 @@ class Posterior(PosteriorTable[PosteriorMean], Shown):
     """Posterior means with errors, by name, and draws: `found["x"].mean` and `found.mean["x"]` are the same number.
 
     - `draws`: states kept of every chain, chains × draws × d, over the vector of parameters; `weights` belong to them.
-    - `values_at_draws`: the observables there, chains × draws × names.
+    - `values_at_draws`: the observables there, chains × draws × names; `account`: what it cost.
     - `warnings`: what may be wrong and what to do, empty when all is well; `hints`: what was not looked at.
-    - `account`: what it cost.
     """
 
     rows: Mapping[str, PosteriorMean]
@@ -139,9 +137,7 @@ class Posterior(PosteriorTable[PosteriorMean], Shown):
     r_hat = Column[float]("Split R-hat of the plain averages.")
     gain = Column[float]("How many times more states a plain average would need.")
 
-    gradient_evaluations = Forwarded[int](
-        "account.gradients", "How many gradients were computed, descents and warm-up counted."
-    )
+    gradient_evaluations = Forwarded[int]("account.gradients", "All gradients computed, also in descents and warm-up.")
 
     @functools.cached_property
     def parameters(self) -> Any:
@@ -185,13 +181,9 @@ class Posterior(PosteriorTable[PosteriorMean], Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the draws as plain values, for JSON."""
-        return {
-            "level": self.level,
-            "account": dataclasses.asdict(self.account),
-            "observables": {name: row.to_dict() for name, row in self.items()},
-            "warnings": list(self.warnings),
-            "hints": list(self.hints),
-        }
+        rows = {name: row.to_dict() for name, row in self.items()}
+        said = {"warnings": list(self.warnings), "hints": list(self.hints)}
+        return {"level": self.level, "account": dataclasses.asdict(self.account), "observables": rows, **said}
 
     def to_dataframe(self) -> Any:
         """A pandas table with one row for each observable."""

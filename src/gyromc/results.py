@@ -199,8 +199,32 @@ class Run(Records[Average], Shown):
 
     @functools.cached_property
     def rows(self) -> Mapping[str, Average]:
-        """One `Average` per observable."""
-        return _averages(self)
+        """One `Average` per observable: averages per chain from the engine's sums, per block from its snapshots."""
+        state, plan, good = self.state, self.plan, ~self.diverged
+        time, by_time = sum(state.clock), plan.weighting == "step_size"
+        # With no step done, 0/0: there is no average.
+        with np.errstate(invalid="ignore", divide="ignore"):
+            averages = np.where(good[:, None], state.sums / (time if by_time else self.steps_done), math.nan)  # E4
+        marks = sorted(state.snapshots)
+        durations = np.diff([state.clocks[k] for k in marks], prepend=0.0)
+        weights = durations if by_time else np.diff(marks, prepend=0).astype(float)
+        blocks, covered = np.zeros((int(good.sum()), 0, averages.shape[1])), 1.0
+        if marks:
+            sums = np.stack([state.snapshots[k] for k in marks], axis=1)
+            blocks = (np.diff(sums, axis=1, prepend=0.0) / weights[None, :, None])[good]
+            covered = float(durations.sum()) / time
+        shared = covered, *((durations, weights) if plan.scheduled else (None, None))
+        found, count = {}, len(plan.observables)
+        for j, name in enumerate(plan.observables):
+            own, uncorrected = (averages[:, j], blocks[..., j]), None
+            if plan.martingale:
+                plain, less = ChainAverages(*own, *shared), (averages[:, count + j], blocks[..., count + j])
+                less = own[0] - less[0], own[1] - less[1]  # T9
+                # By the errors alone: the means are not looked at.
+                if ChainAverages(*less, *shared).error.variance < HELPS * plain.error.variance:
+                    own, uncorrected = less, plain
+            found[name] = Average(*own, *shared, name=name, time=time, run=self, uncorrected=uncorrected)
+        return found
 
     @functools.cached_property
     def posterior_rows(self) -> np.ndarray | None:
@@ -291,35 +315,6 @@ class Run(Records[Average], Shown):
             columns = (*columns, "gain")
             notes.append("gain: how many times longer a run without the martingale control variate takes; 1: not used")
         return [Table(columns, rows, f"{plan.dynamics.name} on {type(plan.target).__name__}", notes)]
-
-
-def _averages(run: Run) -> dict[str, Average]:
-    """The rows of a run: averages per chain from the engine's sums, averages per block from its snapshots."""
-    state, plan, good = run.state, run.plan, ~run.diverged
-    time, by_time = sum(state.clock), plan.weighting == "step_size"
-    # With no step done, 0/0: there is no average.
-    with np.errstate(invalid="ignore", divide="ignore"):
-        averages = np.where(good[:, None], state.sums / (time if by_time else run.steps_done), math.nan)  # E4
-    marks = sorted(state.snapshots)
-    durations = np.diff([state.clocks[k] for k in marks], prepend=0.0)
-    weights = durations if by_time else np.diff(marks, prepend=0).astype(float)
-    blocks, covered = np.zeros((int(good.sum()), 0, averages.shape[1])), 1.0
-    if marks:
-        sums = np.stack([state.snapshots[k] for k in marks], axis=1)
-        blocks = (np.diff(sums, axis=1, prepend=0.0) / weights[None, :, None])[good]
-        covered = float(durations.sum()) / time
-    shared = covered, *((durations, weights) if plan.scheduled else (None, None))
-    found, count = {}, len(plan.observables)
-    for j, name in enumerate(plan.observables):
-        own, uncorrected = (averages[:, j], blocks[..., j]), None
-        if plan.martingale:
-            plain, less = ChainAverages(*own, *shared), (averages[:, count + j], blocks[..., count + j])
-            less = own[0] - less[0], own[1] - less[1]  # T9
-            # By the errors alone: the means are not looked at.
-            if ChainAverages(*less, *shared).error.variance < HELPS * plain.error.variance:
-                own, uncorrected = less, plain
-        found[name] = Average(*own, *shared, name=name, time=time, run=run, uncorrected=uncorrected)
-    return found
 
 
 def flat_draws(draws: Any, good: np.ndarray) -> np.ndarray:

@@ -1,7 +1,6 @@
 """Bayesian regressions as scikit-learn estimators, for pipelines, grid searches and cross-validation.
 
-X and y are arrays, sparse matrices or data frames. The computation is that of `gyromc.regression`: a row of weight w counts as w
-rows, and the order of the rows does not matter.
+X and y are arrays, sparse matrices or data frames. A row of weight w counts as w rows; the order of rows does not matter.
 """
 
 import dataclasses
@@ -42,10 +41,8 @@ def dense(X: Any) -> np.ndarray:
     if not sparse.issparse(X):
         return X
     rows, columns = X.shape
-    require(
-        rows * columns <= 10**8,
-        f"A sparse X of {rows} × {columns} would be made dense: {8 * rows * columns / 2**30:.1f} GiB. Take fewer columns.",
-    )
+    size = f"{8 * rows * columns / 2**30:.1f} GiB. Take fewer columns."
+    require(rows * columns <= 10**8, f"A sparse X of {rows} × {columns} would be made dense: {size}")
     return X.toarray()
 
 
@@ -56,15 +53,7 @@ class BayesianEstimator(BaseEstimator):
     coef_: np.ndarray
     intercept_: np.ndarray
 
-    def __init__(
-        self,
-        *,
-        prior_scale: float = 2.5,
-        fit_intercept: bool = True,
-        effort: str | float = "quick",
-        num_draws: int = 2048,
-        random_state: Any = 0,
-    ):
+    def __init__(self, *, prior_scale=2.5, fit_intercept=True, effort="quick", num_draws=2048, random_state=0):
         self.prior_scale = prior_scale
         self.fit_intercept = fit_intercept
         self.effort = effort
@@ -119,9 +108,7 @@ class BayesianEstimator(BaseEstimator):
         tags.input_tags.sparse = True
         return tags
 
-    def _rows(
-        self, X, y, sample_weight, reset: bool = True, **options: Any
-    ) -> tuple[np.ndarray, Any, np.ndarray | None]:
+    def _rows(self, X, y, sample_weight, reset=True, **options: Any) -> tuple[np.ndarray, Any, np.ndarray | None]:
         """X dense, y and the weights, checked; rows of weight 0 are left out."""
         found: Any = validate_data(self, X, y, reset=reset, dtype=np.float64, accept_sparse="csr", **options)
         X, y = dense(found[0]), found[1]
@@ -154,13 +141,12 @@ class BayesianLinearRegression(RegressorMixin, BayesianEstimator):
     **Arguments:**
 
     - `prior_scale`: the prior's standard deviation; `fit_intercept`: whether there is an intercept.
-    - `effort`: `"quick"`, `"standard"`, `"thorough"`, or the error of each coefficient's mean to aim at, in posterior standard
-      deviations.
+    - `effort`: `"quick"`, `"standard"`, `"thorough"`, or the error of means to aim at, in posterior standard deviations.
     - `num_draws`: how many posterior draws predictions are averaged over, at least; `random_state`: a seed, a generator or None.
 
     **Attributes:** `coef_`, `intercept_` (posterior means), `coef_sd_`, `intercept_sd_` (posterior standard deviations),
-    `coef_std_error_` (Monte Carlo errors), `noise_scale_` (mean of σ),
-    `posterior_` (draws), `reason_` (the sampler and why), `warnings_` (what could not be known), `n_iter_`, `n_features_in_`.
+    `coef_std_error_` (Monte Carlo errors), `noise_scale_` (mean of σ), `posterior_` (draws), `reason_` (the sampler and why),
+    `warnings_` (what could not be known), `n_iter_`, `n_features_in_`.
 
     ```python
     import numpy as np
@@ -227,14 +213,7 @@ class BayesianLogisticRegression(ClassifierMixin, BayesianEstimator):
     """
 
     def __init__(
-        self,
-        *,
-        prior_scale: float = 2.5,
-        fit_intercept: bool = True,
-        class_weight: Any = None,
-        effort: str | float = "quick",
-        num_draws: int = 2048,
-        random_state: Any = 0,
+        self, *, prior_scale=2.5, fit_intercept=True, class_weight=None, effort="quick", num_draws=2048, random_state=0
     ):
         usual: Any = {"effort": effort, "num_draws": num_draws, "random_state": random_state}
         super().__init__(prior_scale=prior_scale, fit_intercept=fit_intercept, **usual)

@@ -154,7 +154,7 @@ def test_cosines_agree_with_scan(name):
         pytest.param(gm.oracles.Minibatch(7), 20, marks=SLOW),
         pytest.param(gm.oracles.ControlVariate(8), 14, marks=SLOW),
         pytest.param(gm.oracles.Exact(), 14, marks=SLOW),
-        (gm.oracles.Gaussian(2.0), 5),
+        pytest.param(gm.oracles.Gaussian(2.0), 5, marks=SLOW),
     ],
     ids=["mini-batch", "two vectors per row", "control variate", "exact", "Gaussian"],
 )

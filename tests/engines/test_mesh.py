@@ -20,7 +20,7 @@ from support import compiling, on_devices
 from support.on_devices import DIM, ETA, ROWS, STEPS, X, plan
 
 EVERY = "chains+data+parameters+all+8 of chains"
-DEFAULT = ["bits of minibatch@33 in 7", "minibatch@all+parameters", "memory"]
+DEFAULT = ["bits of minibatch@33 in 7", "minibatch@all"]
 BITS = [f"bits of {case}@7+10+33" for case in on_devices.BITS]
 SLOW = ["distinct rows", "every row", "order 1", "order 2", "diagonal", "matrix-free", "refresh", "dense dynamics",
         "martingale", "splitting", "softmax", "mixed", "mixed batches", "network", "exact", "minibatch", "streamed"]  # fmt: skip
@@ -89,13 +89,15 @@ def test_chains_without_a_matrix_have_the_same_bits():
     assert found["no matrix"] == dict.fromkeys(("2 of chains", "4 of chains", "8 of chains"), 0.0)
 
 
-def test_a_device_holds_its_share_of_the_rows_and_of_the_states(found):
+@pytest.mark.slow
+def test_a_device_holds_its_share_of_the_rows_and_of_the_states():
     """XLA leaves the rows where they are: what a step needs beside them does not depend on their number."""
-    (arguments, temporary), (more, same) = found["memory"]["rows"]
+    found = found_on_eight_devices(["memory"])["memory"]
+    (arguments, temporary), (more, same) = found["rows"]
     assert more - arguments == pytest.approx((20_000 - 10_001) / 4 * (DIM + 1) * 8, rel=0.01)
     assert same == pytest.approx(temporary, rel=0.1)
     # eight parts of seven parameters with momenta: of two numbers
-    assert found["memory"]["states"] == [6 * 2 * 8, 6 * 2 * DIM * 8]
+    assert found["states"] == [6 * 2 * 8, 6 * 2 * DIM * 8]
 
 
 @pytest.mark.parametrize(

@@ -236,7 +236,7 @@ def test_poisson_regression_agrees_with_nuts():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["logistic", "eight schools", "poisson", "mixture"])
 def test_every_model_agrees_with_a_long_nuts_run(name):
-    agree(name, draws=5000, warmup=1000, chains=4, most_error=0.02, num_steps=20_000, num_chains=64)
+    agree(name, draws=2500, warmup=500, chains=4, most_error=0.02, num_steps=20_000, num_chains=64)
 
 
 def regression(X, y=None):

@@ -8,6 +8,7 @@ import pytest
 import gyromc as gm
 from gyromc.io.functions import References
 from gyromc.io.runs import described as description
+from gyromc.results import RunOptions
 
 HELPERS = """
 FACTOR = 2.0
@@ -69,7 +70,7 @@ def described(name, monkeypatch, before="", now=""):
         observables={"h": getattr(sys.modules["module_of_a_test"], name)},
         step_size=0.1,
     )
-    return description(plan)
+    return description(plan, RunOptions("scan", "", None, "raise", None, 1e6))
 
 
 @pytest.mark.parametrize("name", CHANGES)

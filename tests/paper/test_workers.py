@@ -15,8 +15,7 @@ from gyromc.errors import InvalidInput
 from gyromc.io.runs import SentPlan
 from gyromc.paper import reproduce
 from gyromc.paper.catalogue import PROFILES, select
-from gyromc.paper.computation import Cache, Computation, cells, compute, fingerprint, obtain
-from gyromc.paper.workers import WorkerTask
+from gyromc.paper.computation import Cache, Computation, WorkerTask, cells, compute, fingerprint, obtain
 from gyromc.show.progress import Progress
 from support import chores
 from support.profiles import FAMILIES, TINY, VARIED

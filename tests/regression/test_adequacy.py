@@ -5,9 +5,16 @@ import pytest
 from scipy import stats
 
 from gyromc.regression.adequacy import checks as design
-from gyromc.regression.adequacy import laws
 from gyromc.regression.adequacy import residuals as trends
-from gyromc.regression.adequacy.assess import assess, bayesian_r_squared, held_out_coverage, observations, smooth
+from gyromc.regression.adequacy.assess import (
+    assess,
+    bayesian_r_squared,
+    calibration,
+    deleted,
+    held_out_coverage,
+    observations,
+    smooth,
+)
 from gyromc.regression.adequacy.checks import Aspect, ModelCheck, ModelVerdict, holm, judged
 from gyromc.regression.adequacy.residuals import ModelResiduals, chance, residuals
 from gyromc.regression.draws import Predictive
@@ -128,7 +135,7 @@ def test_chances_of_outliers_are_those_of_studentised_residuals():
     X = rng.normal(size=(40, 2))
     y = X @ [1.0, -1.0] + rng.normal(size=40)
     law = Predictive.of(quick_draws(X, y, Normal(), rng, 2**14), X, 2**14)
-    chances = laws.deleted(residuals(law, y, law.replicate(rng))[0])
+    chances = deleted(residuals(law, y, law.replicate(rng))[0])
     D = np.column_stack([np.ones(40), X])
     for i in range(40):
         others = np.arange(40) != i
@@ -151,7 +158,7 @@ def test_chances_of_outliers_where_groups_shrink_are_those_of_what_a_row_leaves(
     moves = (W @ root).T
     A = np.eye(n) - moves.T @ moves
     e = A @ rng.normal(size=n)
-    chances = laws.deleted(ModelResiduals(e, np.zeros(n), np.zeros((2, n)), moves, np.ones(n)))
+    chances = deleted(ModelResiduals(e, np.zeros(n), np.zeros((2, n)), moves, np.ones(n)))
     for i in range(n):
         left, C = e - A[i] * e[i] / A[i, i], A - np.outer(A[i], A[i]) / A[i, i]
         t = e[i] / np.sqrt(A[i, i]) / np.sqrt(left @ left / np.trace(C))
@@ -313,7 +320,7 @@ def test_calibration_sees_each_way_of_being_off():
         (stats.norm(0.2, 1), "low"),
     ):
         u = law.cdf(y)
-        check = laws.calibration(u, u, rng)
+        check = calibration(u, u, rng)
         assert (check.p < 1e-4) == (direction is not None)
         assert direction in (None, check.details["direction"])
 
@@ -406,7 +413,7 @@ def test_the_chance_of_a_statistic_is_that_of_its_law_and_larger_where_replicate
 def test_small_functions_on_small_numbers():
     x = np.linspace(0, 1, 200)
     assert abs(smooth(x, 2 * x + 1, np.array([0.1, 0.5])) - [1.2, 2.0]).max() < 1e-9
-    rows, total = observations(np.array([2.0, 0.0, 1.0]), np.random.default_rng(0))
+    rows, total, _ = observations(np.array([2.0, 0.0, 1.0]), np.random.default_rng(0))
     assert rows.tolist() == [0, 0, 2]
     assert total == 3
     widths = [trends.natural_spline(values).shape for values in (np.arange(50.0), np.arange(50) % 3, np.arange(50) % 2)]

@@ -5,7 +5,7 @@ import pytest
 
 from gyromc.regression.draws import Draws, GroupDraws
 from gyromc.regression.problem import GroupTerm
-from gyromc.regression.standardised import Units
+from gyromc.regression.standardised import RowSums, Units
 from gyromc.targets.families import (
     Bernoulli,
     BetaBinomial,
@@ -25,7 +25,7 @@ CHAINS, DRAWS, COLUMNS, ROWS = 8, 16, 3, 700
 
 def posterior(likelihood, given=(), y=(0.0, 1.0), groups=()):
     rng = np.random.default_rng(0)
-    units = Units.of(rng.standard_normal((50, COLUMNS)), None, 2.5, True)
+    units = RowSums.of(rng.standard_normal((50, COLUMNS)), np.zeros(50)).units(2.5, measured=False)
     units = Units(units.center, units.scale, *y, units.intercept)
     theta = 0.3 * rng.standard_normal((CHAINS, DRAWS, likelihood.outputs * (COLUMNS + 1)))
     drawn = tuple(value * np.exp(0.1 * rng.standard_normal((CHAINS, DRAWS))) for value in given)

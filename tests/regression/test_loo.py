@@ -7,7 +7,7 @@ from arviz_stats import loo as arviz_loo
 from scipy import stats
 
 from gyromc.regression import scores as module
-from gyromc.regression.scores import loo, paired_difference, waic
+from gyromc.regression.scores import loo, total, waic
 
 
 def linear(outlier=0.0, n=60, d=4, draws=4000, seed=0):
@@ -67,7 +67,7 @@ def test_a_part_stands_for_all_rows_and_differences_are_paired():
     assert half.elpd == pytest.approx(full.elpd, abs=3 * half.std_error)
     assert half.std_error == pytest.approx(np.sqrt(2) * full.std_error, rel=0.15)
     worse = loo(log_density - 0.1)
-    difference, error = paired_difference(full.elpd_rows, worse.elpd_rows)
+    difference, error = total(full.elpd_rows - worse.elpd_rows)
     assert difference == pytest.approx(40)
     assert error < 1e-6
 

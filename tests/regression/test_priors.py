@@ -244,7 +244,7 @@ def test_targets_with_priors_are_saved_and_refuse_what_they_do_not_have(tmp_path
     (energy, slope), (same, _) = (jax.jit(jax.value_and_grad(one.potential))(theta) for one in (target, again))
     assert same == energy
     assert np.all(np.isfinite(slope))
-    with pytest.raises(gm.InvalidInput, match="`priors` names nu, which is no parameter: there are shape, 0"):
+    with pytest.raises(gm.InvalidInput, match="`priors` has no parameter 'nu': there are shape, 0"):
         MixedRegression(np.ones((3, 1)), [0, 3, 1], NegativeBinomial(), priors={"nu": "gamma(1, 1)"})
     with pytest.raises(gm.InvalidInput, match="one entry for each of 2"):
         Group(np.ones((3, 2)), [0, 1, 0], 2, [1, 1], priors=["gamma(2, 1)"])

@@ -11,7 +11,7 @@ import pytest
 
 import gyromc
 from gyromc.errors import InvalidInput
-from gyromc.paper.workers import WorkerTask, computed, fastest
+from gyromc.paper.computation import WorkerTask, computed, fastest
 from gyromc.show.progress import Progress
 from support import chores
 
@@ -76,7 +76,7 @@ def test_an_error_names_its_task_and_ends_the_others(tmp_path):
 
 SCRIPT = """
 import signal, sys
-from gyromc.paper.workers import WorkerTask, computed
+from gyromc.paper.computation import WorkerTask, computed
 from support import chores
 try:
     list(computed([WorkerTask("wait", chores.waiting, (sys.argv[1], 600.0))] * 2, workers=2))

@@ -17,7 +17,7 @@ from gyromc.show.numbers import is_number
 
 SEPARATORS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
 BYTE_ORDER_MARKS = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
-GZIP = b"\x1f\x8b"
+
 CHUNK = 20_000
 """Rows converted to numbers at a time."""
 
@@ -35,7 +35,7 @@ class CsvFile:
     ):
         self.name, self.option = name or str(source), option
         self._content = source if isinstance(source, bytes) else source.read_bytes()
-        if self._content.startswith(GZIP):
+        if self._content.startswith(b"\x1f\x8b"):
             with explained(f"{self.name} begins like a gzip file but cannot be decompressed", "Is it complete?"):
                 self._content = gzip.decompress(self._content)
         marked = [known for mark, known in BYTE_ORDER_MARKS.items() if self._content.startswith(mark)]
@@ -87,8 +87,7 @@ class CsvFile:
             yield from self._reader
         except csv.Error as error:
             why = 'A quote (") that is opened there or before is not closed, or stands inside a value: write it twice ("").'
-            place = f"{self.name} cannot be read at line {self._reader.line_num}"
-            raise InvalidInput(f"{place}: {error}. {why}") from None
+            raise InvalidInput(f"{self.name} cannot be read at line {self._reader.line_num}: {error}. {why}") from None
 
     def _lines(self) -> Iterator[str]:
         try:
@@ -112,8 +111,7 @@ def read_numbers(source: Path | bytes, name: str = "") -> tuple[tuple[str, ...],
     # Messages quote a file only if it is a table of numbers: two columns or more, and a number in the first row.
     file = CsvFile(source, name=name)
     wanted = "its first line must name two columns or more, and the lines below must hold a number for each"
-    hidden = "(Nothing of it is shown here, since it may be any file.)"
-    none = f"{file.name} is not a table of numbers: {wanted}. {hidden}"
+    none = f"{file.name} is not a table of numbers: {wanted}. (Nothing of it is shown here, since it may be any file.)"
     require(len(file.names) > 1, none)
     chunks = file.chunks(range(len(file.names)))
     first = next(chunks, [])

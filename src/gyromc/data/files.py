@@ -74,9 +74,8 @@ class Mapped(RowSource):
         good = self.X.ndim == 2 and self.X.dtype in (np.float32, np.float64)
         require(good, f"{X} must hold {wanted}: {found(self.X)}. {remedy}")
         self.num_rows, self.num_columns = self.X.shape
-        wanted = f"one number per row of {X}, which has {self.num_rows} rows"
         good = self.y.shape == (self.num_rows,) and self.y.dtype.kind in "fiub"
-        require(good, f"{y} must hold {wanted}: {found(self.y)}.")
+        require(good, f"{y} must hold one number per row of {X}, which has {self.num_rows} rows: {found(self.y)}.")
 
     def to_archive(self):
         return {"X": self._X.fingerprint(), "y": self._y.fingerprint()}

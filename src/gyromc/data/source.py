@@ -136,8 +136,7 @@ class FilePrint:
     def require_same(self, read: "Callable[[str], FilePrint]") -> None:
         """Raise `InvalidInput` where the file is missing, or with what differs where it is another one now."""
         remedy = f'Put it back, or say where it is now: `gyromc.load(path, data={{"{self.path}": "…"}})`.'
-        missing = f"There is no file {self.path}, whose rows the stored plan reads."
-        require(Path(self.path).is_file(), f"{missing} {remedy}")
+        require(Path(self.path).is_file(), f"There is no file {self.path}, whose rows the stored plan reads. {remedy}")
         now, other = read(self.path), "is not the file that the stored plan read"
         pairs = {f.name: (getattr(self, f.name), getattr(now, f.name)) for f in dataclasses.fields(self) if f.compare}
         changed = [f"{name} {before} → {after}" for name, (before, after) in pairs.items() if before != after]
@@ -179,8 +178,7 @@ class Sequenced(RowSource):
     def __init__(self, records: Sequence[Any], pair: Callable[[Any], Any] | None = None, name: str = "the records"):
         self.records, self.pair, self.name = records, pair or (lambda record: record), name
         sequence = hasattr(records, "__len__") and hasattr(records, "__getitem__")
-        wanted = "a sequence, with `len(records)` and `records[i]`"
-        require(sequence, f"`records` must be {wanted}: got {shown(records)}.")
+        require(sequence, f"`records` must be a sequence, with `len(records)` and `records[i]`: got {shown(records)}.")
         self.num_rows = len(records)
         require(self.num_rows > 0, f"{name} are empty: one at least is needed.")
         self.num_columns = self._rows(range(1), None)[0].shape[1]

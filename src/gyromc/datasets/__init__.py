@@ -57,8 +57,7 @@ class Example:
         return path
 
 
-_TABLES = json.loads((FOLDER / "examples.json").read_text(encoding="utf-8"))
-EXAMPLES = {name: Example(**fields) for name, fields in _TABLES.items()}
+EXAMPLES = {name: Example(**one) for name, one in json.loads((FOLDER / "examples.json").read_bytes()).items()}
 """By name: the tables of the package."""
 HEART = EXAMPLES["heart"]
 

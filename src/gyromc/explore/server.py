@@ -77,27 +77,24 @@ class _Handler(BaseHTTPRequestHandler):
 def copy_in_one_file() -> str:
     """The page as one HTML file with everything in it: it opens without a server and asks for nothing."""
     read = lambda name: (FOLDER / name).read_text(encoding="utf-8")
-    data = read("data/logistic.json").strip().replace("</", "<\\/")
-    script = f'<script type="application/json" id="logistic-data">{data}</script>\n<script type="module">\n{_bundle()}</script>'
-    style = f"<style>\n{read('style.css')}</style>"
-    page = read("index.html").replace('<link rel="stylesheet" href="style.css">', style)
-    return page.replace('<script type="module" src="js/main.mjs"></script>', script)
-
-
-def _bundle() -> str:
-    """All modules as one script: each is a function that returns what it exports, those it imports before it."""
-    done: dict[str, str] = {}
+    modules: dict[str, str] = {}
 
     def add(name: str) -> None:
-        if name in done:
+        """Add a module as a function that returns what it exports, after those it imports."""
+        if name in modules:
             return
-        text = (FOLDER / "js" / f"{name}.mjs").read_text(encoding="utf-8")
+        text = read(f"js/{name}.mjs")
         for match in IMPORT.finditer(text):
             add(match[2])
         # `import { a } from "./b.mjs"` becomes `const { a } = $b`.
         body = IMPORT.sub(lambda m: f"const {m[1].removeprefix('* as ').replace(' as ', ': ')} = ${m[2]};", text)
         names = ", ".join(EXPORT.findall(body))
-        done[name] = f"const ${name} = (() => {{\n{EXPORT.sub('', body)}return {{ {names} }};\n}})();\n"
+        modules[name] = f"const ${name} = (() => {{\n{EXPORT.sub('', body)}return {{ {names} }};\n}})();\n"
 
     add("main")
-    return "".join(done.values())
+    data = read("data/logistic.json").strip().replace("</", "<\\/")
+    script = f'<script type="application/json" id="logistic-data">{data}</script>\n<script type="module">\n'
+    script += f"{''.join(modules.values())}</script>"
+    style = f"<style>\n{read('style.css')}</style>"
+    page = read("index.html").replace('<link rel="stylesheet" href="style.css">', style)
+    return page.replace('<script type="module" src="js/main.mjs"></script>', script)

@@ -239,10 +239,9 @@ class EstimatedTarget(SumOverData):
 
     def potential(self, params):
         if self.logdensity_estimator is None:
-            raise InvalidInput(
-                "This target has only a gradient, and U itself is needed here. Pass `logdensity_estimator`, for "
-                "example `blackjax.sgmcmc.gradients.logdensity_estimator(logprior, loglikelihood, data_size)`."
-            )
+            example = "`blackjax.sgmcmc.gradients.logdensity_estimator(logprior, loglikelihood, data_size)`"
+            what = "This target has only a gradient, and U itself is needed here."
+            raise InvalidInput(f"{what} Pass `logdensity_estimator`, for example {example}.")
         return -private(self.logdensity_estimator)(params, self.data)
 
     def gradient(self, params):

@@ -88,7 +88,7 @@ class ModelPosterior(Target):
             given = {name: jnp.asarray(np.asarray(values[name], float)) for name in self.sites}
             return np.asarray(_inverted(doubled(self), given))
 
-    def hessians(self, rows, chunk: int = 512):
+    def hessians(self, rows):
         # By differences of gradients: XLA never ends with a vmapped second derivative of a model with a Cholesky factor.
         found = []
         for theta in np.asarray(rows, float):

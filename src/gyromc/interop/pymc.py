@@ -48,9 +48,6 @@ with needs("pymc", "`gyromc.interop.pymc`"), _settings_kept():
 
 __all__ = ["PyMCPosterior", "target"]
 
-LARGE = 10_000
-"""Numbers of an array of data that is an argument of the compiled functions, not a constant in them."""
-
 
 class Graphs:
     """The functions of a model, made of PyTensor graphs when first used, once for each precision of JAX."""
@@ -62,13 +59,13 @@ class Graphs:
         self.reported = {**self.latent, **{rv.name: rv for rv in model.deterministics}}
         with _settings_kept():
             self.logp = model.logp()
-        # large arrays of numbers in the graph, and the variables that take their places
+        # Arrays of 10 000 numbers and more are arguments of the compiled functions, not constants in them.
         large = {}
         for variable in ancestors([self.logp]):
             value = getattr(variable, "data", None)
             if isinstance(variable, pytensor.compile.SharedVariable):
                 value = variable.get_value(borrow=True)
-            if isinstance(value, np.ndarray) and value.dtype.kind == "f" and value.size >= LARGE:
+            if isinstance(value, np.ndarray) and value.dtype.kind == "f" and value.size >= 10_000:
                 large[variable] = value
         self.data = tuple(np.asarray(value, float) for value in large.values())
         self.places = {variable: variable.type() for variable in large}

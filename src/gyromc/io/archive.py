@@ -34,7 +34,7 @@ from gyromc.show.files import json_text, write_atomically
 
 VERSION = 1
 """Files of later versions of the format are refused."""
-FORMAT = "gyromc"
+
 NUMBERS = "fiub"
 """The kinds of arrays that are stored: floats, whole numbers with and without a sign, truth values."""
 
@@ -237,7 +237,7 @@ def write_archive(path: str | Path, kind: str, value: Any, codec: Codec, own_fol
     members = {"content.json": (json_text(packed.content).encode(),)}
     members |= {f"{name}.npy": _npy(array) for name, array in packed.arrays.items()}
     sums = {name: _sum(parts) for name, parts in members.items()}
-    header = {"format": FORMAT, "kind": kind, "version": VERSION, "written_by": __version__, "sha256": sums}
+    header = {"format": "gyromc", "kind": kind, "version": VERSION, "written_by": __version__, "sha256": sums}
 
     def write(file: IO[bytes]) -> None:
         with zipfile.ZipFile(file, "w") as archive:
@@ -269,7 +269,7 @@ def read_archive(path: str | Path) -> Archive:
             large = f"{path} would unpack to {unpacked:,} bytes, more than it has: gyromc compresses nothing."
             require(unpacked <= size, large)
             header = json.loads(archive.read("header.json"))
-            require(isinstance(header, dict) and header.get("format") == FORMAT, foreign)
+            require(isinstance(header, dict) and header.get("format") == "gyromc", foreign)
             version, sums = header.get("version"), header.get("sha256", {})
             found = f"{path} has version {version!r} of the format, written by gyromc {header.get('written_by')}"
             known = type(version) is int and 1 <= version <= VERSION

@@ -278,9 +278,8 @@ def load(
     require(archive.kind != "checkpoint", f"{path} is a checkpoint: {onward}.")
     if archive.kind == "run":
         return _run(archive, References(flag(allow_import, "allow_import"), functions or {}), now)
-    unknown = f"{path} holds {archive.kind!r}, which this gyromc does not know"
     written = f"it was written by gyromc {archive.written_by}. Install that version."
-    require(archive.kind in RESTORED, f"{unknown}; {written}")
+    require(archive.kind in RESTORED, f"{path} holds {archive.kind!r}, which this gyromc does not know; {written}")
     require(not now, f"{path} holds a {archive.kind}, which reads no files of rows: leave `data` out.")
     restored = function_above(RESTORED[archive.kind])
     with archive.reading("fit again"):

@@ -20,6 +20,17 @@ from gyromc.show.numbers import did_you_mean
 
 U_DIRECTION = (math.sqrt(2) / 2, -math.sqrt(2) / 2, 0.0)
 """u of the paper's §6."""
+ROLE_NAMES = {"nonreversible": "non-reversible", "reversible": "reversible baseline", "sgld": "plain SGLD"}
+"""The dynamics compared: the paper's sampler, its baseline (same D, Q = 0), and plain SGLD (D = I, Q = 0)."""
+CYCLE = np.array([[0.0, -1.0, 1.0], [1.0, 0.0, -1.0], [-1.0, 1.0, 0.0]])
+"""J₁ of the paper's §6."""
+TITLES = {
+    "quadratic": "on a quadratic potential",
+    "nonquadratic": "on a non-quadratic potential",
+    "linear": "for Bayesian linear regression",
+    "logistic": "for Bayesian logistic regression",
+}
+"""What the report calls the problems, by family."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -150,19 +161,6 @@ class HeartDisease(PaperProblem):
         }
 
 
-ROLE_NAMES = {"nonreversible": "non-reversible", "reversible": "reversible baseline", "sgld": "plain SGLD"}
-"""The dynamics compared: the paper's sampler, its baseline (same D, Q = 0), and plain SGLD (D = I, Q = 0)."""
-CYCLE = np.array([[0.0, -1.0, 1.0], [1.0, 0.0, -1.0], [-1.0, 1.0, 0.0]])
-"""J₁ of the paper's §6."""
-TITLES = {
-    "quadratic": "on a quadratic potential",
-    "nonquadratic": "on a non-quadratic potential",
-    "linear": "for Bayesian linear regression",
-    "logistic": "for Bayesian logistic regression",
-}
-"""What the report calls the problems, by family."""
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class Sampler:
     """A sampler of the paper: its name there, its parameters as text, and the pair (D, Q) for d parameters."""
@@ -262,27 +260,6 @@ class Profile:
         return len(experiment.roles) * self.num_chains[experiment.problem.family] * steps
 
 
-PROFILES: Mapping[str, Profile] = {
-    "quick": Profile(
-        name="quick",
-        num_chains={"quadratic": 1000, "nonquadratic": 1000, "linear": 500, "logistic": 128},
-        num_step_sizes={"quadratic": 4, "nonquadratic": 4, "linear": 3, "logistic": (0, 2)},
-    ),
-    "paper": Profile(
-        name="paper",
-        num_chains=dict.fromkeys(TITLES, 2000),
-        reference_draws=2**20,
-        digits=6,
-        sensitivity=Profile(
-            name="sensitivity", num_chains={"quadratic": 256, "nonquadratic": 256, "linear": 64, "logistic": 64}
-        ),
-    ),
-}
-STARTS = (0.0, 1.0)
-DATA = {"linear": ("data_seed", range(10)), "logistic": ("split_seed", range(5))}
-"""By family: the field that varies the data, and its values."""
-
-
 def variants(experiment: Experiment) -> list[Experiment]:
     """The experiment with other data and other noise (where it has data) and from another start, its own choices first."""
     field, values = DATA.get(experiment.problem.family, ("", (None,)))
@@ -292,13 +269,6 @@ def variants(experiment: Experiment) -> list[Experiment]:
         fields = {"name": f"{experiment.name} {field} {value} start {start:g}", "problem": problem, "start": start}
         made.append(dataclasses.replace(experiment, seed=experiment.seed + k, **fields))
     return made
-
-
-RATES = {
-    "scan": {"quadratic": 6e6, "nonquadratic": 5e6, "linear": 2e6, "logistic": 0.5e6},
-    "lanes": {"quadratic": 120e6, "nonquadratic": 100e6, "linear": 30e6, "logistic": 8e6},
-}
-"""Expected chain-steps per second on two cores, for time estimates and the progress bar only."""
 
 
 def seconds(experiment: Experiment, chain_steps: float, engine: str = "scan") -> float:
@@ -336,6 +306,30 @@ CATALOGUE: Mapping[str, Experiment] = {
     )
 }
 """The experiments by name, in the paper's order."""
+PROFILES: Mapping[str, Profile] = {
+    "quick": Profile(
+        name="quick",
+        num_chains={"quadratic": 1000, "nonquadratic": 1000, "linear": 500, "logistic": 128},
+        num_step_sizes={"quadratic": 4, "nonquadratic": 4, "linear": 3, "logistic": (0, 2)},
+    ),
+    "paper": Profile(
+        name="paper",
+        num_chains=dict.fromkeys(TITLES, 2000),
+        reference_draws=2**20,
+        digits=6,
+        sensitivity=Profile(
+            name="sensitivity", num_chains={"quadratic": 256, "nonquadratic": 256, "linear": 64, "logistic": 64}
+        ),
+    ),
+}
+STARTS = (0.0, 1.0)
+DATA = {"linear": ("data_seed", range(10)), "logistic": ("split_seed", range(5))}
+"""By family: the field that varies the data, and its values."""
+RATES = {
+    "scan": {"quadratic": 6e6, "nonquadratic": 5e6, "linear": 2e6, "logistic": 0.5e6},
+    "lanes": {"quadratic": 120e6, "nonquadratic": 100e6, "linear": 30e6, "logistic": 8e6},
+}
+"""Expected chain-steps per second on two cores, for time estimates and the progress bar only."""
 
 
 def select(names: Iterable[str] = (), seed: int = 0) -> tuple[Experiment, ...]:

@@ -17,10 +17,10 @@ from gyromc.extras import require_extra
 from gyromc.paper import claims
 from gyromc.paper.catalogue import ROLE_NAMES
 from gyromc.paper.claims import normal_scores, quantile_band
-from gyromc.paper.workers import WorkerTask, computed
+from gyromc.paper.computation import WorkerTask, computed
 from gyromc.runtime.machine import num_threads
 from gyromc.show.files import ResultsFile, csv_text, require_writable, write_atomically
-from gyromc.show.numbers import bounds, counted, duration, number
+from gyromc.show.numbers import counted, duration
 from gyromc.show.pages import FIGURE_STYLE, Picture, environment, image, lay_out
 from gyromc.show.progress import Progress
 
@@ -102,13 +102,10 @@ def render(results: Mapping[str, Any], pictures: Mapping[str, list[Picture]]) ->
     counts = {source: dict.fromkeys(SIGNS, 0) for source in ("paper", "beyond")}
     for claim in (claim for found in experiments.values() for claim in found["claims"]):
         counts[claim["source"]][claim["verdict"]] += 1
-    template = environment("gyromc.paper").get_template("report.html.j2")
-    verdicts = {name: {c["key"]: c for c in found["claims"]} for name, found in experiments.items()}
     heart = HEART.citation if any(f["family"] == "logistic" for f in experiments.values()) else None
-    known = {"results": results, "pictures": pictures, "verdicts": verdicts, "counts": counts}
-    names = {"columns": COLUMNS, "role_names": ROLE_NAMES, "signs": SIGNS, "classes": CLASSES, "judged": judged}
-    said = {"answer": answer(experiments), "exact": _exact(experiments), "heart": heart, "version": gyromc.__version__}
-    return template.render(known | names | said, status_classes=STATUS_CLASSES, tolerances=claims, took=took)
+    said = {"answer": answer(experiments), "heart": heart, "version": gyromc.__version__, "counts": counts}
+    names = {"role_names": ROLE_NAMES, "signs": SIGNS, "classes": CLASSES, "status_classes": STATUS_CLASSES}
+    return _filled("report.html.j2", results, pictures=pictures, tolerances=claims, **said, **names)
 
 
 def answer(experiments: Mapping[str, Any]) -> str:
@@ -153,24 +150,16 @@ def judged(found: Mapping[str, Any]) -> str:
 
 def markdown(results: Mapping[str, Any]) -> str:
     """The verdict table as Markdown, with the command and the machine that made it."""
-    where, time = results["environment"], took(results["times"])
-    made = f"`{results['command']}`, gyromc {where['gyromc']}, {where['processor']}, {where['cores']} cores, {time}."
-    text = lambda c: f"{c['verdict']}, {number(c['value'])} {bounds(c['interval'])}".strip() if c else "–"
-    lines = [made, "", f"| experiment | judged | {' | '.join(COLUMNS.values())} |", "|---" * (len(COLUMNS) + 2) + "|"]
-    for name, found in results["experiments"].items():
-        verdicts = {claim["key"]: claim for claim in found["claims"]}
-        cells = " | ".join(text(verdicts.get(key)) for key in COLUMNS)
-        lines.append(f"| {name} | {judged(found)} | {cells} |")
-    lines += ["", _exact(results["experiments"])]
-    rows = [
-        f"| {name} | {h['about']} | {h['cases']} | {h['every']} | {h['below']} | {h['clearly_below']} | {h['clearly_above']} |"
-        for name, found in results["experiments"].items()
-        for h in found.get("sensitivity", {"groups": ()})["groups"]
-    ]
-    head = "| experiment | judged by | cases | ratio < 1 at every η | at the smallest η | clearly | clearly > 1 |"
-    said = "Claim (i) over other data, test rows and starts, against the reversible baseline:"
-    lines += ["", said, "", head, "|---" * 7 + "|", *rows] if rows else []
-    return "\n".join(lines) + "\n"
+    return _filled("verdicts.md.j2", results)
+
+
+def _filled(template: str, results: Mapping[str, Any], **more: Any) -> str:
+    """A template with the results, their verdicts by experiment and claim, and what both kinds of report say of them."""
+    experiments = results["experiments"]
+    verdicts = {name: {c["key"]: c for c in found["claims"]} for name, found in experiments.items()}
+    known = {"results": results, "verdicts": verdicts, "exact": _exact(experiments), "columns": COLUMNS}
+    found = environment("gyromc.paper").get_template(template)
+    return found.render(known | more, judged=judged, took=took)
 
 
 def _exact(experiments: Mapping[str, Any]) -> str:

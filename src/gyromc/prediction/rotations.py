@@ -10,7 +10,6 @@ import scipy
 from gyromc import dynamics as choices
 from gyromc import rotations
 from gyromc.checks import one_of, positive, require
-from gyromc.dynamics import Dynamics, augment
 from gyromc.operators import as_operator, symmetrised
 from gyromc.plan import Plan
 from gyromc.show.tables import Shown, Table
@@ -21,7 +20,7 @@ MOST = 200  # parameters: a Lyapunov equation for each row and parameter
 class RotationRow(NamedTuple):
     """One dynamics on one target."""
 
-    dynamics: Dynamics
+    dynamics: choices.Dynamics
     decay: float  # the smallest real part of the spectrum of (D+Q)P
     linear: float  # V/Var, the mean over linear observables
     worst: float  # the largest of them
@@ -99,9 +98,9 @@ def compare_rotations(plan: Plan | Any, excess: float = 0.1) -> RotationTable:
     return RotationTable({name: _row(K, one, excess) for name, one in found.items()}, excess, source)
 
 
-def _row(K: np.ndarray, dynamics: Dynamics, excess: float) -> RotationRow:
+def _row(K: np.ndarray, dynamics: choices.Dynamics, excess: float) -> RotationRow:
     d, augmented = len(K), dynamics.has_momentum(len(K), "the target")
-    A = rotations.whitened(augment(K, augmented), dynamics.D, dynamics.Q)
+    A = rotations.whitened(choices.augment(K, augmented), dynamics.D, dynamics.Q)
     inverse, spectrum = np.linalg.inv(A)[:d, :d], np.linalg.eigvals(A)
     linear, slope = (np.linalg.eigvalsh(x) for x in (inverse + inverse.T, rotations.bias_matrix(A)[:d, :d]))
     each = rotations.square_variance(A, np.eye(len(A))[:, :d]) if augmented else rotations.all_squares_variance(A)

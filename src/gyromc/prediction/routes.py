@@ -23,8 +23,7 @@ from gyromc.prediction.exact import closed_forms
 from gyromc.prediction.exact.chain import START_DRAWS, lift, linear_chain, why_not_linear
 from gyromc.prediction.exact.moments import MOST_FOLLOWED, Moments, exact_moments, ridge_mean, why_not_exact
 from gyromc.prediction.martingale import HELPS, Residuals
-from gyromc.prediction.poisson import galerkin
-from gyromc.prediction.poisson import plug_in as plugin
+from gyromc.prediction.poisson import galerkin, plug_in
 from gyromc.prediction.stability import Stability
 
 ALONE = 0.1  # share of one draw in the error of a mean
@@ -56,11 +55,11 @@ class Shared:
         return step_effects.StepEffects(self.plan, self.pilot)
 
     @functools.cached_property
-    def fitted(self) -> list[plugin.Fitted]:
+    def fitted(self) -> list[plug_in.Fitted]:
         """The plug-in's averages over the pilot sample, of the highest degree that it allows and of two degrees less."""
         D, Q = self.plan.dynamics.D, self.plan.dynamics.Q
-        highest = plugin.Fitted(self.pilot, D, Q)
-        return [highest, plugin.Fitted(self.pilot, D, Q, max(2, highest.degree - 2))]
+        highest = plug_in.Fitted(self.pilot, D, Q)
+        return [highest, plug_in.Fitted(self.pilot, D, Q, max(2, highest.degree - 2))]
 
     @functools.cached_property
     def pilot(self) -> Sample:
@@ -202,7 +201,7 @@ def _sampled(shared: Shared, name: str, h: Observable) -> Answer | None:
         raise InvalidInput(f"one draw of the sample makes {100 * share:.2g} % of the error: the sample is too small")
     found, (z, forces) = shared.fitted[0].solve(values), shared.effects.draws
     D, Q = plan.dynamics.D, plan.dynamics.Q
-    share = plugin.residual_share(found.poisson, z, forces, plan.model.values(h, z[:, : plan.dim]), D, Q)
+    share = plug_in.residual_share(found.poisson, z, forces, plan.model.values(h, z[:, : plan.dim]), D, Q)
     left_out = share / (1 - share) if share < 1 else math.inf  # what φ leaves unexplained decays no slower than h
     V, V0 = (Number(n.value, n.error + left_out * n.value) for n in (found.variance, found.reversible_variance))
     how, mu_how = Method(Kind.PLUG_IN, found.method(V.error)), Method(Kind.SAMPLE, f"sample (se {error:.2g})")
@@ -217,7 +216,7 @@ def _sampled(shared: Shared, name: str, h: Observable) -> Answer | None:
 
 
 def _first_effects(
-    shared: Shared, h: Observable, values: np.ndarray, mu: float, found: plugin.PlugIn
+    shared: Shared, h: Observable, values: np.ndarray, mu: float, found: plug_in.PlugIn
 ) -> tuple[Number | None, step_effects.Transient | None]:
     """The bias per unit of step size, with what two degrees less change as an error, and the start's effect, by the plug-in."""
     plan, effects, slope = shared.plan, shared.effects, None

@@ -6,19 +6,19 @@ The family to take is the simplest that is not clearly worse than the best. The 
 
 import dataclasses
 import warnings
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from gyromc.checks import numbers, one_of, require, shown, whole
+from gyromc.checks import one_of, require, shown, whole
 from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.regression.adequacy.assess import chosen_rows
 from gyromc.regression.draws import Predictive
 from gyromc.regression.fit import fit
-from gyromc.regression.problem import cut, of_family, of_rows, read_groups
-from gyromc.regression.scores import Loo, loo, paired_difference
+from gyromc.regression.problem import by_row, cut, of_family, read_groups
+from gyromc.regression.scores import Loo, loo, total
 from gyromc.show.numbers import counted, number, plus_minus
+from gyromc.targets.base import read_rows
 from gyromc.targets.families import FAMILIES
 
 CLEAR = 2.0  # standard errors
@@ -31,30 +31,25 @@ TINY = 1e-8  # probability below which a density stands for that of a whole numb
 
 @dataclasses.dataclass(frozen=True)
 class ComparedFamily:
-    """One family in a comparison; None stands for what is not known of one that could not be fitted, `refused`.
-
-    - `difference`, `difference_std_error`: elpd less that of the best family, and its standard error from paired rows.
-    - `without_one`: the same without the row that favours the best family most: one extreme row makes the standard error as
-      large as the difference, and so hides what all other rows say.
-    - `heavy`: rows that decide about the posterior (Pareto's k above 0.7), whose part of elpd is not reliable.
-    """
+    """One family in a comparison; None stands for what is not known of one that could not be fitted, `refused`."""
 
     family: str
     elpd: float | None = None
     std_error: float | None = None
     p_loo: float | None = None
-    difference: float | None = None
-    difference_std_error: float | None = None
-    without_one: tuple[float, float] | None = None
-    heavy: int = 0
+    difference: float | None = None  # elpd less that of the best family
+    difference_std_error: float | None = None  # from paired rows
+    without_one: tuple[float, float] | None = None  # both without the row that favours the best family most
+    heavy: int = 0  # rows that decide about the posterior (Pareto's k above 0.7), whose part of elpd is not reliable
     refused: str | None = None
 
     @staticmethod
     def against(rows: np.ndarray, best: np.ndarray, scale: float) -> dict[str, Any]:
         """Differences to the best, from the elpd of both in the same rows, each of which stands for `scale` rows."""
+        # One extreme row makes the standard error as large as the difference, and so hides what all other rows say.
         kept = np.arange(rows.size) != np.argmin(rows - best)
-        difference, error = paired_difference(rows, best, scale)
-        without_one = paired_difference(rows[kept], best[kept], scale)
+        difference, error = total(rows - best, scale)
+        without_one = total((rows - best)[kept], scale)
         return {"difference": difference, "difference_std_error": error, "without_one": without_one}
 
     @property
@@ -113,33 +108,20 @@ class Comparison:
 
 
 def _gap(one: ComparedFamily) -> str:
-    assert one.difference is not None
-    assert one.difference_std_error is not None
-    text = plus_minus(-one.difference, one.difference_std_error)
-    if one.clearly_worse and one.without_one and -one.difference <= CLEAR * one.difference_std_error:
+    gap, error = -(one.difference or 0.0), one.difference_std_error or 0.0
+    text = plus_minus(gap, error)
+    if one.clearly_worse and one.without_one and gap <= CLEAR * error:
         text += f" (without one extreme row {plus_minus(-one.without_one[0], one.without_one[1])})"
     return text
 
 
 def compare(
-    X,
-    y,
-    families: Sequence[str],
-    *,
-    weights=None,
-    offset=None,
-    trials=None,
-    censored=None,
-    groups: Sequence[Any] = (),
-    seed: int = 0,
-    **options: Any,
+    X, y, families, *, weights=None, offset=None, trials=None, censored=None, groups=(), seed: int = 0, **options: Any
 ) -> Comparison:
     """Compare families for the same rows by leave-one-out cross-validation (PSIS-LOO).
 
     Families of numbers are compared with families of counts where all responses are whole: a law of numbers then counts with the
     probability that it gives to the numbers within ½. A family that cannot be fitted to these rows is kept with the reason.
-
-    **Arguments:**
 
     - `X`, `y`, `weights`, `offset`, `trials`, `censored`, `groups`: as for `fit`. Of more than 1000 rows, 1000 are taken.
     - `families`: names, the simplest first: that order decides where the difference is not clear.
@@ -158,24 +140,29 @@ def compare(
     require(isinstance(families, list | tuple), f"`families` must be a list of names: got {shown(families)}.")
     names = [one_of(family, FAMILIES, "families") for family in families]
     require(0 < len(set(names)) == len(names), f"`families` must name each family once: got {shown(families)}.")
-    X, y = numbers(X, "X"), numbers(y, "y")
-    require(X.ndim == 2 and y.shape == X.shape[:1], f"`y` must have one entry per row of `X`: {y.shape}, {X.shape}.")
-    w = of_rows(weights, "weights", len(y))
+    X, y = read_rows(X, y)
+    given = by_row(len(y), weights=weights, offset=offset, trials=trials, censored=censored)
+    w = given.pop("weights")
     counted_rows = np.arange(len(y)) if w is None else np.flatnonzero(w > 0)
     require(counted_rows.size, "`X` and `weights` must leave a row of positive weight.")
     rng = np.random.default_rng([whole(seed, "seed", least=0), 9])
     rows = counted_rows[chosen_rows(len(counted_rows), rng, MOST_ROWS)]
-    given = {"offset": offset, "trials": trials, "censored": censored}
-    by_row = {name: of_rows(values, name, len(y)) for name, values in given.items()}
-    beside = cut({**by_row, "groups": read_groups(groups, len(y)) or None}, rows)
+    beside = cut({**given, "groups": read_groups(groups, len(y)) or None}, rows)
+    part, num_rows, y = X[rows], len(y), y[rows]
     found: dict[str, Loo | str] = {}
     for family in families:
         given = {"weights": None if w is None else w[rows], "seed": seed, **options}
         given["priors"] = of_family(options.get("priors"), family)
         try:
-            density = _log_density(X[rows], y[rows], family, beside, given)
-            weighted = density if w is None else w[rows] * density
-            found[family] = loo(weighted, len(counted_rows) / len(rows))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", GyromcWarning)  # the errors of a comparison are those of LOO
+                posterior = fit(part, y, family, num_draws=NUM_DRAWS, effort=EFFORT, **beside, **given).posterior
+            law = Predictive.of(posterior, part, **beside)
+            density = law.log_density(y)
+            if np.all(y == np.round(y)) and not law.likelihood.discrete and not law.likelihood.known:
+                near = law.cdf(y + 0.5) - law.cdf(y - 0.5)
+                density = np.where(near > TINY, np.log(np.maximum(near, TINY)), density)
+            found[family] = loo(density if w is None else w[rows] * density, len(counted_rows) / len(rows))
         except InvalidInput as refusal:
             found[family] = str(refusal)
     fitted = {family: one for family, one in found.items() if isinstance(one, Loo)}
@@ -190,18 +177,4 @@ def compare(
         known = one.elpd, one.std_error, one.p_loo
         against = ComparedFamily.against(one.elpd_rows, best, one.scale)
         candidates.append(ComparedFamily(name, *known, heavy=int(one.influential.size), **against))
-    return Comparison(tuple(candidates), len(rows), len(y))
-
-
-def _log_density(
-    X: np.ndarray, y: np.ndarray, family: str, beside: dict[str, Any], given: Mapping[str, Any]
-) -> np.ndarray:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", GyromcWarning)  # the errors of a comparison are those of LOO
-        posterior = fit(X, y, family, num_draws=NUM_DRAWS, effort=EFFORT, **beside, **given).posterior
-    law = Predictive.of(posterior, X, **beside)
-    density = law.log_density(y)
-    if np.all(y == np.round(y)) and not law.likelihood.discrete and not law.likelihood.known:
-        near = law.cdf(y + 0.5) - law.cdf(y - 0.5)
-        density = np.where(near > TINY, np.log(np.maximum(near, TINY)), density)
-    return density
+    return Comparison(tuple(candidates), len(rows), num_rows)

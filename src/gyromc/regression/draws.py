@@ -18,12 +18,15 @@ from scipy import special
 
 from gyromc.checks import numbers, require
 from gyromc.errors import InvalidInput
+from gyromc.extras import needs
 from gyromc.io.archive import known_classes
 from gyromc.posterior import weighted_quantiles
 from gyromc.regression.marginal import ENDS, log_prior
-from gyromc.regression.problem import GroupTerm, Problem, of_rows
+from gyromc.regression.problem import GroupTerm, Problem
 from gyromc.regression.standardised import Units, standardise
 from gyromc.runtime.machine import num_threads
+from gyromc.show.records import Forwarded
+from gyromc.targets.base import of_rows
 from gyromc.targets.families import LIKELIHOODS, NormalNoise
 from gyromc.targets.functions import library
 from gyromc.targets.likelihoods import Likelihood, ResponseKind
@@ -38,12 +41,9 @@ Averages = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # mean, std_er
 
 
 def spread_errors(values: np.ndarray, weights: np.ndarray | None, levels: Sequence[float]) -> np.ndarray:
-    """Standard errors of the sd and of quantiles of draws, chains × draws × numbers: (1 + levels) × numbers.
-
-    The share of draws below a quantile has an error that the chains show; quantiles a few such errors up and down give its
-    slope. Weights make the means of the numbers and of their squares right: then the error of a share is what the chains show of
-    it beside their own means and mean squares. None: all draws count alike.
-    """
+    """Standard errors of the sd and of quantiles of draws, chains × draws × numbers: (1 + levels) × numbers."""
+    # The share of draws below a quantile has an error that the chains show; quantiles a few such errors away give its slope.
+    # Weights make means and mean squares right: then the error of a share is what the chains show of it beside their own.
     chains, p, found = len(values), np.asarray(levels), []
     equal = np.ones(values.shape[:2])
     for x in np.moveaxis(values, -1, 0):
@@ -64,8 +64,6 @@ def spread_errors(values: np.ndarray, weights: np.ndarray | None, levels: Sequen
 class Predictions:
     """What the posterior expects of y at some rows: vectors, or rows × classes of probabilities.
 
-    **Attributes:**
-
     - `mean`: E[y | x], for classes their probabilities.
     - `std_error`: the Monte Carlo standard error of `mean`; more effort makes it smaller.
     - `sd`: the posterior standard deviation of E[y | x, θ]; more data make it smaller.
@@ -84,8 +82,6 @@ class Predictions:
 
     def plot(self, rows: int = 30) -> Any:
         """Draw a Matplotlib figure: each row's mean with 95 % intervals, its own (thick) and one observation's (thin)."""
-        from gyromc.extras import needs
-
         with needs("plots", "`plot`"):
             from gyromc.show.plots import interval_plot
         classes = self.mean.ndim > 1
@@ -98,16 +94,13 @@ class Predictions:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GroupDraws:
-    """Draws of a group's deviations, in the user's units; `name`, `columns` and `levels` as in the `GroupTerm` that was fitted.
-
-    `deviations`: chains × draws × levels × columns; `root`: the Cholesky factor of the covariance of a level's deviations.
-    """
+    """Draws of a group's deviations, in the user's units; `name`, `columns`, `levels` as in the `GroupTerm` that was fitted."""
 
     name: str
     columns: tuple[str, ...]
     levels: tuple[str, ...]
     deviations: Float[np.ndarray, "chains draws levels k"]
-    root: Float[np.ndarray, "chains draws k k"]
+    root: Float[np.ndarray, "chains draws k k"]  # the Cholesky factor of the covariance of a level's deviations
 
     @property
     def mean(self) -> np.ndarray:
@@ -126,12 +119,10 @@ class GroupDraws:
         return xp.stack([*sd, *(covariance[..., i, j] / (sd[i] * sd[j]) for i, j in pairs)], axis=-1)
 
     def added(self, term: GroupTerm) -> Callable[[slice, Any], np.ndarray]:
-        """What the group adds to the linear predictors of some of the term's rows, chains × draws × rows, in a precision.
-
-        A level that was not fitted has deviations of its own, drawn from their law: the same for all its rows.
-        """
+        """What the group adds to the linear predictors of some of the term's rows, chains × draws × rows, in a precision."""
         place, b = term.places(self.levels), self.deviations
         new, of_new = np.unique(term.index[place < 0], return_inverse=True)
+        # A level that was not fitted has deviations of its own, drawn from their law: the same for all its rows.
         if new.size:
             noise = np.random.default_rng(0).standard_normal((*b.shape[:2], len(new), b.shape[3]))
             b = np.concatenate([b, noise @ np.swapaxes(self.root, -1, -2)], axis=2)
@@ -147,15 +138,12 @@ class GroupDraws:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Draws:
-    """Draws of θ, all of the same weight: `theta`, chains × draws × coefficients, in the standardised coordinates of `units`.
-
-    `given`: what else the law of y depends on (σ of a linear model, …), each chains × draws, in the user's units.
-    """
+    """Draws of θ, all of the same weight: `theta`, chains × draws × coefficients, in the standardised coordinates of `units`."""
 
     likelihood: Likelihood
     units: Units
     theta: Float[np.ndarray, "chains draws size"]
-    given: tuple[Float[np.ndarray, "chains draws"], ...] = ()
+    given: tuple[Float[np.ndarray, "chains draws"], ...] = ()  # what else the law of y depends on (σ, …)
     groups: tuple[GroupDraws, ...] = ()
 
     @property
@@ -177,15 +165,8 @@ class Draws:
         found = [(values + raised)[..., None] for values in self.given] + [group.parameters() for group in self.groups]
         return library(self.theta).concatenate([self.theta[..., :0], *found], axis=-1)
 
-    def average(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The mean over draws of values, chains × draws × …, and its standard error from the variance between chains."""
-        mean = np.mean(values, axis=(0, 1))
-        by_chain = np.mean(values - mean, axis=1)
-        return mean, by_chain.std(axis=0, ddof=1) / np.sqrt(len(by_chain))
-
     def thinned(self, count: int) -> "Draws":
-        step = max(1, -(-self.count // count))
-        return self._each(lambda values: values[:, ::step])
+        return self._each(lambda values: values[:, :: max(1, -(-self.count // count))])
 
     def predict(self, X, **beside) -> Predictions:
         """What the posterior expects of y at each row of X; `beside` as for `predictors`."""
@@ -199,13 +180,11 @@ class Draws:
             with np.errstate(over="ignore", invalid="ignore"):
                 found = draws._averages(rows, given)
                 # In single precision eᵗ is infinite from t = 88 on, and its square from 44 on.
-                finite = all(np.isfinite(values).all() for values in found)
-                return found if finite else self._averages(rows, given)
+                return found if all(np.isfinite(values).all() for values in found) else self._averages(rows, given)
 
         slices = self._parts(given, getattr(self.likelihood, "num_classes", 1))
         with ThreadPoolExecutor(min(num_threads(), MOST_THREADS, len(slices) // LEAST_PARTS + 1)) as pool:
-            found = list(pool.map(part, slices))
-        return Predictions(*(np.concatenate(columns) for columns in zip(*found, strict=True)))
+            return Predictions(*map(np.concatenate, zip(*pool.map(part, slices), strict=True)))
 
     def log_densities(self, X, y: np.ndarray, **beside) -> np.ndarray:
         """log p(y | x) at each row, θ averaged out: for classes the log of the predictive probability of the class that came."""
@@ -222,8 +201,6 @@ class Draws:
         `t` is chains × draws × rows (× q where a row has several linear predictors), and each of `given` broadcasts with chains
         × draws × rows. So `likelihood.sample(rng, t, *given)` are responses as the posterior expects them.
 
-        **Arguments:**
-
         - `X`: rows × columns, as in the fit.
         - `offset`, `trials`, `censored`: one number per row; offset and `censored` are 0 where they are left out.
         - `groups`: a `GroupTerm` for every group of the fit. A level that it has not seen gets a deviation drawn from their law.
@@ -231,10 +208,8 @@ class Draws:
         return self._predictors(slice(None), **self._read(X, **beside))
 
     def _each(self, change: Callable[[np.ndarray], np.ndarray]) -> "Draws":
-        groups = tuple(
-            dataclasses.replace(g, deviations=change(g.deviations), root=change(g.root)) for g in self.groups
-        )
-        given = tuple(change(values) for values in self.given)
+        each = lambda g: dataclasses.replace(g, deviations=change(g.deviations), root=change(g.root))
+        given, groups = tuple(map(change, self.given)), tuple(map(each, self.groups))
         return dataclasses.replace(self, theta=change(self.theta), given=given, groups=groups)
 
     def _parts(self, given: dict[str, Any], numbers: int) -> list[slice]:
@@ -255,7 +230,7 @@ class Draws:
             return _class_averages(np.moveaxis(means, -1, 0))
         # Before the moments, which overwrite the means.
         noise = likelihood.variance(means, *known).mean(axis=(0, 1), dtype=float)
-        mean, error, variance = _moments(means)
+        mean, error, variance = moments(means)
         return mean, error, np.sqrt(variance), np.sqrt(noise)
 
     def _linear(self, X: np.ndarray, offset, **_: Any) -> Predictions:
@@ -263,15 +238,11 @@ class Draws:
         by_chain = self.theta.mean(axis=1)
         center = by_chain.mean(axis=0)
         apart = (by_chain - center) / np.sqrt(chains * (chains - 1))
-        draws = (self.theta - center).reshape(self.count, -1)
-        root: Any = np.linalg.qr(draws / np.sqrt(self.count), mode="r")
+        root: Any = np.linalg.qr((self.theta - center).reshape(self.count, -1) / np.sqrt(self.count), mode="r")
         noise = self.likelihood.variance(np.zeros(self.theta.shape[:2]), *self.given).mean()
-        return Predictions(
-            self.units.known(X) + (0.0 if offset is None else offset) + scale * (rows @ center),
-            scale * np.linalg.norm(rows @ apart.T, axis=1),
-            scale * np.linalg.norm(rows @ root.T, axis=1),
-            np.full(len(rows), np.sqrt(noise)),
-        )
+        error, sd = (scale * np.linalg.norm(rows @ directions.T, axis=1) for directions in (apart, root))
+        mean = self.units.known(X) + offset + scale * (rows @ center)
+        return Predictions(mean, error, sd, np.full(len(rows), np.sqrt(noise)))
 
     def _read(self, X, offset=None, trials=None, censored=None, groups=()) -> dict[str, Any]:
         """Rows and what belongs to them, checked, with groups placed: arguments of `_predictors`."""
@@ -286,35 +257,30 @@ class Draws:
             if term is None:
                 what = "Pass a `GroupTerm`; index -1 stands for a new level."
                 raise InvalidInput(f"`groups` has no term for the group {name!r} of the fit. {what}")
-            fits, columns = term.columns == group.columns and len(term.Z) == len(X), ", ".join(group.columns)
-            require(fits, f"The group {name!r} must have the columns {columns} for {len(X)} rows.")
+            fits, what = term.columns == group.columns and len(term.Z) == len(X), f"columns {', '.join(group.columns)}"
+            require(fits, f"The group {name!r} must have the {what} for {len(X)} rows.")
             added.append(group.added(term))
         known = tuple(of_rows(given[name], name, len(X)) for name in self.likelihood.known)
-        return {"X": X, "offset": of_rows(offset, "offset", len(X)), "known": known, "groups": added}
+        offset = np.zeros(len(X)) if offset is None else of_rows(offset, "offset", len(X))
+        return {"X": X, "offset": offset, "known": known, "groups": added}
 
-    def _predictors(
-        self, rows: slice, X: np.ndarray, offset, known, groups
-    ) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+    def _predictors(self, rows: slice, X, offset, known, groups) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
         """(t, given) at some of the rows, in the precision of `theta`."""
         dtype = self.theta.dtype
         Z = self.units.rows(X[rows]).astype(dtype, copy=False)
         if self.likelihood.vector:
             blocks = self.theta.reshape(*self.theta.shape[:2], self.likelihood.outputs, -1)
             return np.swapaxes(blocks @ Z.T, -1, -2), ()
-        before = self.units.known(X[rows]) + (0.0 if offset is None else offset[rows])
         t = dtype.type(self.units.y_scale) * (self.theta @ Z.T)
-        t += np.asarray(before, dtype)
+        t += np.asarray(self.units.known(X[rows]) + offset[rows], dtype)
         for group in groups:
             t += group(rows, dtype)
         return t, (*(k[rows].astype(dtype, copy=False) for k in known), *(g[..., None] for g in self.given))
 
 
-def _moments(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Mean over draws, its standard error from the variance between chains, and the variance; `values` is overwritten.
-
-    `values`: (… ×) chains × draws × rows; out come (… ×) rows. Sums over draws are products with a row of ones, which is
-    quicker.
-    """
+def moments(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Mean of (… ×) chains × draws × rows over draws, its standard error by chains, the variance; `values` is overwritten."""
+    # Sums over draws are products with a row of ones, which is quicker.
     chains, draws = values.shape[-3:-1]
     ones = np.ones((1, draws), values.dtype)
     by_chain = (ones @ values)[..., 0, :] / draws
@@ -328,21 +294,20 @@ def _moments(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def _class_averages(chances: np.ndarray) -> Averages:
     """Averages of probabilities, classes × chains × draws × rows, which are overwritten: each rows × classes."""
-    mean, error, variance = (found.T for found in _moments(chances))
+    mean, error, variance = (found.T for found in moments(chances))
     noise = np.maximum(mean * (1 - mean) - variance, 0.0)  # E[p(1 - p)]
     return mean / mean.sum(axis=1, keepdims=True), error, np.sqrt(variance), np.sqrt(noise)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Predictive:
-    """The law of y at n rows under each of S draws: `t` and `given` are what the likelihood takes, S × n (× q).
+    """The law of y at n rows under each of S draws: `t` and `given` are what the likelihood takes, S × n (× q)."""
 
-    `mean`: E[y | θ_s], S × n; for more than two classes their probabilities, S × n × C. `variance` likewise: of y given θ_s.
-    """
-
+    # `mean`: E[y | θ_s], S × n; for more than two classes their probabilities, S × n × C. `variance` likewise: of y given θ_s.
     likelihood: Likelihood
     t: np.ndarray
     given: tuple[np.ndarray, ...] = ()
+    kind = Forwarded[ResponseKind]("likelihood.response", "What a response is.")
 
     @classmethod
     def of(cls, posterior: Draws, X, most_draws: int = MOST_DRAWS, **beside: Any) -> "Predictive":
@@ -357,14 +322,6 @@ class Predictive:
     @property
     def num_draws(self) -> int:
         return self.t.shape[0]
-
-    @property
-    def num_rows(self) -> int:
-        return self.t.shape[1]
-
-    @property
-    def kind(self) -> ResponseKind:
-        return self.likelihood.response
 
     @functools.cached_property
     def mean(self) -> np.ndarray:
@@ -393,8 +350,7 @@ class Predictive:
         return self.likelihood.sample(rng, self.t, *self.given)
 
 
-POSTERIOR_CLASSES = known_classes(Draws, GroupDraws, Units, *LIKELIHOODS)
-"""What a saved file may hold, and nothing else."""
+POSTERIOR_CLASSES = known_classes(Draws, GroupDraws, Units, *LIKELIHOODS)  # what a saved file may hold
 
 
 def check_posterior(found: Any) -> None:
@@ -411,8 +367,8 @@ LEVELS = (np.arange(41) + 0.5) / 41  # of the quantiles of a picture
 PRIOR_DRAWS = 40  # of a picture
 
 
-def prior_draws(problem: Problem, count: int, seed: int = 0) -> Draws:
-    """So many independent draws of all parameters from their priors."""
+def prior_responses(problem: Problem, count: int, seed: int = 0) -> np.ndarray:
+    """Responses at the rows of a problem for so many independent draws of all parameters from their priors: count × rows."""
     standard, rng, shape = standardise(problem), np.random.default_rng(seed), (1, count)
     target, units = standard.target, standard.units
     theta = rng.normal(0.0, float(target.prior_precision) ** -0.5, (*shape, target.num_coefficients))
@@ -430,14 +386,9 @@ def prior_draws(problem: Problem, count: int, seed: int = 0) -> Draws:
     for term, group in zip(problem.groups, target.groups, strict=True):
         root, deviations = (units.y_scale * values for values in group.drawn(rng, shape))
         groups.append(GroupDraws(term.name, term.columns, term.levels, deviations, root))
-    return Draws(likelihood, units, theta, given, tuple(groups))
-
-
-def prior_responses(problem: Problem, count: int, seed: int = 0) -> np.ndarray:
-    """Responses at the rows of a problem for so many draws from the prior: count × rows."""
-    known = dict(zip(problem.likelihood.known, problem.known, strict=True))
-    beside = {"offset": problem.offset, "groups": problem.groups, **known}
-    law = Predictive.of(prior_draws(problem, count, seed), problem.X, count, **beside)
+    beside = dict(zip(problem.likelihood.known, problem.known, strict=True))
+    drawn = Draws(likelihood, units, theta, given, tuple(groups))
+    law = Predictive.of(drawn, problem.X, count, offset=problem.offset, groups=problem.groups, **beside)
     law = dataclasses.replace(law, t=np.minimum(law.t, MOST_LOG)) if law.likelihood.discrete else law
     with np.errstate(over="ignore"):
         return law.replicate(np.random.default_rng([seed, 1]))

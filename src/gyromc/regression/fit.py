@@ -22,19 +22,18 @@ from gyromc.errors import GyromcWarning
 from gyromc.observables import OnRows, linear
 from gyromc.posterior import Account, PosteriorRow, PosteriorTable, weighted_quantiles
 from gyromc.regression import marginal
-from gyromc.regression.draws import Draws, GroupDraws, Predictions, Predictive, spread_errors
+from gyromc.regression.draws import Draws, GroupDraws, Predictions, Predictive, moments, spread_errors
 from gyromc.regression.problem import GroupTerm, read
 from gyromc.regression.standardised import Standardised, standardise
 from gyromc.runtime.machine import require_memory
 from gyromc.show.interruption import interruptible
-from gyromc.show.numbers import is_number
-from gyromc.show.records import Column
+from gyromc.show.numbers import capital, is_number
+from gyromc.show.records import Column, Forwarded
 from gyromc.solve.expect import expect
 from gyromc.targets.families import Normal, NormalNoise
 from gyromc.targets.mixed import MixedRegression
 
-EFFORTS = {"quick": 0.05, "standard": 0.02, "thorough": 0.005}
-"""Errors aimed at, bias included, in posterior standard deviations."""
+EFFORTS = {"quick": 0.05, "standard": 0.02, "thorough": 0.005}  # errors aimed at, in posterior standard deviations
 LEAST_EFFORT = 1e-6  # what averages reach in a fit's time where the posterior is nearly Gaussian
 SECONDS = 120.0  # that a fit may take; the error that was reached is stated
 
@@ -43,9 +42,8 @@ SECONDS = 120.0  # that a fit may take; the error that was reached is stated
 class Coefficient(PosteriorRow):
     """One row of the table of coefficients, in the user's units.
 
-    `output`: the class it is for, in a model of more than two; `std_error`: the Monte Carlo standard error of `mean`; `ess`:
-    how many independent draws would have the same; `sd_error`, `low_error`, `high_error`: those of `sd`, `low` and `high`.
-    All errors are 0 where these are integrals.
+    `output`: the class it is for, in a model of more than two; `std_error`, `sd_error`, `low_error`, `high_error`: the Monte
+    Carlo standard errors of `mean`, `sd`, `low` and `high`, 0 where these are integrals.
     """
 
     name: str
@@ -72,12 +70,10 @@ class Coefficient(PosteriorRow):
 class Fit(PosteriorTable[Coefficient]):
     """A fitted regression: `fit["time"].mean` and `fit.mean["time"]` are the posterior mean of a coefficient.
 
-    - `coefficients`: by output, the intercept first; `auxiliary`: further parameters, as rows like those: `sigma`, `shape`,
-      `sd(time | subject)`, …
+    - `coefficients`: by output, the intercept first; `auxiliary`: further parameters: `sigma`, `sd(time | subject)`, …
     - `groups`: by name, the deviations of each group's levels (`GroupDraws`).
     - `noise_scale`: the posterior mean of σ of a linear model, in the units of y, else None.
-    - `posterior`: draws in standardised coordinates, which predict; `draws`: as coefficients in the user's units, chains ×
-      draws × coefficients.
+    - `posterior`: draws in standardised coordinates, which predict; `draws`: chains × draws × coefficients in the user's units.
     - `reason`: how it was computed; `refused`: why simpler methods did not apply, by name; `account`: what the solver did, None
       where no chain was run; `warnings`: what could not be known; `partial`: whether Ctrl-C ended it early.
     """
@@ -166,12 +162,9 @@ def fit(
       unit of the column; that of the intercept is for columns at their means. `prior_scale`: for all other coefficients.
     - `intercept`: whether there is one; without it columns are scaled but not centred. An ordinal model has cutpoints instead.
     - `names`, `classes`: of the columns and of the response's values, for the tables.
-    - `effort`: `"quick"`, `"standard"`, `"thorough"`, or the error of posterior means to aim at, in posterior standard
-      deviations.
-    - `level`: of the credible intervals.
-    - `num_chains`, `num_draws`: how many draws of equal weight to keep, and in how many groups that are nearly independent of
-      each other.
-    - `seed`, `progress`: as for `gyromc.expect`.
+    - `effort`: `"quick"`, `"standard"`, `"thorough"`, or the error of means to aim at, in posterior standard deviations.
+    - `level`: of the credible intervals; `seed`, `progress`: as for `gyromc.expect`.
+    - `num_draws`: how many draws of equal weight to keep; `num_chains`: in how many groups that are nearly independent.
 
     ```python
     import numpy as np
@@ -209,10 +202,7 @@ def relative_error(effort: str | float) -> float:
 
 
 def solve(standard: Standardised, names: Sequence[str], error: float, **options: Any) -> Fit:
-    """The posterior of a standardised regression, with errors of about `error` posterior standard deviations or less.
-
-    `names`: of the columns; `options`: those of `fit` that are no data.
-    """
+    """The posterior of a standardised regression, with errors of about `error` posterior sds or less; `options` as of `fit`."""
     question = _Question(standard, tuple(names), error, **options)
     refused: dict[str, str] = {}
     count, dim = math.prod(question.shape), standard.target.dim
@@ -239,14 +229,11 @@ class _Question:
     num_draws: int = 2048
     seed: int = 0
     progress: bool | None = False
+    target = Forwarded[MixedRegression]("standard.target", "The posterior in standardised coordinates.")
 
     @property
     def shape(self) -> tuple[int, int]:
         return self.num_chains, math.ceil(whole(self.num_draws, "num_draws", least=1) / self.num_chains)
-
-    @property
-    def target(self) -> MixedRegression:
-        return self.standard.target
 
     @property
     def map(self) -> tuple[np.ndarray, np.ndarray]:
@@ -291,10 +278,10 @@ def _closed_form(question: _Question) -> Fit | str:
     (T, offset), scale = question.map, float(target.prior_precision) ** -0.5
     found = marginal.Integrated(target.X, target.y, scale, T, standard.count, standard.noise_prior)
     theta, sigma = found.draws(np.random.default_rng(question.seed), question.shape)
-    mean, sd = found.moments()
-    ends = [found.quantiles(end) + offset for end in question.ends]
+    mean, sd = marginal.mixture_moments(*found.mixture)
+    ends = [marginal.mixture_quantiles(*found.mixture, end) + offset for end in question.ends]
     unit = standard.units.y_scale
-    noise = unit * np.array(found.sigma(question.ends))
+    noise = unit * found.sigma(question.ends)
     return question.fit(
         Draws(target.likelihood, standard.units, theta, (unit * sigma,)),
         list(np.column_stack([[mean + offset, sd, *ends], noise])),
@@ -304,33 +291,38 @@ def _closed_form(question: _Question) -> Fit | str:
 
 
 def _marginal(question: _Question) -> Fit | str:
-    why_not = marginal.why_not(question.target)
-    if why_not is not None:
-        return why_not
+    if not isinstance(question.target.likelihood, NormalNoise):
+        return "coefficients cannot be integrated out unless the noise is normal"
+    if question.target.coefficient_priors:
+        return "coefficients cannot be integrated out unless their priors are normal"
+    left, settings = marginal.Marginal(question.target), marginal.SETTINGS
+    if left.dim > settings.most_numbers:
+        return f"{left.dim} standard deviations and correlations are more than {settings.most_numbers}"
+    if left.size > settings.most_size:
+        return f"{left.size} coefficients and deviations are more than {settings.most_size}"
     (T, offset), target = question.map, question.target.centred([True] * len(question.groups))
     left = marginal.Marginal(target)
     found = left.sample(T, math.prod(question.shape), question.seed, question.ends)
-    if found.share < SAMPLES.even_share:
+    share = found.effective / settings.rounds[-1]
+    if share < SAMPLES.even_share:
         return f"the effective sample size of the draws of the variances is {found.effective:.0f}"
-    posterior = _draws(
-        question, target, found.theta.reshape(*question.shape, -1), rng=np.random.default_rng(question.seed)
-    )
+    theta = found.theta.reshape(*question.shape, -1)
+    posterior = _draws(question, target, theta, rng=np.random.default_rng(question.seed))
     further = posterior.further()
-    mean, error = posterior.average(further)
+    mean, error, variance = moments(further.copy())
     # Draws that were picked from fewer independent ones have the errors of those.
     scarcity = max(1.0, posterior.count / found.effective) ** 0.5
     ends = np.quantile(further, question.ends, axis=(0, 1), method="hazen")
     errors = [scarcity * error, *(scarcity * spread_errors(further, None, question.ends))]
-    of_further = [mean, further.std(axis=(0, 1)), *ends, *errors]
-    sd_error = scarcity * spread_errors(posterior.coefficients(), None, ())[0]
-    errors = [found.std_error, sd_error, *found.end_errors]
+    of_further = [mean, np.sqrt(variance), *ends, *errors]
+    errors = [found.std_error, scarcity * spread_errors(posterior.coefficients(), None, ())[0], *found.end_errors]
     of_coefficients = [found.mean + offset, found.sd, *(found.ends + offset), *errors]
     return question.fit(
         posterior,
         [np.concatenate(both) for both in zip(of_coefficients, of_further, strict=True)],
         "Independent draws: given σ and the groups' standard deviations and correlations, coefficients and deviations are "
         f"Gaussian and were integrated out. The {left.dim} remaining parameters were drawn by importance sampling; the "
-        f"effective sample size is {100 * found.share:.0f} % of the draws.",
+        f"effective sample size is {100 * share:.0f} % of the draws.",
     )
 
 
@@ -343,10 +335,8 @@ def _solved(question: _Question) -> Fit:
     T = every @ lift
     wide = np.pad(T, ((0, 0), (0, target.dim - T.shape[1])))
     # A number before each name: no two are the same then.
-    names = [
-        f"{i}: {name}{'' if output is None else f' ({output})'}"
-        for i, (name, output) in enumerate(question.coefficients)
-    ]
+    labels = [name if output is None else f"{name} ({output})" for name, output in question.coefficients]
+    names = [f"{i}: {label}" for i, label in enumerate(labels)]
     asked: dict[str, Any] = dict(zip(names, map(linear, wide), strict=True))
     if further:
         asked["further"] = OnRows(lambda theta: _draws(question, target, theta, lift).further())
@@ -374,15 +364,9 @@ def _solved(question: _Question) -> Fit:
         each = [weighted_quantiles(x, weights, question.ends) for x in np.moveaxis(values, -1, 0)]
         ends, spread = np.transpose(each) + shift, spread_errors(values, weights, question.ends)
     means, errors = (np.array([getattr(row, name) for row in found.values()]) for name in ("mean", "std_error"))
-    said = found.account.sentence()
-    return question.fit(
-        posterior,
-        [means + shift, np.sqrt(variance + unseen), *ends, errors, *spread],
-        f"{said[0].upper()}{said[1:]}.",
-        account=found.account,
-        warnings=tuple(found.warnings),
-        partial=bool(stop),
-    )
+    columns = [means + shift, np.sqrt(variance + unseen), *ends, errors, *spread]
+    about = {"account": found.account, "warnings": tuple(found.warnings), "partial": bool(stop)}
+    return question.fit(posterior, columns, f"{capital(found.account.sentence())}.", **about)
 
 
 METHODS: dict[str, Callable[[_Question], Fit | str]] = {
@@ -393,22 +377,14 @@ METHODS: dict[str, Callable[[_Question], Fit | str]] = {
 """By name: a `Fit`, or a sentence why there is none."""
 
 
-def _draws(
-    question: _Question,
-    target: MixedRegression,
-    theta: Any,
-    lift: np.ndarray | None = None,
-    rng: np.random.Generator | None = None,
-) -> Draws:
-    """θ, … × dim, NumPy's or JAX's, in the user's units; `lift`: from the coefficients of `target` to all. Without `rng`, which
-    draws those that were integrated out, the groups have no deviations."""
+def _draws(question: _Question, target: MixedRegression, theta: Any, lift=None, rng=None) -> Draws:
+    """θ, … × dim, NumPy's or JAX's, in the user's units; `lift`: from the coefficients of `target` to all."""
+    # Without a generator, which draws those that were integrated out, the groups have no deviations.
     units, likelihood, beta = question.standard.units, target.likelihood, target.parts(theta)[0]
     deviations = [np.zeros(0)] * len(question.groups) if rng is None else target.deviations(theta, rng)
-    groups = tuple(
-        GroupDraws(term.name, term.columns, term.levels, units.y_scale * own, units.y_scale * root)
-        for term, own, root in zip(question.groups, deviations, target.roots(theta), strict=True)
-    )
-    given = likelihood.in_units(target.given(theta), units.y_scale)
+    parts, unit = zip(question.groups, deviations, target.roots(theta), strict=True), units.y_scale
+    groups = tuple(GroupDraws(of.name, of.columns, of.levels, unit * b, unit * root) for of, b, root in parts)
+    given = likelihood.in_units(target.given(theta), unit)
     return Draws(likelihood, units, beta if lift is None else beta @ lift.T, given, groups)
 
 
@@ -425,21 +401,12 @@ def _spanned(target: MixedRegression) -> np.ndarray:
 ROBUST_STEP = 1e-4  # of the linear predictor, for differences
 
 
-def robust_sd(
-    fit: Fit,
-    X: np.ndarray,
-    y: np.ndarray,
-    clusters: np.ndarray | None = None,
-    weights: np.ndarray | None = None,
-    **beside: Any,
-) -> np.ndarray:
-    """Return the standard deviation of each coefficient that holds where the model's own variance of y is wrong.
-
-    The sandwich H⁻¹ (Σ g gᵀ) H⁻¹, H the curvature of the potential at the posterior mean, prior included, g the slope of -log
-    p(y | t) times the standardised row, summed over the rows of a cluster: a number for each row, rows of one cluster may
-    depend on each other. The factors for few rows are those of R's and Stata's defaults: n/(n − k), and G/(G − 1) · (n − 1)/(n
-    − k) for G clusters. Further parameters are held at their posterior means.
-    """
+def robust_sd(fit: Fit, X: np.ndarray, y: np.ndarray, clusters=None, weights=None, **beside: Any) -> np.ndarray:
+    """Return the standard deviation of each coefficient that holds where the model's own variance of y is wrong."""
+    # The sandwich H⁻¹ (Σ g gᵀ) H⁻¹, H the curvature of the potential at the posterior mean, prior included, g the slope of -log
+    # p(y | t) times the standardised row, summed over the rows of a cluster: a number for each row, rows of one cluster may
+    # depend on each other. The factors for few rows are those of R's and Stata's defaults: n/(n − k), and G/(G − 1) · (n − 1)/(n
+    # − k) for G clusters. Further parameters are held at their posterior means.
     posterior, likelihood = fit.posterior, fit.posterior.likelihood
     of = "Robust standard deviations are for models"
     require(not posterior.groups, f"{of} without groups. Fit without them and pass `clusters`.")
@@ -465,5 +432,4 @@ def robust_sd(
         scores, factor = summed, len(names) / (len(names) - 1) * (n - 1) / max(n - k, 1)
     half = np.linalg.solve(H, scores.T)
     T, _ = posterior.units.coefficients(likelihood.basis)
-    covariance = factor * T @ (half @ half.T) @ T.T
-    return np.sqrt(np.maximum(np.diag(covariance), 0.0))
+    return np.sqrt(np.maximum(np.diag(factor * T @ (half @ half.T) @ T.T), 0.0))

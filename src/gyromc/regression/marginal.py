@@ -14,7 +14,6 @@ from scipy import linalg, special
 
 from gyromc.approx.modes import GaussianApproximation
 from gyromc.approx.sample import effective_size, systematic, t_proposal
-from gyromc.targets.families import NormalNoise
 from gyromc.targets.mixed import MixedRegression
 from gyromc.targets.priors import Prior
 
@@ -25,11 +24,9 @@ ENDS = np.log(SMALLEST) - 4, np.log(LARGEST) + 3  # of log σ
 
 
 def log_prior(log_sigma: np.ndarray, prior: Prior | None) -> np.ndarray:
-    """log p(log σ) up to a constant: ∝ exp(-ε²/(2σ²) - σ²/(2B²)) unless the user asks for a prior.
-
-    Between ε and B standard deviations of y it is the prior 1/σ, under which credible intervals are confidence intervals where
-    the prior of θ is flat; the lower end keeps σ positive where the columns explain y without an error.
-    """
+    """log p(log σ) up to a constant: ∝ exp(-ε²/(2σ²) - σ²/(2B²)) unless the user asks for a prior."""
+    # Between ε and B standard deviations of y it is the prior 1/σ, under which credible intervals are confidence intervals where
+    # the prior of θ is flat; the lower end keeps σ positive where the columns explain y without an error.
     log_sigma = np.asarray(log_sigma, float)
     if prior is not None:
         return prior.log_density(np.exp(log_sigma)) + log_sigma
@@ -55,12 +52,9 @@ def mixture_moments(weights: np.ndarray, means: np.ndarray, sds: np.ndarray) -> 
 
 
 class Integrated:
-    """The posterior of y = Xθ + σN(0, I), θ ~ N(0, prior_scale² I), from the eigendecomposition of XᵀX.
+    """The posterior of y = Xθ + σN(0, I), θ ~ N(0, prior_scale² I), from the eigendecomposition of XᵀX."""
 
-    `T`: a matrix whose rows are the coefficients as functions of θ; `count`: of the observations, where `rows` sum up more than
-    they are long; `prior`: of σ, None for the usual.
-    """
-
+    # T's rows are the coefficients as functions of θ; `count` and `prior` are those of `Standardised`.
     def __init__(self, rows, y, prior_scale: float, T, count: float | None = None, prior: Prior | None = None):
         values, self.vectors = linalg.eigh(rows.T @ rows)
         seen = values > 1e-12 * max(float(values[-1]), 1e-300)
@@ -97,25 +91,18 @@ class Integrated:
         return grid, special.softmax(self.log_density(grid))
 
     @functools.cached_property
-    def _parts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def mixture(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(weights, means, standard deviations) of the coefficients over the grid of σ."""
         log_sigma, weights = self.grid
         means, sds = self.given(np.exp(log_sigma))
         along = self.T @ self.vectors
         return weights, means @ along.T, np.sqrt(sds**2 @ (along**2).T)
 
-    def moments(self) -> tuple[np.ndarray, np.ndarray]:
-        return mixture_moments(*self._parts)
-
-    def quantiles(self, level: float) -> np.ndarray:
-        return mixture_quantiles(*self._parts, level)
-
-    def sigma(self, levels: tuple[float, float]) -> tuple[float, float, float, float]:
-        """Mean, standard deviation and two quantiles of σ."""
+    def sigma(self, levels: tuple[float, ...]) -> np.ndarray:
+        """Mean, standard deviation and quantiles of σ."""
         log_sigma, weights = self.grid
         mean, sd = mixture_moments(weights, np.exp(log_sigma), np.zeros(GRID))
-        low, high = self._sigma_at(np.array(levels))
-        return float(mean), float(sd), float(low), float(high)
+        return np.array([mean, sd, *self._sigma_at(np.array(levels))])
 
     def _sigma_at(self, levels: np.ndarray) -> np.ndarray:
         """Where the distribution function of σ, linear in log σ between the points of the grid, has the levels."""
@@ -147,47 +134,24 @@ SETTINGS = MarginalSettings()
 
 
 class MarginalDraws(NamedTuple):
-    """What weighted draws of φ say of the coefficients Tβ: means, sds, quantiles (levels × coefficients), with errors.
-
-    `theta`: draws of equal weight; `effective`: the effective size of the sample of φ.
-    """
+    """What weighted draws of φ say of the coefficients Tβ: means, sds, quantiles (levels × coefficients), with errors."""
 
     mean: np.ndarray
     sd: np.ndarray
     std_error: np.ndarray
     ends: np.ndarray
     end_errors: np.ndarray
-    theta: np.ndarray
-    effective: float
-
-    @property
-    def share(self) -> float:
-        return self.effective / SETTINGS.rounds[-1]
-
-
-def why_not(target: MixedRegression) -> str | None:
-    """Why this is no way to compute a posterior, or None."""
-    if not isinstance(target.likelihood, NormalNoise):
-        return "coefficients cannot be integrated out unless the noise is normal"
-    if target.coefficient_priors:
-        return "coefficients cannot be integrated out unless their priors are normal"
-    left = Marginal(target)
-    if left.dim > SETTINGS.most_numbers:
-        return f"{left.dim} standard deviations and correlations are more than {SETTINGS.most_numbers}"
-    if left.size > SETTINGS.most_size:
-        return f"{left.size} coefficients and deviations are more than {SETTINGS.most_size}"
-    return None
+    theta: np.ndarray  # draws of equal weight
+    effective: float  # size of the sample of φ
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Marginal:
-    """p(φ | y) of a linear regression with groups, whose coefficients and deviations are integrated out.
+    """p(φ | y) of a linear regression with groups, whose coefficients and deviations are integrated out."""
 
-    φ makes σ and the groups' standard deviations and correlations. Given φ, coefficients and deviations are Gaussian: with W the
-    columns and the groups' designs, R the root of their prior covariance, and A = I + RᵀWᵀWR/σ², p(y | φ) ∝ σ⁻ⁿ |A|^{-1/2}
-    exp(-|y|²/(2σ²) + |A^{-1/2}RᵀWᵀy|²/(2σ⁴)).
-    """
-
+    # φ makes σ and the groups' standard deviations and correlations. Given φ, coefficients and deviations are Gaussian: with W
+    # the columns and the groups' designs, R the root of their prior covariance, and A = I + RᵀWᵀWR/σ²,
+    # p(y | φ) ∝ σ⁻ⁿ |A|^{-1/2} exp(-|y|²/(2σ²) + |A^{-1/2}RᵀWᵀy|²/(2σ⁴)).
     target: MixedRegression
 
     @property
@@ -204,17 +168,17 @@ class Marginal:
         target, n = self.target, self.target.num_data
         parts = [target.X]
         for group in target.groups:
-            k = group.Z.shape[1]
-            dense = np.zeros((n, group.num_levels, k))
+            dense = np.zeros((n, group.num_levels, group.Z.shape[1]))
             dense[np.arange(n), group.index] = group.Z
             parts.append(dense.reshape(n, -1))
         W, y, w = np.concatenate(parts, axis=1), target.y - target.offset, target.weights
         return W.T @ (w[:, None] * W), W.T @ (w * y), float(w @ y**2), float(w.sum())
 
-    def _by_group(self, phi: np.ndarray) -> list[np.ndarray]:
-        """What makes each group's standard deviations and correlations, and no deviations: three arrays for each."""
-        ends = np.cumsum([1, *(size for group in self.target.groups for size in (*group.sizes[:2], 0))])
-        return [phi[:, a:b] for a, b in itertools.pairwise(ends)]
+    def _by_group(self, phi: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+        """What makes each group's standard deviations and correlations: two arrays for each."""
+        ends = np.cumsum([1, *(size for group in self.target.groups for size in group.sizes[:2])])
+        pieces = [phi[:, a:b] for a, b in itertools.pairwise(ends)]
+        return list(zip(pieces[::2], pieces[1::2], strict=True))
 
     def _rooted(self, M: np.ndarray, roots: list[np.ndarray], rows: str = "bij,blin->bljn") -> np.ndarray:
         """RᵀM for matrices with a row for each coefficient and deviation: points × rows × columns."""
@@ -228,14 +192,13 @@ class Marginal:
 
     def _factored(self, phi: np.ndarray):
         """σ, the roots of each group's covariance, the Cholesky factor L of A and L⁻¹RᵀWᵀy/σ², at every row of φ."""
-        parts, sigma = self._by_group(phi), np.asarray(self.target.likelihood.natural(phi[:, :1])[0])
-        roots = [group.root(*parts[3 * i : 3 * i + 2]) for i, group in enumerate(self.target.groups)]
+        sigma = np.asarray(self.target.likelihood.natural(phi[:, :1])[0])
+        roots = [group.root(*own) for group, own in zip(self.target.groups, self._by_group(phi), strict=True)]
         G, h, _, _ = self._sums
         A = self._rooted(np.swapaxes(self._rooted(G, roots), 1, 2), roots) / sigma[:, None, None] ** 2
         A[:, np.arange(len(G)), np.arange(len(G))] += 1
         L = np.linalg.cholesky(A)
-        g = np.linalg.solve(L, self._rooted(h[:, None], roots))[..., 0] / sigma[:, None] ** 2
-        return sigma, roots, L, g
+        return sigma, roots, L, np.linalg.solve(L, self._rooted(h[:, None], roots))[..., 0] / sigma[:, None] ** 2
 
     def _parts(self, phi: np.ndarray) -> list[np.ndarray]:
         at_once = max(1, SETTINGS.at_once // self.size**2)
@@ -251,14 +214,6 @@ class Marginal:
             found.append(evidence - self.target.law_energy(part[:, :1], self._by_group(part)))
         return np.concatenate(found)
 
-    def given(self, phi: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Means of the coefficients and deviations given every row of φ, and roots of their covariances."""
-        _, roots, L, g = self._factored(phi)
-        inverse = np.swapaxes(np.linalg.inv(L), 1, 2)
-        columns = np.concatenate([inverse, inverse @ g[..., None]], axis=2)
-        back = self._rooted(columns, roots, "bji,blin->bljn")  # R times
-        return back[..., -1], back[..., :-1]
-
     def sample(self, T: np.ndarray, count: int, seed: int = 0, levels: tuple[float, ...] = ()) -> MarginalDraws:
         """The coefficients Tβ, their quantiles at some levels, and so many draws."""
         rng, p = np.random.default_rng(seed), T.shape[1]
@@ -267,7 +222,11 @@ class Marginal:
         order, times = rng.permutation(count), np.bincount(picked, minlength=len(phi))
         means, inside, v, done, seen = [], [], np.empty((count, self.size)), 0, 0
         for part in self._parts(phi):
-            mean, root = self.given(part)
+            _, roots, L, g = self._factored(part)
+            inverse = np.swapaxes(np.linalg.inv(L), 1, 2)
+            # R times: the roots of the covariances of coefficients and deviations given φ, and in the last column their means.
+            back = self._rooted(np.concatenate([inverse, inverse @ g[..., None]], axis=2), roots, "bji,blin->bljn")
+            mean, root = back[..., -1], back[..., :-1]
             means.append(mean[:, :p] @ T.T)
             inside.append(np.sum((T @ root[:, :p]) ** 2, axis=2))
             own = np.repeat(np.arange(len(part)), times[seen : seen + len(part)])
@@ -288,13 +247,12 @@ class Marginal:
         return MarginalDraws(mean, sd, error, ends, end_errors, self._theta(drawn, v), effective_size(weights))
 
     def _theta(self, phi: np.ndarray, v: np.ndarray) -> np.ndarray:
-        p, at = self.target.num_coefficients, 1
-        parts, first = [v[:, :p], phi[:, :1]], p
-        for group in self.target.groups:
-            k, correlations, size = group.sizes
-            deviations = v[:, first : first + size] / np.tile(group.scale, group.num_levels)
-            parts += [phi[:, at : at + k + correlations], deviations]
-            at, first = at + k + correlations, first + size
+        first = self.target.num_coefficients
+        parts = [v[:, :first], phi[:, :1]]
+        for group, own in zip(self.target.groups, self._by_group(phi), strict=True):
+            size = group.sizes[2]
+            parts += [*own, v[:, first : first + size] / np.tile(group.scale, group.num_levels)]
+            first += size
         return np.concatenate(parts, axis=1)
 
     def _weighted(self, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -320,8 +278,7 @@ class Marginal:
             values = -self.log_densities(np.concatenate([x[None], x + steps, x - steps]))
             return values[0], (values[1 : self.dim + 1] - values[self.dim + 1 :]) / (2 * SETTINGS.step)
 
-        # Where it is needed, since it takes a while to import.
-        from scipy import optimize
+        from scipy import optimize  # here, since it takes a while to import
 
         mode = optimize.minimize(value_and_slope, np.zeros(self.dim), jac=True, method="BFGS", options={"gtol": 1e-3}).x
         slopes = [value_and_slope(mode + step)[1] - value_and_slope(mode - step)[1] for step in steps]

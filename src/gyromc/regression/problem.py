@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from gyromc.checks import numbers, one_of, positive, require, shown
+from gyromc.checks import numbers, one_of, require, shown
 from gyromc.errors import InvalidInput
+from gyromc.targets.base import of_rows, read_rows
 from gyromc.targets.families import FAMILIES, Normal, NormalNoise
 from gyromc.targets.likelihoods import Likelihood, ResponseKind
-from gyromc.targets.priors import Domain, Prior
+from gyromc.targets.priors import Domain, Prior, read_priors
 
 MOST_COLUMNS = 6  # of a group: beyond, correlations are too many to be told apart
 
@@ -87,14 +88,9 @@ def read_groups(groups: Any, num_rows: int) -> tuple[GroupTerm, ...]:
     return tuple(groups)
 
 
-def settable(
-    likelihood: type[Likelihood] | Likelihood, columns: Sequence[str], intercept: bool, groups: Sequence[GroupTerm]
-) -> dict[str, Domain]:
-    """What may be given a prior, by name: coefficients first, then further parameters, then those of groups.
-
-    `sd` and `cor` stand for the standard deviations and the correlations of all groups, a group's name for its standard
-    deviations. A column goes before what has the same name.
-    """
+def settable(likelihood: Any, columns, intercept: bool, groups: Sequence[GroupTerm]) -> dict[str, Domain]:
+    """What may be given a prior, by name: coefficients first, then further parameters, then those of groups."""
+    # `sd` and `cor` stand for those of all groups, a group's name for its `sd`. A column goes before what has the same name.
     further = NormalNoise.further if likelihood.name == Normal.name else likelihood.further
     found: dict[str, Domain] = {one.name: one.domain for one in further}
     for group in groups:
@@ -110,27 +106,6 @@ def of_family(priors: Mapping[str, Any] | None, family: str) -> dict[str, Any]:
     every = {one.name for known in (*FAMILIES.values(), NormalNoise) for one in known.further}
     own = settable(FAMILIES[family], (), False, ())
     return {name: prior for name, prior in (priors or {}).items() if name in own or name not in every}
-
-
-def read_priors(priors: Any, known: Mapping[str, Domain]) -> dict[str, Prior]:
-    """Priors by name of what is settable: a text, a `Prior`, (location, scale), or a scale alone.
-
-    That is the standard deviation of a normal law for a coefficient, and the mean of an exponential law for a positive
-    parameter.
-    """
-    if priors is None:
-        return {}
-    require(isinstance(priors, Mapping), f"`priors` must be a dictionary from names to priors: got {shown(priors)}.")
-    found = {}
-    for name, prior in priors.items():
-        require(name in known, f"`priors` has no parameter {shown(name)}: there are {', '.join(known)}.")
-        if not isinstance(prior, str | Prior):
-            pair: Any = prior if isinstance(prior, Sequence) and len(prior) == 2 else (0.0, prior)
-            location, scale = float(numbers(pair[0], f"priors[{name!r}]")), positive(pair[1], f"priors[{name!r}]")
-            alone = known[name] is Domain.POSITIVE and not isinstance(prior, Sequence)
-            prior = Prior("exponential", (1 / scale,)) if alone else Prior("normal", (location, scale))
-        found[name] = Prior.read(prior, f"priors[{name!r}]").require(known[name], f"`priors`: {name}")
-    return found
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -155,46 +130,43 @@ class Problem:
 def read(X, y, family: str, *, names, classes, intercept: bool, prior_scale: float, **beside: Any) -> Problem:
     """The problem that a user's arguments pose."""
     one_of(family, tuple(FAMILIES), "family")
-    names, classes = _texts(names, "names"), _texts(classes, "classes")
-    X, y = numbers(X, "X"), numbers(y, "y")
-    require(X.ndim == 2 and X.shape[0] > 0, f"`X` must be a matrix with one row per observation: got shape {X.shape}.")
-    require(y.shape == X.shape[:1], f"`y` must have one entry per row of `X` ({X.shape[0]}): got shape {y.shape}.")
-    known = _known(y, FAMILIES[family], beside)
-    seen = int(y.max()) + 1
-    count = seen if classes is None else len(classes)
-    likelihood = FAMILIES[family].made(count)
-    if hasattr(likelihood, "num_classes"):
+    X, y = read_rows(X, y)
+    names = tuple(f"x{j}" for j in range(X.shape[1])) if names is None else _texts(names, "names")
+    each, what = len(names) == len(set(names)) == X.shape[1], f"({X.shape[1]}), each another: got {shown(list(names))}"
+    require(each, f"`names` must have one entry per column of `X` {what}.")
+    given = by_row(len(X), **{name: beside.get(name) for name in ("weights", "offset", "trials", "censored")})
+    weights, offset, known = given.pop("weights"), given.pop("offset"), _known(y, FAMILIES[family], given)
+    classes, seen = None if classes is None else _texts(classes, "classes"), int(y.max()) + 1
+    likelihood = FAMILIES[family].made(seen if classes is None else len(classes))
+    if likelihood.response is ResponseKind.CLASSES:
+        count = getattr(likelihood, "num_classes", 2)
         require(count >= seen, f"`y` holds class {seen - 1}, but `classes` names {count}: classes are counted from 0.")
-    columns, values = _labels(X, names, likelihood, classes)
+        classes = tuple(map(str, range(count))) if classes is None else classes
+        require(len(classes) == count, f"`classes` must name the {count} values of `y`: got {len(classes)}.")
+    else:
+        require(classes is None, f"`classes` is for a response that is a class: got it with {family}.")
     groups = read_groups(beside["groups"], len(X))
     scalar = not likelihood.vector
     require(scalar or not groups, f"Groups are not available for the family {family}: leave `groups` out.")
-    weights, offset = of_rows(beside["weights"], "weights", len(X)), of_rows(beside["offset"], "offset", len(X))
     if weights is not None:
         require(weights.min() >= 0 and weights.max() > 0, "`weights` must not be negative, and some must be positive.")
     require(scalar or offset is None, f"`offset` is not available for the family {family}: leave it out.")
     intercept = intercept and not likelihood.cutpoints
-    priors = read_priors(beside["priors"], settable(likelihood, columns, intercept, groups))
+    priors = read_priors(beside["priors"], settable(likelihood, names, intercept, groups))
     centred = all(prior.law == "normal" and not prior["location"] for prior in priors.values())
     other = "for the difference of two classes there is no other"
     require(scalar or centred, f"Priors of the family {family} are normal(0, scale): {other}.")
-    about = family, likelihood, X, y, columns, values, intercept, prior_scale, priors
+    about = family, likelihood, X, y, names, classes, intercept, prior_scale, priors
     return Problem(*about, offset, weights, known, groups)
 
 
-def of_rows(values, name: str, num_rows: int) -> np.ndarray | None:
-    """A number for each row, or None."""
-    if values is None:
-        return None
-    values = numbers(values, name)
-    fits = values.shape == (num_rows,)
-    require(fits, f"`{name}` must have one entry per row of `X` ({num_rows}): got shape {values.shape}.")
-    return values
+def by_row(num_rows: int, **given: Any) -> dict[str, np.ndarray | None]:
+    """Numbers for each row by their names, checked; None for those that are not given."""
+    return {name: None if values is None else of_rows(values, name, num_rows) for name, values in given.items()}
 
 
-def _known(y: np.ndarray, family: type[Likelihood], beside: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
+def _known(y: np.ndarray, family: type[Likelihood], given: dict[str, Any]) -> tuple[np.ndarray, ...]:
     """What the family is given for every row, after refusing responses that it cannot have."""
-    given = {name: of_rows(beside.get(name), name, len(y)) for name in ("trials", "censored")}
     for name, values in given.items():
         fits = " and ".join(other for other, known in FAMILIES.items() if name in known.known)
         right = values is None or name in family.known
@@ -207,9 +179,8 @@ def _known(y: np.ndarray, family: type[Likelihood], beside: Mapping[str, Any]) -
         odd = np.flatnonzero((trials < y) | (trials < 1) | (trials != np.round(trials)))
         if odd.size:
             first = f"row {odd[0]} has {trials[odd[0]]:g} ({odd.size} rows differ)"
-            raise InvalidInput(
-                f"`trials` must be whole numbers of at least 1 and at least `y`: {first}. Correct these rows."
-            )
+            least = "whole numbers of at least 1 and at least `y`"
+            raise InvalidInput(f"`trials` must be {least}: {first}. Correct these rows.")
     if censored is not None:
         binary = np.all((censored == 0) | (censored == 1))
         require(binary, "`censored` must be 1 where a time is censored, and 0 elsewhere.")
@@ -221,24 +192,8 @@ def _known(y: np.ndarray, family: type[Likelihood], beside: Mapping[str, Any]) -
     return tuple(np.asarray(given[name]) for name in family.known)
 
 
-def _texts(given, name: str) -> list[str] | None:
-    if given is None:
-        return None
+def _texts(given, name: str) -> tuple[str, ...]:
     given = given.tolist() if hasattr(given, "tolist") else given
     good = isinstance(given, list | tuple) and all(isinstance(text, str | int | float) for text in given)
     require(good, f"`{name}` must be a list of texts or numbers: got {shown(given)}.")
-    return [str(text) for text in given]
-
-
-def _labels(X: np.ndarray, names, likelihood: Likelihood, classes) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
-    d = X.shape[1]
-    names = [f"x{j}" for j in range(d)] if names is None else names
-    each = len(names) == len(set(names)) == d
-    require(each, f"`names` must have one entry per column of `X` ({d}), each another: got {shown(names)}.")
-    if likelihood.response is ResponseKind.CLASSES:
-        count = getattr(likelihood, "num_classes", 2)
-        classes = [str(c) for c in range(count)] if classes is None else classes
-        require(len(classes) == count, f"`classes` must name the {count} values of `y`: got {len(classes)}.")
-        return tuple(names), tuple(classes)
-    require(classes is None, f"`classes` is for a response that is a class: got it with {likelihood.name}.")
-    return tuple(names), None
+    return tuple(map(str, given))

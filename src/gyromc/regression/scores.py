@@ -12,8 +12,8 @@ from gyromc.checks import number, require, shown
 from gyromc.show.records import plain_attributes
 
 LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
-LEAST_ROWS = 10
-"""With fewer rows than this, none is held out."""
+LEAST_ROWS = 10  # with fewer, none is held out
+_std_error = lambda rows: float(rows.std(ddof=1) / math.sqrt(rows.size)) if rows.size > 1 else math.nan
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,18 +64,20 @@ def class_scores(probabilities: np.ndarray, labels: np.ndarray, train: np.ndarra
     return [_paired(name, rule(probabilities), rule(shares), better, why) for name, rule, better, why in rules]
 
 
-def number_scores(
-    mean: np.ndarray, log_density: np.ndarray, y: np.ndarray, train: np.ndarray, counts: bool = False
-) -> list[Score]:
+def number_scores(mean: np.ndarray, log_density, y: np.ndarray, train: np.ndarray, counts=False) -> list[Score]:
     """RMSE and log score of predictive laws of numbers."""
     rate = max(float(train.mean()), 0.5 / train.size)
     sd = max(float(train.std(ddof=1)), 1e-300)
     normal = -0.5 * ((y - train.mean()) / sd) ** 2 - math.log(sd) - 0.5 * math.log(2 * math.pi)
     base = special.xlogy(y, rate) - rate - special.gammaln(y + 1) if counts else normal
-    return [
-        _root_mean_square(y - mean, y - train.mean()),
-        _paired("log score", log_density, base, "higher", "mean log of the predictive density at what was observed"),
-    ]
+    what = "mean log of the predictive density at what was observed"
+    log_score = _paired("log score", log_density, base, "higher", what)
+    # The error of a root is that of the mean square over twice the root.
+    squares, base = (y - mean) ** 2, (y - train.mean()) ** 2
+    root, root_base = math.sqrt(np.mean(squares)), math.sqrt(np.mean(base))
+    rows, base = squares / (2 * max(root, 1e-300)), base / (2 * max(root_base, 1e-300))
+    of_gap, meaning = _std_error(rows - base), "root mean square of observed less predicted mean"
+    return [Score("RMSE", root, _std_error(rows), root_base, root - root_base, of_gap, "lower", meaning), log_score]
 
 
 def calibration_of_classes(probabilities: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
@@ -84,32 +86,31 @@ def calibration_of_classes(probabilities: np.ndarray, labels: np.ndarray) -> dic
     judged = range(classes - 1, classes) if classes == 2 else range(classes)
     p = np.concatenate([probabilities[:, c] for c in judged])
     hit = np.concatenate([labels == c for c in judged]).astype(float)
-    order = np.argsort(p, kind="stable")
-    groups = np.array_split(order, int(np.clip(p.size // 10, 2, 10)))
-    points = []
-    for group in groups:
-        low, high = _wilson(hit[group].sum(), group.size)
-        observed = {"observed": float(hit[group].mean()), "interval_95": [low, high], "rows": int(group.size)}
-        points.append({"predicted": float(p[group].mean()), **observed})
+    groups = np.array_split(np.argsort(p, kind="stable"), int(np.clip(p.size // 10, 2, 10)))
+    points = [_point(float(p[group].mean()), float(hit[group].mean()), int(group.size)) for group in groups]
     return {"kind": "classes", "points": points}
 
 
 def calibration_of_intervals(below: np.ndarray, upto: np.ndarray) -> dict[str, Any]:
-    """The share of observed values inside the central predictive intervals, by nominal level.
-
-    `below`, `upto`: the distribution function just below the observed value, and at it; a jump counts with the part that is
-    inside.
-    """
+    """The share of observed values in predictive intervals, from the distribution functions just below them and at them."""
     points, n = [], below.size
     for level in LEVELS:
         low, high = (1 - level) / 2, (1 + level) / 2
+        # A jump counts with the part that is inside.
         jump = upto - below
         inside = np.clip(np.minimum(upto, high) - np.maximum(below, low), 0, None)
         held = np.where(jump > 0, inside / np.where(jump > 0, jump, 1), (upto >= low) & (upto <= high))
-        share = float(held.mean())
-        ends = _wilson(share * n, n)
-        points.append({"predicted": level, "observed": share, "interval_95": list(ends), "rows": n})
+        points.append(_point(level, float(held.mean()), n))
     return {"kind": "intervals", "points": points}
+
+
+def _point(predicted: float, share: float, n: int) -> dict[str, Any]:
+    """A point of a curve of calibration: a share of n rows, with Wilson's interval."""
+    z = 1.96
+    centre = (share * n + z * z / 2) / (n + z * z)
+    half = z / (n + z * z) * math.sqrt(n * share * (1 - share) + z * z / 4)
+    ends = [max(0.0, centre - half), min(1.0, centre + half)]
+    return {"predicted": predicted, "observed": share, "interval_95": ends, "rows": n}
 
 
 def _paired(name: str, rows: np.ndarray, base: np.ndarray, better: str, meaning: str) -> Score:
@@ -117,52 +118,20 @@ def _paired(name: str, rows: np.ndarray, base: np.ndarray, better: str, meaning:
     return Score(name, value, _std_error(rows), baseline, value - baseline, of_gap, better, meaning)
 
 
-def _root_mean_square(errors: np.ndarray, base: np.ndarray) -> Score:
-    root, root_base = math.sqrt(np.mean(errors**2)), math.sqrt(np.mean(base**2))
-    rows, base_rows = errors**2 / (2 * max(root, 1e-300)), base**2 / (2 * max(root_base, 1e-300))
-    of_gap, meaning = _std_error(rows - base_rows), "root mean square of observed less predicted mean"
-    return Score("RMSE", root, _std_error(rows), root_base, root - root_base, of_gap, "lower", meaning)
-
-
-def _std_error(rows: np.ndarray) -> float:
-    return float(rows.std(ddof=1) / math.sqrt(rows.size)) if rows.size > 1 else math.nan
-
-
-def _wilson(hits: float, n: int, z: float = 1.96) -> tuple[float, float]:
-    centre = (hits + z * z / 2) / (n + z * z)
-    half = z / (n + z * z) * math.sqrt(hits * (n - hits) / n + z * z / 4)
-    return max(0.0, centre - half), min(1.0, centre + half)
-
-
 AT_ONCE = 2**18  # draws × rows that are weighted together: 2 MB for each array
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Loo:
-    """Pareto-smoothed leave-one-out cross-validation (Vehtari, Gelman and Gabry 2017).
+    """Pareto-smoothed leave-one-out cross-validation (Vehtari, Gelman and Gabry 2017)."""
 
-    - `elpd_rows`: log p(y_i | all other rows) of each row; `p_rows`: log p(y_i | all rows) less that.
-    - `log_weights`: draws × rows, which turn the posterior into the one without the row; they sum to one over the draws.
-    - `scale`: how many rows each of these stands for, more than 1 where a part of the rows was taken.
-    """
-
-    elpd_rows: np.ndarray
-    p_rows: np.ndarray
+    elpd: float
+    std_error: float
+    p_loo: float  # the effective number of parameters
+    elpd_rows: np.ndarray  # log p(y_i | all other rows) of each row
     pareto_k: np.ndarray
-    log_weights: np.ndarray
-    scale: float = 1.0
-
-    @property
-    def elpd(self) -> float:
-        return self.scale * float(self.elpd_rows.sum())
-
-    @property
-    def std_error(self) -> float:
-        return self.scale * math.sqrt(self.elpd_rows.size * float(np.var(self.elpd_rows)))
-
-    @property
-    def p_loo(self) -> float:
-        return self.scale * float(self.p_rows.sum())
+    log_weights: np.ndarray  # draws × rows, of the posterior without the row: over the draws they sum to one
+    scale: float = 1.0  # how many rows each of these stands for, more than 1 where a part of the rows was taken
 
     @property
     def looic(self) -> float:
@@ -185,13 +154,12 @@ def loo(log_density: np.ndarray, scale: float = 1.0) -> Loo:
         weights[:, rows], k[rows] = smoothed(-log_density[:, rows])
         elpd[rows] = np.asarray(special.logsumexp(weights[:, rows] + log_density[:, rows], axis=0))
         full[rows] = np.asarray(special.logsumexp(log_density[:, rows], axis=0)) - math.log(len(log_density))
-    return Loo(elpd, full - elpd, k, weights, scale)
+    return Loo(*total(elpd, scale), total(full - elpd, scale)[0], elpd, k, weights, scale)
 
 
-def paired_difference(rows: np.ndarray, others: np.ndarray, scale: float = 1.0) -> tuple[float, float]:
-    """elpd of one model less that of another, from those of the same rows, and its standard error from the differences."""
-    gap = rows - others
-    return scale * float(gap.sum()), scale * math.sqrt(gap.size * float(np.var(gap)))
+def total(rows: np.ndarray, scale: float = 1.0) -> tuple[float, float]:
+    """The sum of rows of which each stands for so many, and its standard error: of elpd, or of a difference of two."""
+    return scale * float(rows.sum()), scale * math.sqrt(rows.size * float(np.var(rows)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -211,4 +179,4 @@ def waic(log_density: np.ndarray, scale: float = 1.0) -> Waic:
     """WAIC from log p(y_i | θ_s), draws × rows; arguments as for `loo`."""
     p = log_density.var(axis=0, ddof=1)
     rows = np.asarray(special.logsumexp(log_density, axis=0)) - math.log(len(log_density)) - p
-    return Waic(scale * float(rows.sum()), scale * math.sqrt(rows.size * float(np.var(rows))), scale * float(p.sum()))
+    return Waic(*total(rows, scale), total(p, scale)[0])

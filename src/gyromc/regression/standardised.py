@@ -1,8 +1,7 @@
 """Standardised regressions: columns with mean 0 and standard deviation 1, the posterior as a target, and the way back.
 
 A column of two values is scaled as if both were equally frequent, by half their distance: its standard deviation would be tiny
-where one value is rare, and the prior of its coefficient almost flat. A constant column is not scaled: its coefficient keeps
-its prior.
+where one value is rare, and the prior of its coefficient almost flat. A constant column is not scaled.
 """
 
 import dataclasses
@@ -23,26 +22,14 @@ INTERCEPT_SCALE = 10.0  # prior standard deviation of the intercept, in standard
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Units:
-    """The map between the user's columns and responses and the standardised ones.
-
-    - `intercept`: the entry in the intercept's column that gives the intercept its own prior scale; 0 without an intercept.
-    - `location`: prior means of the coefficients, in the user's units.
-    """
+    """The map between the user's columns and responses and the standardised ones."""
 
     center: Float[np.ndarray, " columns"]
     scale: Float[np.ndarray, " columns"]
     y_center: float
     y_scale: float
-    intercept: float
-    location: Float[np.ndarray, " columns"] | None = None
-
-    @classmethod
-    def of(
-        cls, X: np.ndarray, y: np.ndarray | None, prior_scale: float, intercept: bool, weights: np.ndarray | None = None
-    ) -> "Units":
-        """The units of some rows, of y too where it is given."""
-        sums = RowSums.of(X, np.zeros(len(X)) if y is None else y, weights)
-        return sums.units(prior_scale, intercept, y is not None)
+    intercept: float  # the entry in its column that gives the intercept its own prior scale; 0 without an intercept
+    location: Float[np.ndarray, " columns"] | None = None  # prior means of the coefficients, in the user's units
 
     def with_priors(self, priors: Mapping[str, Prior], names: Sequence[str], prior_scale: float) -> "Units":
         """The same with the priors of some coefficients: a column's scale is what gives its coefficient the prior asked for."""
@@ -61,11 +48,12 @@ class Units:
         """The part of the linear predictors, in the user's units, that the priors' means make."""
         return self.y_center + (0.0 if self.location is None else (X - self.center) @ self.location)
 
-    def rows(self, X: np.ndarray) -> np.ndarray:
-        Z = (X - self.center) / self.scale
+    def rows(self, X: np.ndarray, ones: np.ndarray | float = 1.0) -> np.ndarray:
+        """The rows of the target, the intercept's column first; `ones`: of rows that sum up others, what stands for 1."""
+        Z = (X - ones * self.center) / self.scale
         if not self.intercept:
             return Z
-        return np.concatenate([np.full((len(Z), 1), self.intercept), Z], axis=1)
+        return np.concatenate([np.broadcast_to(self.intercept * ones, (len(Z), 1)), Z], axis=1)
 
     def coefficients(self, basis: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(T, t₀) with coefficients Tθ + t₀: for each output the intercept, where there is one, then the columns."""
@@ -84,15 +72,12 @@ GROUP_SCALE = 1.0  # prior mean of a group's standard deviation, per standard de
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Standardised:
-    """The posterior in standardised coordinates; `count`: of the observations where rows sum up more than they are long.
-
-    The target of a linear model without groups has noise 1: σ is integrated out, with the prior `noise_prior` if asked for.
-    """
+    """The posterior in standardised coordinates; the target of a linear model without groups has noise 1, σ is integrated out."""
 
     target: MixedRegression
     units: Units
-    count: float | None = None
-    noise_prior: Prior | None = None
+    count: float | None = None  # of the observations, where rows sum up more than they are long
+    noise_prior: Prior | None = None  # of σ, where the user asks for one
 
 
 def standardise(problem: Problem) -> Standardised:
@@ -151,7 +136,7 @@ def _group(term: GroupTerm, problem: Problem, units: Units) -> Group:
     """A group with the priors of its standard deviations and correlations, those of the most particular name."""
     others = {name: prior for name, prior in problem.priors.items() if name not in problem.names}
     asked = lambda *names: next((others[name] for name in names if name in others), None)
-    usual = GROUP_SCALE / Units.of(term.Z, None, 1.0, True, weights=problem.weights).scale
+    usual = GROUP_SCALE / RowSums.of(term.Z, problem.y, problem.weights).units(1.0, measured=False).scale
     priors = [asked(name, term.name, "sd") for name in term.names[: len(term.columns)]]
     own = [prior and prior.scaled(1 / units.y_scale) for prior in priors]
     scale = [mean if prior is None else prior.size for mean, prior in zip(usual, own, strict=True)]
@@ -161,18 +146,14 @@ def _group(term: GroupTerm, problem: Problem, units: Units) -> Group:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RowSums:
-    """What a linear model has to know of some rows, which may come in parts.
+    """What a linear model has to know of some rows, which may come in parts."""
 
-    `R`: the rows of [1 X y], a row of weight w times √w; or, where more were added, the upper triangular matrix with the same
-    RᵀR, updated by QR factorisation, which squares no condition number as adding up XᵀX would. `count`: the number of rows, or
-    the sum of their weights; `ends`: the smallest and the largest entry of every column and of y; `two`: whether there are no
-    others.
-    """
-
+    # `R`: the rows of [1 X y], a row of weight w times √w; or, where more were added, the upper triangular matrix with the same
+    # RᵀR, updated by QR factorisation, which squares no condition number as adding up XᵀX would.
     R: Float[np.ndarray, "rows width"]
-    count: float
-    ends: Float[np.ndarray, "two columns"]
-    two: Bool[np.ndarray, " columns"]
+    count: float  # of the rows, or the sum of their weights
+    ends: Float[np.ndarray, "two columns"]  # the smallest and the largest entry of every column, and of y
+    two: Bool[np.ndarray, " columns"]  # whether there are no others
 
     @classmethod
     def empty(cls, num_columns: int) -> "RowSums":
@@ -211,9 +192,7 @@ class RowSums:
         unit -= ones * center
         return size * center, size * np.sqrt(np.einsum("ij,ij->j", unit, unit) / self.count)
 
-    def units(
-        self, prior_scale: float, intercept: bool = True, measured: bool = True, centred: bool | None = None
-    ) -> Units:
+    def units(self, prior_scale: float, intercept=True, measured=True, centred: bool | None = None) -> Units:
         """The units in which columns, and y where it is measured, have mean 0 (with an intercept) and standard deviation 1."""
         center, sd = self.moments(intercept if centred is None else centred)
         # A column that never changes keeps its scale.
@@ -223,9 +202,8 @@ class RowSums:
         return Units(center[:-1], scale, float(y_center), float(y_scale), intercept * INTERCEPT_SCALE / prior_scale)
 
     def standardised(self, prior_scale: float, intercept: bool) -> Standardised:
-        units, ones = self.units(prior_scale, intercept), self.R[:, :1]
-        rows = (self.R[:, 1:-1] - ones * units.center) / units.scale
-        rows = np.hstack([units.intercept * ones, rows]) if intercept else rows
+        units = self.units(prior_scale, intercept)
+        rows = units.rows(self.R[:, 1:-1], self.R[:, :1])
         y = (self.R[:, -1] - self.R[:, 0] * units.y_center) / units.y_scale
         return Standardised(MixedRegression(rows, y, Normal(), prior_scale), units, float(self.count))
 

@@ -6,7 +6,6 @@ a temporary file; the mode is found by passes over it, and chains read single ro
 
 import dataclasses
 import tempfile
-from collections.abc import Callable, Sequence
 
 import numpy as np
 from scipy import special
@@ -21,6 +20,7 @@ from gyromc.observables import linear
 from gyromc.plan import Plan
 from gyromc.regression.fit import Coefficient, solve
 from gyromc.regression.standardised import RowSums
+from gyromc.show.numbers import capital
 from gyromc.solve.expect import expect
 from gyromc.targets import StreamedRegression
 from gyromc.targets.regressions import BY_FAMILY
@@ -37,18 +37,13 @@ class Learnt:
     whole: bool
     sample: tuple[np.ndarray, np.ndarray]
 
-    @property
-    def family(self) -> str | None:
-        """Logistic for a y of 0 and 1; None where y does not say."""
-        return "logistic" if self.sums.two_values[-1] and tuple(self.sums.ends[:, -1]) == (0, 1) else None
-
 
 def learn(source: RowSource, sample: int = SAMPLE, seed: int = 0) -> Learnt:
     """One pass over a source: moments and ranges of all columns, and a random sample of the rows."""
-    N, d = source.num_rows, source.num_columns
+    N, columns = source.num_rows, source.num_columns
     index = np.sort(np.random.default_rng(seed).choice(N, min(sample, N), replace=False))
-    sums, count, whole, parts = RowSums.empty(d), 0, True, []
-    for X, y in prefetched(source.blocks(block_rows(d + 1))):
+    sums, count, whole, parts = RowSums.empty(columns), 0, True, []
+    for X, y in prefetched(source.blocks(block_rows(columns + 1))):
         X, y = np.asarray(X, float), np.asarray(y, float)
         bad = ~(np.isfinite(X).all(axis=1) & np.isfinite(y))
         place = f"Row {count + int(np.argmax(bad)) + 1} of {source.name}"
@@ -57,38 +52,26 @@ def learn(source: RowSource, sample: int = SAMPLE, seed: int = 0) -> Learnt:
         parts.append((X[own], y[own]))
         sums, count = sums.add(X, y), count + len(y)
         whole = whole and bool(np.all((y >= 0) & (y == np.round(y))))
-    kept = np.concatenate([X for X, _ in parts]), np.concatenate([y for _, y in parts])
-    return Learnt(sums, whole, kept)
+    X, y = map(np.concatenate, zip(*parts, strict=True))
+    return Learnt(sums, whole, (X, y))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class StreamedFit:
-    """The coefficients of a regression over a source, the intercept first, in the user's units.
-
-    `reason`: how they were computed; `warnings`: what was not reached; `sample`: X and y of some rows, for checks of the model.
-    """
+    """The coefficients of a regression over a source, the intercept first, in the user's units."""
 
     family: str
     num_rows: int
     coefficients: tuple[Coefficient, ...]
-    reason: str
-    warnings: tuple[str, ...]
-    sample: tuple[np.ndarray, np.ndarray]
+    reason: str  # how they were computed
+    warnings: tuple[str, ...]  # what was not reached
+    sample: tuple[np.ndarray, np.ndarray]  # X and y of some rows, for checks of the model
 
 
 def fit_streamed(
-    source: RowSource,
-    family: str | None = None,
-    *,
-    prior_scale: float = 2.5,
-    error: float = 0.02,
-    names: Sequence[str] | None = None,
-    seed: int = 0,
-    say: Callable[[str], object] = lambda line: None,
+    source: RowSource, family=None, *, prior_scale=2.5, error=0.02, names=None, seed=0, say=lambda line: None
 ) -> StreamedFit:
     """Fit a linear, logistic or Poisson regression with an intercept to rows that are not in memory.
-
-    **Arguments:**
 
     - `source`: a value of `gyromc.data`.
     - `family`: left out: logistic where y is 0 or 1, refused otherwise.
@@ -99,11 +82,12 @@ def fit_streamed(
     names = tuple(names or (f"x{j}" for j in range(source.num_columns)))
     say(f"reading {source.num_rows:,} rows × {source.num_columns} columns: centre and scale of each column")
     learnt = learn(source, seed=seed)
-    family = learnt.family if family is None else one_of(family, BY_FAMILY, "family")
-    if family is None:
+    binary = learnt.sums.two_values[-1] and tuple(learnt.sums.ends[:, -1]) == (0, 1)
+    if family is None and not binary:
         kind = "counts" if learnt.whole else "numbers"
         raise InvalidInput(f"y holds {kind} that are not only 0 and 1: say which family it has, linear or poisson.")
-    require(family != "logistic" or learnt.family == "logistic", "A logistic regression needs a y of 0 and 1.")
+    family = "logistic" if family is None else one_of(family, BY_FAMILY, "family")
+    require(family != "logistic" or binary, "A logistic regression needs a y of 0 and 1.")
     require(family != "poisson" or learnt.whole, "A Poisson regression needs counts: y has negative or broken numbers.")
     positive(prior_scale, "prior_scale")
     if family == "linear":
@@ -142,9 +126,8 @@ def _sampled(source, units, family, prior_scale, error, labels, seed, say):
     for name, start, width in zip(labels, offset, map(float, sd), strict=True):
         mean, half = found[name].mean + float(start), float(special.ndtri((1 + LEVEL) / 2)) * width
         rows.append(Coefficient(name, None, mean, width, mean - half, mean + half, found[name].std_error))
-    work = found.account.sentence()
     reason = (
-        f"{work[:1].upper()}{work[1:]}. Means come from the chains; standard deviations and intervals are those of the Gaussian "
-        "at the mode, whose curvature was computed from all rows."
+        f"{capital(found.account.sentence())}. Means come from the chains; standard deviations and intervals are those of "
+        "the Gaussian at the mode, whose curvature was computed from all rows."
     )
     return tuple(rows), reason, tuple(found.warnings)

@@ -18,7 +18,6 @@ import numpy as np
 
 from gyromc.approx import secondmoments
 from gyromc.approx.sample import MOST_PARAMETERS
-from gyromc.approx.secondmoments import BlockSums, MatrixEstimate, over_blocks
 from gyromc.checks import require
 from gyromc.dynamics import augment
 from gyromc.errors import GyromcWarning, InvalidInput
@@ -130,7 +129,9 @@ def _gradient_moments(plan: Any) -> GradientMoments:
     sample = model.trusted_sample if model.dim <= MOST_PARAMETERS else None
     if sample is not None:
         rows = sample.theta[np.random.default_rng(0).choice(len(sample.weights), POINTS, p=sample.weights)]
-        blocks = lambda function, rows: over_blocks(np.array([function(x) for x in np.array_split(rows, BLOCKS)]))
+        blocks = lambda function, rows: secondmoments.over_blocks(
+            np.array([function(x) for x in np.array_split(rows, BLOCKS)])
+        )
         if isinstance(target, KnownLikelihood):
             affordable = max(2 * BLOCKS, int(MOST_CURVED / (target.num_data * rows.shape[1])))
             P = blocks(target.mean_hessian, rows[:affordable])
@@ -151,7 +152,7 @@ def pilot(plan: Any) -> GradientMoments:
     if plan.dim <= MOST_DENSE:
         theta, g, other = (np.swapaxes(x, 0, 1) for x in _recorded(plan, CHAINS, STEPS, STEPS))  # chains × steps × d
         total, candidates = secondmoments.sums(theta - plan.model.start, g, other), []
-        noise = over_blocks(np.swapaxes(g - other, 1, 2) @ (g - other) / 2 / total.weight[:, None, None])
+        noise = secondmoments.over_blocks(np.swapaxes(g - other, 1, 2) @ (g - other) / 2 / total.weight[:, None, None])
         estimates = secondmoments.gradient_square(total), secondmoments.curvature(total)
         for linear_is_exact, P in zip((False, True), estimates, strict=True):
             S, error = P.plus(noise), np.inf
@@ -168,7 +169,7 @@ def pilot(plan: Any) -> GradientMoments:
     return GradientMoments(P.mean(axis=0), Sigma.mean(axis=0), f"a pilot run of {DIAGONAL_STEPS} steps", error)
 
 
-def _missed(total: BlockSums, S: MatrixEstimate, linear_is_exact: bool) -> np.ndarray:
+def _missed(total: secondmoments.BlockSums, S: secondmoments.MatrixEstimate, linear_is_exact: bool) -> np.ndarray:
     """By how much the chains miss E[(θ-m)∇Uᵀ] = I and E[∇U] = 0 along the eigenvectors of S, in units of S.
 
     What is exact for a linear gradient rests on them only with the part that is not linear, where the chains have spread.

@@ -13,6 +13,8 @@ WIDTH = 150
 """Of text that goes into a pipe or a string."""
 Cell = str | tuple[str, str]
 """A text, or a text with a Rich style such as "green"."""
+CHIPS = {"green": ("yes", "✓"), "yellow": ("open", "!"), "bold red": ("no", "✗")}
+"""What a page shows for a style of Rich: the class of a chip, and a sign."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,10 +73,6 @@ class Table:
         table = f'<table{name} class="names">{shown}<thead><tr>{head}</tr></thead>{body}</tbody></table>'
         title = html.escape(self.title or caption or id)
         return f'<div class="scroll" tabindex="0" role="region" aria-label="{title}">{table}</div>'
-
-
-CHIPS = {"green": ("yes", "✓"), "yellow": ("open", "!"), "bold red": ("no", "✗")}
-"""What a page shows for a style of Rich: the class of a chip, and a sign."""
 
 
 def _element(tag: str, cell: Cell, kind: str = "", more: str = "") -> str:

@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from gyromc.regression.adequacy.assess import held_out_coverage
-from gyromc.regression.adequacy.laws import averaged, distribution
+from gyromc.regression.adequacy.assess import averaged, distribution, held_out_coverage
 from gyromc.regression.draws import Predictive
 from gyromc.regression.fit import Coefficient, Fit, robust_sd
 from gyromc.regression.problem import GroupTerm, settable
 from gyromc.regression.scores import calibration_of_classes, calibration_of_intervals, class_scores, number_scores
-from gyromc.regression.standardised import INTERCEPT_SCALE, Units
+from gyromc.regression.standardised import INTERCEPT_SCALE, RowSums
 from gyromc.show.numbers import counted, duration, listed, readable
 from gyromc.show.pages import machine
 from gyromc.tables.datatable import DataTable
@@ -285,8 +284,8 @@ def part(file: str, encoding: Encoding, table: Rows, fitted: int, new: bool) -> 
 def explained(prepared: Prepared, prior_scale: float) -> dict[str, Any]:
     """Return what `gyromc fit --explain` shows: columns of X with coding, range and prior; group terms; the first 5 rows."""
     encoding, rows, y = prepared.encoding, prepared.rows, prepared.y
-    response, scaled = encoding.response, y if FAMILIES[encoding.response.model].measured else None
-    units = Units.of(rows.X, scaled, prior_scale, encoding.intercept, weights=rows.weights)
+    response, measured = encoding.response, FAMILIES[encoding.response.model].measured
+    units = RowSums.of(rows.X, y, rows.weights).units(prior_scale, encoding.intercept, measured)
     deviations = prior_scale * units.y_scale / units.scale
     usual, asked = f"normal({units.y_center:.4g}, {INTERCEPT_SCALE * units.y_scale:.4g})", prepared.priors
     prior = lambda usual, *names: next((f"{asked[name]}, asked for" for name in names if name in asked), usual)

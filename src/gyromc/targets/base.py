@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from gyromc.checks import numbers, require
 from gyromc.runtime.evaluation import CHUNK, over_rows
 
 Params = Any
@@ -60,9 +61,9 @@ class Target(eqx.Module):
         """∇U at every point, in float64; for targets over vectors."""
         return over_rows(_gradient, points, self, chunk=self.points_at_once(2))
 
-    def hessians(self, points: np.ndarray, chunk: int = 512) -> np.ndarray:
+    def hessians(self, points: np.ndarray) -> np.ndarray:
         """∇²U at every point, in float64; for targets over vectors."""
-        return over_rows(_hessian, points, self, chunk=min(chunk, self.points_at_once(np.shape(points)[-1])))
+        return over_rows(_hessian, points, self, chunk=min(512, self.points_at_once(np.shape(points)[-1])))
 
     def mean_hessian(self, points: np.ndarray) -> np.ndarray:
         """The mean of ∇²U over the points."""
@@ -99,10 +100,7 @@ class SumOverData(Target):
         return jax.tree.map(lambda likelihood, prior: weight * likelihood + prior, *parts)
 
     def remainder(self, theta: Theta, center: Theta, index: Int[Array, " b"], order: int) -> Theta:
-        """Σ_{i ∈ index} of ∇ℓ_i(θ) less its Taylor polynomial around the center, for targets over vectors.
-
-        The polynomial is ∇ℓ_i(c) for order 1, ∇ℓ_i(c) + ∇²ℓ_i(c)(θ-c) for order 2.
-        """
+        """Σ_{i ∈ index} of ∇ℓ_i(θ) less its Taylor polynomial, ∇ℓ_i(c) or with order 2 ∇ℓ_i(c) + ∇²ℓ_i(c)(θ-c)."""
         here, terms = self.batch_gradient(theta, index), lambda c: self.batch_gradient(c, index)
         if order == 1:
             return here - terms(center)
@@ -111,10 +109,25 @@ class SumOverData(Target):
 
     def data_product(self, theta: Theta, direction: Theta) -> Theta:
         """Σ_i ∇²ℓ_i(θ) times a direction, from all the data, for targets over vectors."""
-        likelihood = lambda t: self.gradient(t) - self.prior_gradient(t)
-        return jax.jvp(likelihood, (theta,), (direction,))[1]
+        return jax.jvp(lambda t: self.gradient(t) - self.prior_gradient(t), (theta,), (direction,))[1]
 
     def data_hessian(self, theta: np.ndarray) -> np.ndarray:
         """Σ_i ∇²ℓ_i(θ) as a matrix, in float64, for targets over vectors."""
         chunk = max(1, min(512, MOST_PRODUCTS // self.num_data))
         return over_rows(_data_product, np.eye(len(theta)), self, np.asarray(theta, float), chunk=chunk)
+
+
+def of_rows(values, name: str, num_rows: int) -> np.ndarray:
+    """A number for each row."""
+    values = numbers(values, name)
+    fits, each = values.shape == (num_rows,), f"`{name}` must have one entry per row of `X`"
+    require(fits, f"{each}: X has {num_rows} rows, {name} has shape {values.shape}.")
+    return values
+
+
+def read_rows(X, y, least: tuple[int, int] = (1, 0)) -> tuple[np.ndarray, np.ndarray]:
+    """X as a matrix with a row for each observation, of at least this shape, y as a vector."""
+    X = numbers(X, "X")
+    fits = X.ndim == 2 and np.all(np.array(X.shape) >= least)
+    require(fits, f"`X` must be a matrix with one row per observation: got shape {X.shape}.")
+    return X, of_rows(y, "y", len(X))

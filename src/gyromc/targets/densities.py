@@ -12,10 +12,59 @@ from jaxtyping import Float
 from gyromc.checks import cause, leaves, numbers, require, require_finite, require_real, shown, whole
 from gyromc.errors import InvalidInput
 from gyromc.runtime.precision import owned, private
-from gyromc.targets.base import Scalar, SumOverData, Target, Theta
+from gyromc.targets.base import Scalar, SumOverData, Target
 
 
-class Quadratic(Target):
+class _Squared(Target):
+    """U(θ) = ½ (θ - m)ᵀ P (θ - m) and perhaps more; P is a matrix, or a vector for a diagonal."""
+
+    precision: Float[np.ndarray, " d"] | Float[np.ndarray, "d d"]
+    mean: Float[np.ndarray, " d"]
+
+    def __init__(self, precision, mean):
+        P = numbers(precision, "precision")
+        square = P.size > 0 and (P.ndim == 1 or (P.ndim == 2 and P.shape[0] == P.shape[1]))
+        require(square, f"`precision` must be a square matrix or a vector (a diagonal): got shape {P.shape}.")
+        if P.ndim == 2:
+            gap = np.abs(P - P.T)
+            at = tuple(int(i) for i in np.unravel_index(gap.argmax(), gap.shape))
+            large = f"max |P - Pᵀ| = {gap.max():.3g} at {at}. Pass `(P + P.T) / 2`."
+            require(gap.max() <= 1e-6 * np.abs(P).max(), f"`precision` must be symmetric: {large}")
+            P = (P + P.T) / 2
+        self.precision = P
+        self.mean = self._entries(mean, "mean", 0.0)
+
+    def _entries(self, value, name: str, usual: float) -> np.ndarray:
+        d = len(self.precision)
+        value = np.full(d, usual) if value is None else numbers(value, name)
+        require(value.shape == (d,), f"`{name}` must have {d} entries, like `precision`: got shape {value.shape}.")
+        return value
+
+    @property
+    def dim(self) -> int:
+        return self.mean.shape[0]
+
+    @property
+    def matrix(self) -> np.ndarray:
+        P = np.asarray(self.precision, float)
+        return np.diag(P) if P.ndim == 1 else P
+
+    def potential(self, params):
+        return 0.5 * jnp.vdot(params - self.mean, _Squared.gradient(self, params))
+
+    def gradient(self, params):
+        x = params - self.mean
+        return self.precision * x if self.precision.ndim == 1 else self.precision @ x
+
+    def separable(self):
+        P = self.matrix
+        if np.any(P - np.diag(np.diag(P))):
+            return None
+        pairs = zip(np.diag(P), np.asarray(self.mean, float), strict=True)
+        return tuple(lambda t, p=p, m=m: 0.5 * p * (t - m) ** 2 for p, m in pairs)
+
+
+class Quadratic(_Squared):
     """A Gaussian target: U(θ) = ½ (θ - m)ᵀ P (θ - m).
 
     **Arguments:**
@@ -30,68 +79,16 @@ class Quadratic(Target):
     ```
     """
 
-    precision: Float[np.ndarray, " d"] | Float[np.ndarray, "d d"]
-    mean: Float[np.ndarray, " d"]
-
     def __init__(self, precision, mean=None):
-        P = read_precision(precision)
+        super().__init__(precision, mean)
+        P = self.precision
         smallest = float(P.min() if P.ndim == 1 else np.linalg.eigvalsh(P)[0])
         why = f"or exp(-U) has no finite integral: its smallest eigenvalue is {smallest:.6g}"
         what = "Add a prior (a multiple of the identity) or drop the directions that the data do not determine."
         require(smallest > 0, f"`precision` must be positive definite, {why}. {what}")
-        m = np.zeros(P.shape[0]) if mean is None else numbers(mean, "mean")
-        require(m.shape == P.shape[:1], f"`mean` must have {P.shape[0]} entries: got shape {m.shape}.")
-        self.precision, self.mean = P, m
-
-    @property
-    def dim(self) -> int:
-        return self.mean.shape[0]
-
-    def potential(self, params):
-        x = params - self.mean
-        return 0.5 * jnp.vdot(x, _stretch(self.precision, x))
-
-    def gradient(self, params):
-        return _stretch(self.precision, params - self.mean)
 
     def gaussian(self):
-        return _matrix(self.precision), np.asarray(self.mean, float)
-
-    def separable(self):
-        P = _diagonal(self.precision)
-        if P is None:
-            return None
-        return tuple(lambda t, p=p, m=m: 0.5 * p * (t - m) ** 2 for p, m in zip(P, self.mean, strict=True))
-
-
-def _stretch(precision, x: Theta) -> Theta:
-    return precision * x if precision.ndim == 1 else precision @ x
-
-
-def _matrix(precision) -> np.ndarray:
-    P = np.asarray(precision, float)
-    return np.diag(P) if P.ndim == 1 else P
-
-
-def _diagonal(precision) -> np.ndarray | None:
-    P = _matrix(precision)
-    return None if np.any(P - np.diag(np.diag(P))) else np.diag(P)
-
-
-def read_precision(precision) -> np.ndarray:
-    """A symmetric matrix, or a vector for a diagonal one."""
-    P = numbers(precision, "precision")
-    square = P.size > 0 and (P.ndim == 1 or (P.ndim == 2 and P.shape[0] == P.shape[1]))
-    require(square, f"`precision` must be a square matrix or a vector (a diagonal): got shape {P.shape}.")
-    if P.ndim == 1:
-        return P
-    gap = np.abs(P - P.T)
-    require(
-        gap.max() <= 1e-6 * np.abs(P).max(),
-        f"`precision` must be symmetric: max |P - Pᵀ| = {gap.max():.3g} at "
-        f"{tuple(int(i) for i in np.unravel_index(gap.argmax(), gap.shape))}. Pass `(P + P.T) / 2`.",
-    )
-    return (P + P.T) / 2
+        return self.matrix, np.asarray(self.mean, float)
 
 
 class CosinePerturbed(Target):
@@ -134,7 +131,7 @@ class CosinePerturbed(Target):
         return (lambda t: 0.5 * t**2 + beta * np.cos(t),) * self.size
 
 
-class Separable(Target):
+class Separable(_Squared):
     """U(θ) = ½ (θ-m)ᵀP(θ-m) + Σ_i c_i φ(θ_i), with a scalar function φ of your own.
 
     **Arguments:**
@@ -153,17 +150,11 @@ class Separable(Target):
     """
 
     phi: Callable
-    precision: Float[np.ndarray, " d"] | Float[np.ndarray, "d d"]
-    mean: Float[np.ndarray, " d"]
     weights: Float[np.ndarray, " d"]
 
     def __init__(self, potential: Callable, precision, mean=None, weights=None):
-        self.precision = read_precision(precision)
-        d = len(self.precision)
-        self.mean = np.zeros(d) if mean is None else numbers(mean, "mean")
-        self.weights = np.ones(d) if weights is None else numbers(weights, "weights")
-        for name, value in (("mean", self.mean), ("weights", self.weights)):
-            require(value.shape == (d,), f"`{name}` must have {d} entries, like `precision`: got shape {value.shape}.")
+        super().__init__(precision, mean)
+        self.weights = self._entries(weights, "weights", 1.0)
         require(callable(potential), f"`potential` must be a function of one number: got {type(potential).__name__}.")
         try:
             value = eqx.filter_eval_shape(potential, jax.ShapeDtypeStruct((), jnp.float32))
@@ -174,34 +165,22 @@ class Separable(Target):
         require(scalar, f"`potential` must map one number to one number: it returns {value}.")
         self.phi = owned(potential)
 
-    @property
-    def dim(self) -> int:
-        return self.mean.shape[0]
-
     def potential(self, params):
-        x = params - self.mean
-        scalar = jnp.vdot(self.weights, jax.vmap(private(self.phi))(params))
-        return 0.5 * jnp.vdot(x, _stretch(self.precision, x)) + scalar
+        return super().potential(params) + jnp.vdot(self.weights, jax.vmap(private(self.phi))(params))
 
     def gradient(self, params):
-        slopes = jax.vmap(jax.grad(private(self.phi)))(params)
-        return _stretch(self.precision, params - self.mean) + self.weights * slopes
+        return super().gradient(params) + self.weights * jax.vmap(jax.grad(private(self.phi)))(params)
 
     def gaussian(self):
-        P = _matrix(self.precision)
-        convex = not np.any(self.weights) and np.all(np.linalg.eigvalsh(P) > 0)
-        return (P, np.asarray(self.mean, float)) if convex else None
-
-    @property
-    def matrix(self) -> np.ndarray:
-        return _matrix(self.precision)
+        convex = not np.any(self.weights) and np.all(np.linalg.eigvalsh(self.matrix) > 0)
+        return (self.matrix, np.asarray(self.mean, float)) if convex else None
 
     def separable(self):
-        P = _diagonal(self.precision)
-        if P is None:
+        squares = super().separable()
+        if squares is None:
             return None
-        rows = zip(P, np.asarray(self.mean, float), np.asarray(self.weights, float), strict=True)
-        return tuple(lambda t, p=p, m=m, c=c: 0.5 * p * (t - m) ** 2 + c * self._values(t) for p, m, c in rows)
+        pairs = zip(squares, np.asarray(self.weights, float), strict=True)
+        return tuple(lambda t, v=v, c=c: v(t) + c * self._values(t) for v, c in pairs)
 
     def _values(self, t) -> np.ndarray:
         with jax.enable_x64(True):
@@ -239,10 +218,8 @@ class FiniteSum(SumOverData):
         require(found, "`data` must hold at least one array: got an empty pytree.")
         for path, leaf in found:
             where = f"data{jax.tree_util.keystr(path)}"
-            array = (
-                isinstance(leaf, int | float) or getattr(getattr(leaf, "dtype", np.dtype(object)), "kind", "") != "O"
-            )
-            require(array, f"`data` must hold arrays: {where} is {shown(leaf)}.")
+            dtype = getattr(leaf, "dtype", np.dtype(float if isinstance(leaf, int | float) else object))
+            require(getattr(dtype, "kind", "") != "O", f"`data` must hold arrays: {where} is {shown(leaf)}.")
             first = "Every array in `data` needs a first axis over observations"
             require(np.ndim(leaf) >= 1, f"{first}: {where} is a single number.")
             require_real(leaf, where)

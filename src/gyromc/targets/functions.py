@@ -20,14 +20,12 @@ def _either(of_numpy: Callable, of_jax: Callable) -> Callable:
     return lambda t: of_numpy(t) if library(t) is np else of_jax(t)
 
 
-# log Γ, log Φ.
 log_gamma = _either(scipy.special.gammaln, jax.scipy.special.gammaln)
 log_ndtr = _either(scipy.special.log_ndtr, jax.scipy.special.log_ndtr)
 # Of a standard normal variable they make a uniform one on (0, 1), and an exponential one with mean 1.
 uniform = _either(scipy.special.ndtr, jax.scipy.special.ndtr)
 exponential = lambda u: -log_ndtr(-u)
-# log 1/(1 + e⁻ᵗ).
-log_sigmoid = lambda t: -softplus(-t)
+log_sigmoid = lambda t: -softplus(-t)  # log 1/(1 + e⁻ᵗ)
 # log Γ(x) less (x - ½) log x - x + ½ log 2π, for large x.
 stirling = lambda x: (1 / 12 - (1 / 360 - 1 / (1260 * x**2)) / x**2) / x
 

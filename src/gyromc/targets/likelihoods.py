@@ -1,8 +1,7 @@
 """What a likelihood of a regression is: -log p(y | t) of linear predictors t, its derivatives, the law of y, and facts about it.
 
 Arrays t, … × rows (… × rows × q where a row has a vector), y, and what else the law depends on (`given`), which broadcasts with
-them, in; arrays of the same kind out. One formula serves NumPy (nothing to compile) and JAX (gradients); `sample` and `cdf` are
-for NumPy.
+them, in; arrays of the same kind out. One formula serves NumPy (nothing to compile) and JAX; `sample` and `cdf` are NumPy's.
 """
 
 import abc
@@ -49,13 +48,10 @@ class Effect:
 
 @dataclasses.dataclass(frozen=True)
 class Wording:
-    """A family in words ("Poisson regression", "a Poisson law"); `{name}` is the target, `{positive}` its positive class.
-
-    `says`: what the target is, or a full sentence on the model.
-    """
+    """A family in words ("Poisson regression", "a Poisson law"); `{name}` is the target, `{positive}` its positive class."""
 
     title: str
-    says: str
+    says: str  # what the target is, or a full sentence on the model
     effect: Effect
     law: str = "the model"
 
@@ -67,34 +63,23 @@ class Wording:
 
 @dataclasses.dataclass(frozen=True)
 class Likelihood(abc.ABC):
-    """A model of y given its linear predictors, and what the rest of gyromc has to know about it.
-
-    **Facts**, of the class:
-
-    - `aliases`: names that R's packages have for it.
-    - `needs`: what y must hold, in words, and `allowed(y)`: which of it does; `remedy`: what to do where it does not.
-    - `measured`: whether y has units, so that it is standardised; `vector`: whether t is a vector, also one of length 1.
-    - `cutpoints`: whether the further parameters are cutpoints, which stand for the intercept.
-    - `known`: names of what is given for every row; `further`: the further parameters, which are `given` after these.
-    - `wider`: the family to take where y varies more than this one allows; `rank`: the simplest family has the lowest.
-    """
+    """A model of y given its linear predictors, and what the rest of gyromc has to know about it."""
 
     name: ClassVar[str] = ""
     words: ClassVar[Wording]
     response: ClassVar[ResponseKind] = ResponseKind.COUNTS
     link: ClassVar[LinkFunction] = LinkFunction.IDENTITY
-    rank: ClassVar[int] = 0
-    needs: ClassVar[str] = "finite numbers"
-    remedy: ClassVar[str] = "Take the family linear for measurements."
-    aliases: ClassVar[tuple[str, ...]] = ()
-    wider: ClassVar[str | None] = None
-    measured: ClassVar[bool] = False
-    convex: ClassVar[bool] = False
-    """Whether the loss is a convex function of t: then an integral over it has one peak."""
-    vector: ClassVar[bool] = False
-    cutpoints: ClassVar[bool] = False
-    known: ClassVar[tuple[str, ...]] = ()
-    further: ClassVar[tuple[Further, ...]] = ()
+    rank: ClassVar[int] = 0  # the simplest family has the lowest
+    needs: ClassVar[str] = "finite numbers"  # what y must hold: `allowed` says which of it does
+    remedy: ClassVar[str] = "Take the family linear for measurements."  # what to do where it does not
+    aliases: ClassVar[tuple[str, ...]] = ()  # names that R's packages have for it
+    wider: ClassVar[str | None] = None  # the family to take where y varies more than this one allows
+    measured: ClassVar[bool] = False  # whether y has units, so that it is standardised
+    convex: ClassVar[bool] = False  # whether the loss is a convex function of t: then an integral over it has one peak
+    vector: ClassVar[bool] = False  # whether t is a vector, also one of length 1
+    cutpoints: ClassVar[bool] = False  # whether the further parameters are cutpoints, which stand for the intercept
+    known: ClassVar[tuple[str, ...]] = ()  # names of what is given for every row
+    further: ClassVar[tuple[Further, ...]] = ()  # parameters that are `given` after these
 
     @classmethod
     def made(cls, num_classes: int) -> "Likelihood":
@@ -137,8 +122,7 @@ class Likelihood(abc.ABC):
         return sum(one.log_density(v) - priors[one.name].log_density(v) for one, v in values)
 
     def drawn(self, rng: np.random.Generator, shape: tuple[int, ...], priors: Mapping[str, Any]) -> tuple[Values, ...]:
-        usual = self.natural(rng.standard_normal((*shape, len(self.auxiliary))))
-        values = zip(self.further, usual, strict=True)
+        values = zip(self.further, self.natural(rng.standard_normal((*shape, len(self.auxiliary)))), strict=True)
         return tuple(priors[x.name].draw(rng, shape, x.least) if x.name in priors else v for x, v in values)
 
     def in_units(self, given: tuple[Values, ...], y_scale: float) -> tuple[Values, ...]:

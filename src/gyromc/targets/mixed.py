@@ -3,14 +3,14 @@
 θ holds the coefficients of the columns, N(0, prior_scale²) a priori; the likelihood's further parameters; and for each group
 its standard deviations, correlations and deviations. All but the coefficients are standard normal a priori, correlations
 nearly; for another `Prior` U gets the logarithm of the ratio of both densities. A group with a level for every single row can
-be integrated out, by quadrature row by row, and drawn afterwards. Nothing is compiled for drawing: `parts` takes NumPy and JAX
-arrays.
+be integrated out, by quadrature row by row, and drawn afterwards. Nothing is compiled for that: `parts` takes NumPy arrays too.
 """
 
 import dataclasses
 import functools
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
@@ -21,10 +21,10 @@ import scipy
 from jaxtyping import Float, Int
 
 from gyromc.checks import numbers, positive, require, shown
-from gyromc.targets.base import SumOverData
+from gyromc.targets.base import SumOverData, of_rows, read_rows
 from gyromc.targets.functions import exponential, library
 from gyromc.targets.likelihoods import Likelihood
-from gyromc.targets.priors import Domain, Prior
+from gyromc.targets.priors import Domain, Prior, read_priors
 
 LKJ = Prior("lkj", (2.0,))
 INFORMED = 5.0  # information of a level's rows over that of the law of the levels, from which on a group is centred
@@ -77,8 +77,8 @@ class Group(eqx.Module):
         num_levels: int,
         scale,
         centred: bool = False,
-        priors: Sequence[str | Prior | None] = (),
-        correlations: str | Prior = LKJ,
+        priors=(),
+        correlations=LKJ,
         integrated: bool = False,
     ):
         self.Z, self.index, self.scale = numbers(Z, "Z"), np.asarray(index, np.int32), numbers(scale, "scale")
@@ -88,15 +88,13 @@ class Group(eqx.Module):
         require(fits, f"`Z` must be rows × columns with a level for each row: got {shapes[0]} and {shapes[1]}.")
         inside = self.index.size == 0 or (self.index.min() >= 0 and self.index.max() < num_levels)
         require(inside, f"`index` must hold levels 0 … {num_levels - 1}: got up to {int(self.index.max(initial=0))}.")
-        listed = isinstance(priors, list | tuple)
-        require(listed, f"`priors` must be a list with a prior for each column: got {shown(priors)}.")
+        listed = isinstance(priors, list | tuple) and len(priors) in (0, self.Z.shape[1])
+        each = f"`priors` must be a list with one entry for each of {self.Z.shape[1]} columns of `Z`"
+        require(listed, f"{each}: got {shown(priors)}.")
         of = "The prior of a group's standard deviation"
         self.priors = tuple(p if p is None else Prior.read(p, of).require(Domain.POSITIVE, of) for p in priors)
-        each = f"`priors` must have one entry for each of {self.Z.shape[1]} columns of `Z`"
-        require(len(self.priors) in (0, self.Z.shape[1]), f"{each}: got {len(self.priors)}.")
-        require(
-            not integrated or self.by_row, "`integrated` is for a group whose levels have one row and one column each."
-        )
+        alone = not integrated or self.by_row
+        require(alone, "`integrated` is for a group whose levels have one row and one column each.")
         of = "The prior of a group's correlations"
         self.correlations = Prior.read(correlations, of).require(Domain.CORRELATIONS, of)
 
@@ -167,8 +165,7 @@ class Group(eqx.Module):
             if prior is not None:
                 sds[..., j] = prior.draw(rng, shape, 0.0)
         u = [np.arctanh(2 * rng.beta(a, a, shape) - 1) / scale for _, _, scale, a in self._partial]
-        correlations = self.correlation_root(np.stack([*u, *[np.zeros(shape)] * (not u)], axis=-1))
-        root = sds[..., :, None] * correlations
+        root = sds[..., :, None] * self.correlation_root(np.stack(u or [np.zeros(shape)], axis=-1))
         return root, rng.standard_normal((*shape, self.num_levels, k)) @ np.swapaxes(root, -1, -2)
 
     def energy(self, u_sd, u_correlation, z):
@@ -177,8 +174,7 @@ class Group(eqx.Module):
             return 0.0
         if not self.centred:
             return 0.5 * jnp.sum(z**2)
-        L = self.root(u_sd, u_correlation)
-        b = self.deviations(u_sd, u_correlation, z)
+        L, b = self.root(u_sd, u_correlation), self.deviations(u_sd, u_correlation, z)
         standard = jax.scipy.linalg.solve_triangular(L, b.T, lower=True)
         return 0.5 * jnp.sum(standard**2) + self.num_levels * jnp.sum(jnp.log(jnp.diagonal(L)))
 
@@ -206,8 +202,7 @@ def _drawn(loss, sd: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     below = np.cumsum(density, axis=0)
     u = rng.random(sd.shape) * below[-1]
     cell = np.minimum(np.sum(below < u, axis=0), GRID - 1)
-    share = (below - density, density)
-    before, inside = (np.take_along_axis(x, cell[None], axis=0)[0] for x in share)
+    before, inside = (np.take_along_axis(x, cell[None], axis=0)[0] for x in (below - density, density))
     step = grid[1] - grid[0]
     return sd * (center + width * (grid[cell] + step * ((u - before) / inside - 0.5)))
 
@@ -271,41 +266,20 @@ class MixedRegression(SumOverData):
     priors: tuple[tuple[str, Prior], ...] = eqx.field(static=True, default=())
 
     def __init__(
-        self,
-        X,
-        y,
-        likelihood: Likelihood,
-        prior_scale: float = 1.0,
-        *,
-        offset=None,
-        weights=None,
-        known: tuple = (),
-        groups: tuple[Group, ...] = (),
-        priors: Mapping[str, str | Prior] | None = None,
+        self, X, y, likelihood, prior_scale: float = 1.0, *, offset=None, weights=None, known=(), groups=(), priors=None
     ):
-        self.X, self.y = numbers(X, "X"), numbers(y, "y")
-        require(self.X.ndim == 2, f"`X` must be a matrix with one row per observation: got shape {self.X.shape}.")
-        rows = self.X.shape[:1]
-        self.offset = np.zeros(rows) if offset is None else numbers(offset, "offset")
-        self.weights = np.ones(rows) if weights is None else numbers(weights, "weights")
+        self.X, self.y = read_rows(X, y, least=(0, 0))
+        rows = len(self.X)
+        self.offset = np.zeros(rows) if offset is None else of_rows(offset, "offset", rows)
+        self.weights = np.ones(rows) if weights is None else of_rows(weights, "weights", rows)
         self.known, self.groups, self.likelihood = tuple(numbers(k, "known") for k in known), tuple(groups), likelihood
-        for name, value in (("y", self.y), ("offset", self.offset), ("weights", self.weights)):
-            each = f"`{name}` must have one entry per row of `X` ({rows[0]})"
-            require(value.shape == rows, f"{each}: got shape {value.shape}.")
         for group in self.groups:
-            require(group.Z.shape[:1] == rows, f"A group has {len(group.Z)} rows, but `X` has {rows[0]}.")
+            require(len(group.Z) == rows, f"A group has {len(group.Z)} rows, but `X` has {rows}.")
         require(not (likelihood.vector and self.groups), "Groups are for models with one linear predictor per row.")
         self.prior_precision = np.asarray(positive(prior_scale, "prior_scale") ** -2)
-        table = isinstance(priors or {}, Mapping)
-        require(table, f"`priors` must be a table from names to priors: got {shown(priors)}.")
         domains = {one.name: one.domain for one in likelihood.further}
         domains |= {str(j): Domain.REAL for j in range(self.num_coefficients)}
-        named = {str(name): Prior.read(prior, f"The prior of {name}") for name, prior in (priors or {}).items()}
-        for name, prior in named.items():
-            there = ", ".join(domains)
-            require(name in domains, f"`priors` names {name}, which is no parameter: there are {there}.")
-            prior.require(domains[name], f"`priors`: {name}")
-        self.priors = tuple(named.items())
+        self.priors = tuple(read_priors(priors, domains).items())
 
     @property
     def num_data(self) -> int:
@@ -329,23 +303,21 @@ class MixedRegression(SumOverData):
     def dim(self) -> int:
         return int(self._ends[-1])
 
-    def parts(self, theta) -> list[Any]:
+    def parts(self, theta) -> tuple[Any, Any, list[list[Any]]]:
         """θ cut into coefficients, further parameters, and for each group its three pieces: … × size each."""
-        return [theta[..., a:b] for a, b in zip([0, *self._ends[:-1]], self._ends, strict=True)]
+        beta, further, *rest = (theta[..., a:b] for a, b in itertools.pairwise([0, *self._ends]))
+        return beta, further, [rest[i : i + 3] for i in range(0, len(rest), 3)]
 
     def given(self, theta) -> tuple[Any, ...]:
         """The likelihood's further parameters on their own scale, each of shape …."""
         return self.likelihood.natural(self.parts(theta)[1])
 
     def deviations(self, theta, rng: np.random.Generator | None = None) -> list[Any]:
-        """The deviations of the levels of each group: … × levels × k.
-
-        Those that were integrated out are drawn given all others with `rng`, for NumPy arrays; without it they are zero.
-        """
-        parts, found = self.parts(theta)[2:], []
-        for i, group in enumerate(self.groups):
+        """The deviations of the levels of each group, … × levels × k; integrated ones are drawn with `rng`, else zero."""
+        found = []
+        for i, (group, pieces) in enumerate(zip(self.groups, self.parts(theta)[2], strict=True)):
             if not group.integrated:
-                found.append(group.deviations(*parts[3 * i : 3 * i + 3]))
+                found.append(group.deviations(*pieces))
             elif rng is None:
                 found.append(library(theta).zeros((*theta.shape[:-1], group.num_levels, 1)))
             else:
@@ -357,31 +329,30 @@ class MixedRegression(SumOverData):
 
     def _integrated(self, theta: np.ndarray, i: int, rng: np.random.Generator) -> np.ndarray:
         """Draws of the deviations of a group that was integrated out: points × levels."""
-        group, parts = self.groups[i], self.parts(theta)
-        t = parts[0] @ self.X.T + self.offset
+        group, (beta, _, pieces) = self.groups[i], self.parts(theta)
+        t = beta @ self.X.T + self.offset
         for other, b in zip(self.groups, self.deviations(theta), strict=True):
             t = t + np.sum(other.Z * b[:, other.index], axis=-1)
         given = *self.known, *(value[:, None] for value in self.given(theta))
         loss = lambda more: self.weights * self.likelihood.loss(t + more, self.y, *given)
-        drawn, sd = np.empty((len(theta), group.num_levels)), group.sds(parts[2 + 3 * i]) * group.Z[:, 0]
+        drawn, sd = np.empty((len(theta), group.num_levels)), group.sds(pieces[i][0]) * group.Z[:, 0]
         drawn[:, group.index] = _drawn(loss, sd, rng) / group.Z[:, 0]  # by row, in units of the column
         return drawn
 
     def roots(self, theta) -> list[Any]:
         """The Cholesky factors of the covariance of the deviations of each group: … × k × k."""
-        parts = self.parts(theta)[2:]
-        return [group.root(*parts[3 * i : 3 * i + 2]) for i, group in enumerate(self.groups)]
+        return [group.root(*pieces[:2]) for group, pieces in zip(self.groups, self.parts(theta)[2], strict=True)]
 
     def _losses(self, theta, rows):
         X, y, offset, weights, known, groups = rows
-        beta, _, *parts = self.parts(theta)
+        beta, _, pieces = self.parts(theta)
         t = X @ beta.reshape(self.likelihood.outputs, -1).T if self.likelihood.vector else X @ beta + offset
         for (Z, index), b in zip(groups, self.deviations(theta), strict=True):
             t = t + jnp.sum(Z * b[index], axis=-1)
         loss = lambda more: weights * self.likelihood.loss(t + more, y, *known, *self.given(theta))
         for i, group in enumerate(self.groups):
             if group.integrated:
-                return integrated_loss(loss, group.sds(parts[3 * i])[0] * groups[i][0][:, 0])
+                return integrated_loss(loss, group.sds(pieces[i][0])[0] * groups[i][0][:, 0])
         return loss(0.0)
 
     def _rows(self, index=None):
@@ -393,28 +364,25 @@ class MixedRegression(SumOverData):
         return {int(name): prior for name, prior in self.priors if name.isdigit()}
 
     def _prior(self, params):
-        beta, auxiliary, *rest = self.parts(params)
-        found = 0.5 * self.prior_precision * jnp.vdot(beta, beta) + self.law_energy(auxiliary, rest)
+        beta, further, pieces = self.parts(params)
+        found = 0.5 * self.prior_precision * jnp.vdot(beta, beta) + self.law_energy(further, pieces)
         for j, prior in self.coefficient_priors.items():
             found = found - 0.5 * self.prior_precision * beta[j] ** 2 - prior.log_density(beta[j])
-        return found + sum(group.energy(*rest[3 * i : 3 * i + 3]) for i, group in enumerate(self.groups))
+        return found + sum(group.energy(*own) for group, own in zip(self.groups, pieces, strict=True))
 
-    def law_energy(self, auxiliary, groups):
-        """-log p of the further parameters and of the groups' standard deviations and correlations, three arrays each: …."""
-        found = 0.5 * library(auxiliary).sum(auxiliary**2, axis=-1)
+    def law_energy(self, further, pieces):
+        """-log p of the further parameters and of the groups' standard deviations and correlations, as in `parts`: …."""
+        found = 0.5 * library(further).sum(further**2, axis=-1)
         if asked := {name: prior for name, prior in self.priors if not name.isdigit()}:
-            found = found + self.likelihood.prior_change(self.likelihood.natural(auxiliary), asked)
-        return found + sum(group.law_energy(*groups[3 * i : 3 * i + 2]) for i, group in enumerate(self.groups))
+            found = found + self.likelihood.prior_change(self.likelihood.natural(further), asked)
+        return found + sum(group.law_energy(*own[:2]) for group, own in zip(self.groups, pieces, strict=True))
 
     def in_good_coordinates(self) -> "MixedRegression":
-        """The same model with deviations of single rows integrated out, and well determined groups centred.
-
-        A constant linear predictor that fits y gives every level an effect, the slope of the loss over its curvature. What the
-        effects vary more than by chance is the variance between levels; where it is above `INFORMED` times that by chance,
-        deviations that vary with their standard deviation would make a narrow curved ridge. Groups with few levels come first,
-        and their effects are kept. Rows of weight zero, such as held-out ones, count as the others do: the choice changes no
-        posterior, and one program then serves the fits with and without them.
-        """
+        """The same model with deviations of single rows integrated out, and well determined groups centred."""
+        # A constant linear predictor that fits y gives every level an effect, the slope of the loss over its curvature. What the
+        # effects vary more than by chance is the variance between levels; where it is above `INFORMED` times that by chance,
+        # deviations that vary with their standard deviation would make a narrow curved ridge. Groups with few levels come first.
+        # Rows of weight zero, such as held-out ones, count as the others do: one program serves the fits with and without them.
         given = self.likelihood.natural(np.zeros(len(self.likelihood.auxiliary)))
         t = np.full(self.num_data, float(np.ravel(self.likelihood.start(self.y))[0]))
         counted = self.weights > 0

@@ -8,12 +8,12 @@ import dataclasses
 import enum
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from gyromc.checks import positive, require, shown
+from gyromc.checks import numbers, positive, require, shown
 from gyromc.errors import InvalidInput
 from gyromc.show.numbers import is_number
 from gyromc.targets.functions import exponential, library, log_sigmoid
@@ -33,18 +33,12 @@ class Domain(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Law:
-    """A family of laws.
+    """A family of laws."""
 
-    - `arguments`: their names; all but locations are positive. Those called `location`, `scale`, `rate` and `log_location`
-      change with the units of the parameter.
-    - `log_density`: of a value and the arguments, up to a constant in the value; NumPy's or JAX's.
-    - `frozen`: the distribution of `scipy.stats` with these arguments, where there is one.
-    """
-
-    arguments: tuple[str, ...]
-    log_density: Callable[..., Any]
+    arguments: tuple[str, ...]  # all but locations are positive; those in `IN_UNITS` and `log_location` have units
+    log_density: Callable[..., Any]  # of a value and the arguments, up to a constant in the value; NumPy's or JAX's
     domains: tuple[Domain, ...]
-    frozen: Callable[..., Any] | None = None
+    frozen: Any = None  # the distribution of `scipy.stats`, where there is one
 
 
 def _dirichlet(cuts, concentration):
@@ -80,7 +74,6 @@ LAWS = {
     # Of the partial correlations: `Group` has its density.
     "lkj": Law(("concentration",), lambda x, eta: 0 * x, (Domain.CORRELATIONS,)),
 }
-"""The laws by name."""
 EXAMPLES = {
     Domain.REAL: "normal(0, 1) or student_t(3, 0, 2.5)",
     Domain.POSITIVE: "exponential(1), student_t(3, 0, 2.5) or gamma(2, 0.1)",
@@ -88,8 +81,7 @@ EXAMPLES = {
     Domain.CUTPOINTS: "dirichlet(2) or normal(0, 5)",
     Domain.CORRELATIONS: "lkj(4)",
 }
-IN_UNITS = {"location": 1, "scale": 1, "rate": -1}
-"""The power of the unit that an argument has."""
+IN_UNITS = {"location": 1, "scale": 1, "rate": -1}  # the power of the unit that an argument has
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,11 +137,8 @@ class Prior:
 
     def scaled(self, unit: float) -> "Prior":
         """The law of a parameter times `unit`."""
-        numbers = [
-            value + math.log(unit) if name == "log_location" else value * unit ** IN_UNITS.get(name, 0)
-            for name, value in zip(LAWS[self.law].arguments, self.numbers, strict=True)
-        ]
-        return Prior(self.law, tuple(numbers))
+        of = lambda name, x: x + math.log(unit) if name == "log_location" else x * unit ** IN_UNITS.get(name, 0)
+        return Prior(self.law, tuple(map(of, LAWS[self.law].arguments, self.numbers)))
 
     def log_density(self, x: Any) -> Any:
         return LAWS[self.law].log_density(x, *self.numbers)
@@ -158,27 +147,39 @@ class Prior:
         """Draws above `least`, by the inverse of the distribution function."""
         from scipy import stats
 
-        made = LAWS[self.law].frozen
-        assert made is not None
-        law = made(stats, *self.numbers)
+        law = LAWS[self.law].frozen(stats, *self.numbers)
         return law.isf(law.sf(least) * rng.random(size))
+
+
+def read_priors(priors: Any, known: Mapping[str, Domain]) -> dict[str, Prior]:
+    """Priors by name of a parameter, of which `known` are the domains: a text, a `Prior`, (location, scale), or a scale alone."""
+    # That is the standard deviation of a normal law of a coefficient, the mean of an exponential law of a positive parameter.
+    if priors is None:
+        return {}
+    require(isinstance(priors, Mapping), f"`priors` must be a table from names to priors: got {shown(priors)}.")
+    found = {}
+    for name, prior in priors.items():
+        name = str(name)
+        require(name in known, f"`priors` has no parameter {shown(name)}: there are {', '.join(known)}.")
+        if not isinstance(prior, str | Prior):
+            pair: Any = prior if isinstance(prior, Sequence) and len(prior) == 2 else (0.0, prior)
+            location, scale = float(numbers(pair[0], f"priors[{name!r}]")), positive(pair[1], f"priors[{name!r}]")
+            alone = known[name] is Domain.POSITIVE and not isinstance(prior, Sequence)
+            prior = Prior("exponential", (1 / scale,)) if alone else Prior("normal", (location, scale))
+        found[name] = Prior.read(prior, f"priors[{name!r}]").require(known[name], f"`priors`: {name}")
+    return found
 
 
 @dataclasses.dataclass(frozen=True)
 class Further:
-    """A further parameter of a likelihood, and the prior that it has unless the user asks for another.
-
-    - `natural`: makes it of a number that is standard normal a priori, and so gives it that prior.
-    - `log_density`: of that prior, up to a constant; `words`: the prior in a sentence; `least`: its lowest value where it is
-      positive.
-    """
+    """A further parameter of a likelihood, and the prior that it has unless the user asks for another."""
 
     name: str
-    natural: Callable[[Any], Any]
-    log_density: Callable[[Any], Any]
-    words: str
+    natural: Callable[[Any], Any]  # makes it of a number that is standard normal a priori, and so gives it that prior
+    log_density: Callable[[Any], Any]  # of that prior, up to a constant
+    words: str  # the prior in a sentence
     domain: Domain = Domain.POSITIVE
-    least: float = 0.0
+    least: float = 0.0  # its lowest value where it is positive
 
 
 def dispersion(name: str) -> Further:

@@ -1,7 +1,6 @@
 """Regressions: models that use the data only through linear predictors, U(θ) = Σ_i loss(x_iᵀθ, y_i) + |θ|²/(2σ₀²).
 
-The formulas for y given its linear predictors are in `likelihoods`. Data are float64 NumPy arrays; an engine casts them to its
-own precision.
+The formulas for y given its linear predictors are in `likelihoods`. Data are float64 NumPy arrays; engines cast them.
 """
 
 import abc
@@ -17,10 +16,10 @@ import numpy as np
 import scipy.linalg
 from jaxtyping import Float
 
-from gyromc.checks import numbers, positive, require, whole
+from gyromc.checks import positive, require, whole
 from gyromc.errors import InvalidInput
 from gyromc.runtime.machine import require_memory
-from gyromc.targets.base import Scalar, SumOverData
+from gyromc.targets.base import Scalar, SumOverData, read_rows
 from gyromc.targets.families import Bernoulli, Categorical, Normal, Poisson
 from gyromc.targets.likelihoods import Canonical
 
@@ -30,11 +29,7 @@ IN_CACHE = 2**16  # linear predictors of a block of rows at some points, so that
 class Regression(SumOverData):
     """The base of all regressions: rows x_i with responses y_i, and the prior θ ~ N(0, σ₀² I).
 
-    **Arguments:**
-
-    - `X`: N × d design matrix; add a column of ones for an intercept.
-    - `y`: N responses.
-    - `prior_scale`: σ₀ > 0 of the prior N(0, σ₀² I).
+    `X` is the N × d design matrix, with a column of ones for an intercept; `y` are N responses, `prior_scale` is σ₀ > 0.
     """
 
     X: Float[np.ndarray, "rows d"]
@@ -42,10 +37,7 @@ class Regression(SumOverData):
     prior_precision: Float[np.ndarray, ""]
 
     def __init__(self, X, y, prior_scale: float = 1.0):
-        self.X, self.y = numbers(X, "X"), numbers(y, "y")
-        rows, of_y = self.X.shape, self.y.shape
-        require(len(rows) == 2 and self.X.size, f"`X` must be a matrix with one row per observation: got shape {rows}.")
-        require(of_y == rows[:1], f"`y` must have one entry per row of `X`: X has {rows[0]} rows, y has shape {of_y}.")
+        self.X, self.y = read_rows(X, y, least=(1, 1))
         self.prior_precision = np.asarray(positive(prior_scale, "prior_scale") ** -2)
 
     @abc.abstractmethod
@@ -86,11 +78,9 @@ class Regression(SumOverData):
 
 
 class KnownLikelihood(SumOverData):
-    """A regression with a convex `Likelihood` and a Gaussian prior, wherever its rows are: U has one mode and grows as a square.
+    """A regression with a convex `Likelihood` and a Gaussian prior, wherever its rows are: U has one mode, grows as a square."""
 
-    U, ∇U and ∇²U at many points θ are computed by NumPy, nothing is compiled; a subclass sums over its rows.
-    """
-
+    # U, ∇U and ∇²U at many points θ are computed by NumPy, nothing is compiled; a subclass sums over its rows.
     prior_precision: Float[np.ndarray, ""]
 
     @property
@@ -169,7 +159,7 @@ class KnownLikelihood(SumOverData):
     def mean_hessian(self, points):
         return self.mean_data_hessian(np.asarray(points, float)) + float(self.prior_precision) * np.eye(len(points[0]))
 
-    def hessians(self, points, chunk=512):
+    def hessians(self, points):
         return np.stack([self.mean_hessian(point[None]) for point in np.asarray(points, float)])
 
     def data_hessian(self, theta):
@@ -233,9 +223,7 @@ def taylor_remainder(slope: Callable, X, y, theta, center, order: int):
 class GeneralizedLinear(Regression):
     """U(θ) = Σ_i loss(x_iᵀθ, y_i) + |θ|²/(2σ₀²): a model that uses the data only through the scalars x_iᵀθ.
 
-    A subclass defines `loss(t, y)` and its derivative `slope(t, y)` in t.
-
-    **Arguments:** as for `Regression`.
+    A subclass defines `loss(t, y)` and its derivative `slope(t, y)` in t; arguments as for `Regression`.
     """
 
     @property
@@ -294,8 +282,7 @@ class LogisticRegression(WithLikelihood, GeneralizedLinear):
 class PoissonRegression(WithLikelihood, GeneralizedLinear):
     """Bayesian Poisson regression with a logarithmic link: y ~ Poisson(e^{xᵀθ}), θ ~ N(0, σ₀² I).
 
-    The curvature grows like e^{xᵀθ}. Centre and scale the columns of X; otherwise a step size that is right at the mode is too
-    large elsewhere.
+    The curvature grows like e^{xᵀθ}. Centre and scale X; else a step size that is right at the mode is too large elsewhere.
 
     ```python
     import gyromc as gm
@@ -352,7 +339,5 @@ class SoftmaxRegression(WithLikelihood):
 
 
 _categorical = functools.cache(Categorical)  # keeps the basis once computed
-BY_FAMILY: dict[str, Any] = {
-    kind.likelihood.name: kind for kind in (LinearRegression, LogisticRegression, PoissonRegression)
-}
+BY_FAMILY = {kind.likelihood.name: kind for kind in (LinearRegression, LogisticRegression, PoissonRegression)}
 """The target of each family that has coefficients only."""

@@ -159,10 +159,8 @@ class StreamedRegression(KnownLikelihood):
         return _at_rows(self.slope_sums, params.shape, params) + self.prior_gradient(params)
 
     def data_product(self, theta, direction):
-        products = lambda points, directions: np.stack(
-            [v @ self.all_sums(point)[2] for point, v in zip(points, directions, strict=True)]
-        )
-        return _at_rows(products, theta.shape, theta, direction)
+        product = lambda point, v: v @ self.all_sums(point)[2]
+        return _at_rows(lambda *rows: np.stack(list(map(product, *rows))), theta.shape, theta, direction)
 
     @property
     def by_row(self) -> RowSource:

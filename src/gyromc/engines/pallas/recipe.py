@@ -101,7 +101,7 @@ def _linear_rows(target: GeneralizedLinear, center: Center | None) -> tuple[Call
 
 def dot(a, b):
     """The sum of products of tiles."""
-    return functools.reduce(operator.add, map(operator.mul, a, b))
+    return functools.reduce(operator.add, [x * y for x, y in zip(a, b, strict=True)])
 
 
 def _traced_row(target: FiniteSum, unravel: Callable, theta_shape) -> tuple[Callable, np.ndarray]:

@@ -7,7 +7,6 @@ variance of the sum as quadratics in the state that the steps begin at. The incr
 """
 
 import contextlib
-import dataclasses
 import math
 from typing import Any, NamedTuple
 
@@ -215,8 +214,7 @@ def ridge_mean(chain: LinearChain, h: Ridge, num_steps: int, burn_in: int = 0, d
     return mean, error + (spread / math.sqrt(len(chain.starts)) if drawn else 0.0)
 
 
-@dataclasses.dataclass(frozen=True)
-class Moments:
+class Moments(NamedTuple):
     """Mean and variance of one chain's average."""
 
     mean: float

@@ -9,7 +9,7 @@ between randomly shifted grids, which shows kinks, jumps and oscillation between
 import dataclasses
 import functools
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import special
@@ -46,8 +46,7 @@ class GalerkinSettings:
 SETTINGS = GalerkinSettings()
 
 
-@dataclasses.dataclass(frozen=True)
-class Galerkin:
+class Galerkin(NamedTuple):
     """The constants of one observable, each with its error."""
 
     variance: Number  # V
@@ -122,8 +121,7 @@ def _integrated(plan: Plan, h: Observable, k: int) -> Galerkin:
     return Galerkin(V, V, mu, 0.0, slope, Transient.of(-found.at(starts), drawn=False), deviation, method)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Level:
+class Level(NamedTuple):
     """The equation at one polynomial degree, on one grid."""
 
     axes: list[Axis]

@@ -1,18 +1,21 @@
 """Does a fitted regression describe its data? All checks, on at most 3000 rows: the time does not grow with the data.
 
+Calibration is judged by the law with each row left out. Outliers with normal noise are judged by the noise of the other rows:
+among few rows an outlier widens σ and hides itself. Others are outliers only if the model cannot make them fit. Laws of counts
+have jumps: a distribution function is taken just below y and at it.
 A row of weight 3 is three observations, for the fit and for the checks, which look at observations in place of rows. Nothing
 says how the response of a row of weight 2.5 should vary: then one check says that the others are not made.
 """
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+import math
 from typing import Any
 
 import numpy as np
 from scipy import special
 
-from gyromc.regression.adequacy import checks, laws, residuals
+from gyromc.regression.adequacy import checks, residuals
 from gyromc.regression.adequacy.checks import SETTINGS, Aspect, ModelCheck, ModelVerdict
 from gyromc.regression.adequacy.residuals import ModelResiduals, natural_spline
 from gyromc.regression.draws import Draws, Predictive
@@ -24,22 +27,19 @@ from gyromc.targets.likelihoods import ResponseKind
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Adequacy:
-    """Whether a model describes its data: its checks, and what they were made of, at `rows` of `num_rows` observations.
-
-    `r_squared`, `deviance`: draws of the Bayesian R² and of -2 Σ log p(y_i | θ); `y`: with censored times completed.
-    """
+    """Whether a model describes its data: its checks, and what they were made of, at `rows` of `num_rows` observations."""
 
     checks: tuple[ModelCheck, ...]
     loo: Loo
     waic: Waic
-    r_squared: np.ndarray
-    deviance: np.ndarray
+    r_squared: np.ndarray  # draws of the Bayesian R²
+    deviance: np.ndarray  # draws of -2 Σ log p(y_i | θ)
     rows: np.ndarray
     num_rows: int
     law: Predictive
     outputs: list[ModelResiduals]
     X: np.ndarray
-    y: np.ndarray
+    y: np.ndarray  # with censored times completed
     replicates: np.ndarray
     names: tuple[str, ...]
 
@@ -53,20 +53,9 @@ class Adequacy:
 
 
 def assess(
-    posterior: Draws,
-    X: np.ndarray,
-    y: np.ndarray,
-    *,
-    names: Sequence[str] | None = None,
-    sources: Sequence[str] | None = None,
-    further: Sequence[ModelCheck] = (),
-    beside: Mapping[str, Any] | None = None,
-    weights: np.ndarray | None = None,
-    order: np.ndarray | None = None,
-    unused: Mapping[str, np.ndarray] | None = None,
-    seed: int = 0,
+    posterior, X, y, *, names=None, sources=None, further=(), beside=None, weights=None, order=None, unused=None, seed=0
 ) -> Adequacy:
-    """Check a fitted model against the rows it was fitted to.
+    """Check a fitted model, the `Draws` of a `Fit`, against the rows it was fitted to.
 
     - `names`: of the columns of X; `sources`: the column of a file that each comes from, where one makes several.
     - `further`: checks made elsewhere, such as `held_out_coverage`; all checks share one chance of a false alarm.
@@ -78,9 +67,8 @@ def assess(
     names = list(names or (f"x{j}" for j in range(X.shape[1])))
     sources = list(sources or names)
     counts = np.ones(len(X)) if weights is None else np.asarray(weights, float)
-    whole = _whole(counts)
     most = max(SETTINGS.least_rows, SETTINGS.most_rows // posterior.likelihood.outputs)
-    rows, total = observations(counts, rng, most)
+    rows, total, whole = observations(counts, rng, most)
     part, y_part = X[rows], np.asarray(y, float)[rows]
     most_draws = int(np.clip(SETTINGS.most_numbers // len(rows), SETTINGS.least_draws, SETTINGS.most_draws))
     law = Predictive.of(posterior, part, most_draws, **cut(beside, rows))
@@ -97,11 +85,8 @@ def assess(
     every = weights is None and len(rows) == len(X)
     in_order = np.argsort(np.arange(len(X)) if order is None else order, kind="stable") if every else None
     others = {name: values[rows] for name, values in (unused or {}).items()}
-    made = [
-        laws.influence(left_out),
-        checks.separation(X[seen], np.asarray(y, float)[seen], names, law.kind),
-        checks.collinearity(X[seen], sources, counts[seen]),
-    ]
+    made = [influence(left_out), checks.collinearity(X[seen], sources, counts[seen])]
+    made.append(checks.separation(X[seen], np.asarray(y, float)[seen], names, law.kind))
     if whole:
         given = law, part, y_part, outputs, left_out, names, sources, in_order, others, rng
         made += [*_checks_of_rows(*given), *further]
@@ -119,19 +104,19 @@ def assess(
 def _checks_of_rows(law, X, y, outputs, left_out, names, sources, order, unused, rng) -> list[ModelCheck | None]:
     """The checks in which each row is one observation."""
     if law.kind is ResponseKind.CLASSES:
-        of_law = laws.class_calibration(outputs)
-        chances = laws.class_tails(law, y, left_out.log_weights)
+        of_law = class_calibration(outputs)
+        chances = class_tails(law, y, left_out.log_weights)
     else:
-        parts = laws.distribution(law, y)
-        of_law = laws.calibration(*laws.averaged(parts, left_out.log_weights), rng)
-        below, upto = laws.averaged(parts)
+        parts = distribution(law, y)
+        of_law = calibration(*averaged(parts, left_out.log_weights), rng)
+        below, upto = averaged(parts)
         normal = isinstance(law.likelihood, Normal)
-        chances = laws.deleted(outputs[0]) if normal else np.minimum(1.0, 2 * np.minimum(upto, 1 - below))
+        chances = deleted(outputs[0]) if normal else np.minimum(1.0, 2 * np.minimum(upto, 1 - below))
     return [
         residuals.dependence(outputs, y, order, unused),
-        laws.dispersion(law, y, outputs[0]),
+        dispersion(law, y, outputs[0]),
         of_law,
-        laws.outliers(chances),
+        outliers(chances),
         residuals.curvature(outputs, X, names),
         residuals.interactions(outputs, X, names, sources),
         residuals.link(law, outputs[0], X.shape[1]),
@@ -145,41 +130,162 @@ def chosen_rows(num_rows: int, rng: np.random.Generator, most: int = SETTINGS.mo
     return np.arange(num_rows) if num_rows <= most else np.sort(rng.choice(num_rows, most, replace=False))
 
 
-def observations(
-    counts: np.ndarray, rng: np.random.Generator, most: int = SETTINGS.most_rows
-) -> tuple[np.ndarray, int]:
-    """The rows of all observations, or of so many of them, and how many there are in all."""
-    times = counts.astype(np.int64) if _whole(counts) else (counts > 0).astype(np.int64)
-    ends = np.cumsum(times)
+def observations(times: np.ndarray, rng: np.random.Generator, most=SETTINGS.most_rows) -> tuple[np.ndarray, int, bool]:
+    """The rows of all observations, or of so many of them; how many there are in all; whether all counts are whole."""
+    whole = bool(np.all(times == np.round(times)))
+    ends = np.cumsum(times.astype(np.int64) if whole else times > 0)
     total = int(ends[-1])
-    return np.searchsorted(ends, chosen_rows(total, rng, most), side="right"), total
+    return np.searchsorted(ends, chosen_rows(total, rng, most), side="right"), total, whole
 
 
-def _whole(counts: np.ndarray) -> bool:
-    return bool(np.all(counts == np.round(counts)))
-
-
-def held_out_coverage(
-    posterior: Draws,
-    X: np.ndarray,
-    y: np.ndarray,
-    beside: Mapping[str, Any] | None = None,
-    seed: int = 0,
-    weights: np.ndarray | None = None,
-) -> ModelCheck | None:
+def held_out_coverage(posterior: Draws, X, y, beside=None, seed: int = 0, weights=None) -> ModelCheck | None:
     """How many rows that the fit has not seen lie in their 95 % predictive intervals; None where that cannot be said."""
     rng = np.random.default_rng([seed, 8])
     counts = np.ones(len(X)) if weights is None else np.asarray(weights, float)
-    if not _whole(counts) or counts.sum() == 0 or posterior.likelihood.response is ResponseKind.CLASSES:
+    if counts.sum() == 0 or posterior.likelihood.response is ResponseKind.CLASSES:
         return None
-    rows = observations(counts, rng)[0]
+    rows, _, whole = observations(counts, rng)
+    if not whole:
+        return None
     law = Predictive.of(posterior, X[rows], **cut(beside, rows))
-    return laws.coverage(law, np.asarray(y, float)[rows], law.replicate(rng))
+    return coverage(law, np.asarray(y, float)[rows], law.replicate(rng))
+
+
+def _two_sided(found: float, repeated: np.ndarray) -> tuple[float, float]:
+    """How unlikely a statistic is among replicated ones, on both sides, and the smallest such number that these can show."""
+    extreme = min(np.sum(repeated >= found - 1e-12), np.sum(repeated <= found + 1e-12))
+    return min(1.0, 2 * (1 + float(extreme)) / (repeated.size + 1)), 2 / (repeated.size + 1)
+
+
+def dispersion(law: Predictive, y: np.ndarray, output: ModelResiduals) -> ModelCheck | None:
+    """Pearson's χ² per degree of freedom, for counts: a linear model fits its noise, and a class has no variance of its own."""
+    freedom = output.values.size - float(output.leverages.sum())
+    if law.kind is not ResponseKind.COUNTS or freedom < 1:
+        return None
+    ratio = float(np.sum(output.values**2)) / freedom
+    p, least = _two_sided(ratio, np.mean(output.replicates**2, axis=1))
+    many_zeros = False
+    if ratio > 1:
+        # More zeros, by three standard errors, than a negative binomial law of this dispersion has: χ² is 1 + μ/k in a row.
+        k = float(np.mean(output.fitted)) / (ratio - 1)
+        expected = float(np.sum(np.exp(-k * np.log1p(output.fitted / k))))
+        many_zeros = int(np.sum(y == 0)) > expected + 3 * math.sqrt(expected)
+    large = not 1 / SETTINGS.overdispersed < ratio < SETTINGS.overdispersed
+    details = {"rows": output.values.size, "least": least, "zeros": many_zeros}
+    return ModelCheck(Aspect.DISPERSION, ratio, p, large, details)
+
+
+def distribution(law: Predictive, y: np.ndarray) -> tuple[np.ndarray, np.ndarray | float]:
+    """P(Y_i ≤ y_i | θ_s), and P(Y_i = y_i | θ_s) where y has jumps, else 0: S × n."""
+    return law.cdf(y), np.exp(law.log_density(y)) if law.likelihood.discrete else 0.0
+
+
+def averaged(parts: tuple[np.ndarray, np.ndarray | float], log_weights=None) -> tuple[np.ndarray, np.ndarray]:
+    """The distribution function just below y, and at it, averaged over draws, with the `log_weights` of `loo` or equal ones."""
+    at, jump = parts
+    weights = 1 / len(at) if log_weights is None else np.exp(log_weights)
+    upto = np.sum(weights * at, axis=0)
+    below = upto - (np.sum(weights * jump, axis=0) if isinstance(jump, np.ndarray) else 0.0)
+    return np.clip(below, 0.0, 1.0), np.clip(upto, 0.0, 1.0)
+
+
+def deleted(output: ModelResiduals) -> np.ndarray:
+    """How unlikely each residual of a model with normal noise is, σ² estimated from the other rows (externally studentised)."""
+    # The residuals e have the covariance σ²A, A = I - H, also where groups shrink. What is left of them without their part along
+    # e_i, r = e - A_i e_i/A_ii, is independent of e_i, and |r|² is nearly σ² times χ²: its mean is σ² tr C and its variance 2σ⁴
+    # tr C², C = A - A_i A_iᵀ/A_ii. A row that the fit follows tells nothing: 1.
+    values, directions = output.hat
+    e, n = output.values, output.values.size
+    lost = [1 - (1 - values) ** power for power in (1, 2, 3)]  # of the eigenvalues of A, A² and A³
+    first, second, third = (np.maximum(1 - directions**2 @ gone, 0.0) for gone in lost)
+    inner = np.maximum(first, SETTINGS.followed)
+    along = e - directions @ (values * (directions.T @ e))  # Ae
+    rest = np.sum(e**2) - 2 * e * along / inner + second * (e / inner) ** 2
+    mean = n - lost[0].sum() - second / inner
+    variance = n - lost[1].sum() - 2 * third / inner + (second / inner) ** 2
+    if mean.min() < 1:
+        return np.ones(n)
+    ratio = e**2 / inner / np.maximum(rest / mean, 1e-12 * np.mean(e**2) + 1e-300)  # all residuals may be zero
+    return np.where(first > SETTINGS.followed, 2 * special.stdtr(mean**2 / variance, -np.sqrt(ratio)), 1.0)
+
+
+def class_tails(law: Predictive, y: np.ndarray, log_weights: np.ndarray) -> np.ndarray:
+    """How unlikely each class is with its row left out: the chance of a class that is no likelier."""
+    weights = np.exp(log_weights)  # they sum to one over the draws
+    if law.mean.ndim == 3:
+        p = np.einsum("sn,snk->nk", weights, law.mean)
+    else:
+        last = np.einsum("sn,sn->n", weights, law.mean)
+        p = np.stack([1 - last, last], axis=-1)
+    own = p[np.arange(y.size), y.astype(int)]
+    return np.sum(np.where(p <= own[:, None], p, 0.0), axis=1)
+
+
+def calibration(below: np.ndarray, upto: np.ndarray, rng: np.random.Generator) -> ModelCheck:
+    """Whether the distribution function at y is uniform over rows (Neyman's smooth test); jumps are filled at random."""
+    u, degrees = below + (upto - below) * rng.random(below.size), range(1, SETTINGS.degree + 1)
+    means = np.array([math.sqrt(2 * k + 1) * special.eval_legendre(k, 2 * u - 1).mean() for k in degrees])
+    size, sizes = float(np.sum(means**2)), np.abs(means)
+    worst = 1 if sizes[1] > SETTINGS.mostly * sizes.max() else int(np.argmax(sizes))
+    directions = (("low", "high"), ("wide", "narrow"), ("skewed", "skewed"), ("tails", "tails"))
+    details = {"direction": directions[worst][int(means[worst] > 0)], "values": u}
+    p = float(special.chdtrc(SETTINGS.degree, u.size * size))
+    return ModelCheck(Aspect.CALIBRATION, size, p, size > SETTINGS.uneven_law, details)
+
+
+def class_calibration(outputs: list[ModelResiduals]) -> ModelCheck | None:
+    """Whether classes come as often as predicted: the largest gap in groups of rows with like predicted probability."""
+    tests, gaps = [], []
+    for output in outputs:
+        rows = np.argsort(output.fitted, kind="stable")
+        groups = np.array_split(rows, int(np.clip(rows.size // 10, 2, SETTINGS.groups)))
+        indicators = np.zeros((rows.size, len(groups)))
+        for g, group in enumerate(groups):
+            indicators[group, g] = 1.0
+            sd = np.sqrt(np.maximum(output.fitted * (1 - output.fitted), 1e-300))
+            gaps.append(float(np.mean((output.values * sd)[group])))
+        tests.append(output.together(indicators)[1])
+    worst = max(gaps, key=abs)
+    p = min(1.0, len(tests) * min(tests))
+    return ModelCheck(Aspect.CALIBRATION, abs(worst), p, abs(worst) > SETTINGS.share_gap, {"gap": worst})
+
+
+def coverage(law: Predictive, y: np.ndarray, replicates: np.ndarray) -> ModelCheck | None:
+    """The share of held-out rows inside their central 95 % predictive interval; None for classes and for fewer than 5 rows."""
+    if law.kind is ResponseKind.CLASSES or y.size < 5:
+        return None
+    ends = (1 - SETTINGS.level) / 2, (1 + SETTINGS.level) / 2
+    low, high = np.quantile(replicates, ends, axis=0, method="inverted_cdf")
+    share = float(np.mean((y >= low) & (y <= high)))
+    # Replicates at the same rows give the share's law: rows that share the errors of the coefficients vary together.
+    repeated = np.mean((replicates >= low) & (replicates <= high), axis=1)
+    p, least = _two_sided(share, repeated)
+    expected = float(repeated.mean())
+    details = {"level": SETTINGS.level, "rows": int(y.size), "expected": expected, "least": least}
+    return ModelCheck(Aspect.COVERAGE, share, p, share < expected - SETTINGS.share_gap, details)
+
+
+def outliers(chances: np.ndarray) -> ModelCheck:
+    """Rows that are too unlikely for so many rows: those with n times their chance below 0.05, the least likely first."""
+    p = np.minimum(1.0, chances.size * chances)
+    rows = np.flatnonzero(p < 0.05)
+    rows = rows[np.argsort(p[rows], kind="stable")]
+    least = int(np.argmin(chances))
+    details = {"rows": rows.tolist(), "row": least, "many": bool(rows.size > SETTINGS.many * chances.size)}
+    return ModelCheck(Aspect.OUTLIERS, float(rows.size), float(p.min()), True, details)
+
+
+def influence(found: Loo) -> ModelCheck:
+    """Rows without which the posterior would be another: Pareto's k above 0.7. The statistic is the largest k."""
+    rows = found.influential
+    details = {"rows": rows.tolist(), "row": int(np.argmax(found.pareto_k))}
+    verdict = ModelVerdict.LOOK if rows.size else ModelVerdict.FINE
+    return ModelCheck(Aspect.INFLUENCE, float(np.max(found.pareto_k)), details=details, verdict=verdict)
 
 
 def bayesian_r_squared(law: Predictive, weights: np.ndarray | None = None) -> np.ndarray:
     """Var(E[y | x, θ])/(Var(E[y | x, θ]) + E[Var(y | x, θ)]) over rows, for each draw (Gelman et al. 2019)."""
-    w = np.ones(law.num_rows) if weights is None else np.asarray(weights, float)
+    w = np.ones(law.t.shape[1]) if weights is None else np.asarray(weights, float)
     unbiased = len(w) / (len(w) - 1) if len(w) > 1 else 1.0
     over_rows = lambda values: np.moveaxis(values, 1, -1) @ (w / w.sum())
     explained = unbiased * over_rows((law.mean - over_rows(law.mean)[:, None]) ** 2)
@@ -194,11 +300,9 @@ FAIR = 0.1  # share of the residuals' variance, from which a fault of the mean g
 
 
 def ordered(found: Adequacy) -> list[ModelCheck]:
-    """The checks, the model's worst fault first: what a model without it would gain most by, causes before their symptoms.
-
-    A fault of the mean makes classes and counts look miscalibrated, and counts overdispersed. So where one is found these come
-    after it, dispersion only where the fault explains a fair share of what is left.
-    """
+    """The checks, the model's worst fault first: what a model without it would gain most by, causes before their symptoms."""
+    # A fault of the mean makes classes and counts look miscalibrated, and counts overdispersed. So where one is found these come
+    # after it, dispersion only where the fault explains a fair share of what is left.
     wrong = [check for check in found.checks if check.verdict is ModelVerdict.MISFIT]
     causes = {check.aspect: check.statistic for check in wrong if check.aspect in CAUSES}
     of_mean = max(causes.values(), default=0.0)
@@ -241,10 +345,15 @@ BINS, MOST_VALUES, PIT_BINS, MOST_POINTS, GRID, GROUPS = 30, 30, 20, 400, 40, 20
 def figure_numbers(found: Adequacy) -> dict[str, Any]:
     """The numbers of `predictive`, `residuals`; `pit` for numbers and counts; `curve` where a column wants one."""
     classes = found.law.kind is ResponseKind.CLASSES
-    fitted = found.outputs[0].fitted
-    parts = {"predictive": _predictive(found), "residuals": _binned(found) if classes else _residuals(found, fitted)}
+    shown = _binned(found) if classes else _residuals(found, found.outputs[0].fitted)
+    parts = {"predictive": _predictive(found), "residuals": shown}
     if not classes and Aspect.CALIBRATION in found.by_aspect:
-        parts["pit"] = _pit(found.by_aspect[Aspect.CALIBRATION].details["values"])
+        u = found.by_aspect[Aspect.CALIBRATION].details["values"]
+        bins = int(np.clip(u.size // 10, 5, PIT_BINS))
+        # The ends between which 95 % of the bins lie by chance.
+        low, high = np.searchsorted(special.bdtr(np.arange(u.size + 1), u.size, 1 / bins), [0.025, 0.975])
+        counts = np.histogram(u, bins, (0.0, 1.0))[0].tolist()
+        parts["pit"] = {"counts": counts, "expected": u.size / bins, "low": float(low), "high": float(high)}
     curve = found.by_aspect.get(Aspect.CURVATURE)
     if curve is not None and curve.verdict is not ModelVerdict.FINE:
         name = curve.details["best"]
@@ -265,8 +374,7 @@ def _predictive(found: Adequacy) -> dict[str, Any]:
         # Classes have a bar each, whatever their number; counts share bars where they are many.
         step = 1 if kind is ResponseKind.CLASSES else max(1, -(-(top + 1) // MOST_VALUES))
         edges = np.arange(0, top + step + 1, step) - 0.5
-    inner = np.clip(found.replicates, edges[0], edges[-1])
-    repeated = np.array([np.histogram(row, edges)[0] for row in inner[:500]])
+    repeated = np.array([np.histogram(row, edges)[0] for row in np.clip(found.replicates[:500], edges[0], edges[-1])])
     observed = np.histogram(np.clip(y, edges[0], edges[-1]), edges)[0]
     low, high = np.quantile(repeated, [0.025, 0.975], axis=0)
     lines = {"edges": edges, "observed": observed, "expected": repeated.mean(axis=0), "low": low, "high": high}
@@ -293,14 +401,6 @@ def _binned(found: Adequacy) -> dict[str, Any]:
             gap, error = (output.values * sd)[group].mean(), np.sqrt(np.sum(sd[group] ** 2)) / group.size
             points.append([float(output.fitted[group].mean()), float(gap), float(2 * error)])
     return {"kind": "groups", "points": points, "rows": int(found.y.size)}
-
-
-def _pit(u: np.ndarray) -> dict[str, Any]:
-    """The histogram of the distribution function at y, with the ends between which 95 % of bins lie by chance."""
-    bins = int(np.clip(u.size // 10, 5, PIT_BINS))
-    low, high = np.searchsorted(special.bdtr(np.arange(u.size + 1), u.size, 1 / bins), [0.025, 0.975])
-    counts = np.histogram(u, bins, (0.0, 1.0))[0]
-    return {"counts": counts.tolist(), "expected": u.size / bins, "low": float(low), "high": float(high)}
 
 
 def smooth(x: np.ndarray, y: np.ndarray, grid: np.ndarray) -> np.ndarray:

@@ -81,23 +81,18 @@ class ModelVerdict(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class ModelCheck:
-    """One check of a model: `statistic`, how large the deviation is; `large`, whether that matters, if it is real.
-
-    `p`: the chance of a deviation at least as large if the model is right, corrected for the columns or rows searched; None
-    where chance has no part in it. `adjusted`: corrected for all checks. `details`: names, rows and numbers for a sentence.
-    """
+    """One check of a model; `p` is corrected for the columns or rows searched, None where chance has no part in it."""
 
     aspect: Aspect
-    statistic: float
-    p: float | None = None
-    large: bool = True
-    details: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    adjusted: float | None = None
+    statistic: float  # how large the deviation is
+    p: float | None = None  # the chance of a deviation at least as large if the model is right
+    large: bool = True  # whether the deviation matters, if it is real
+    details: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # names, rows and numbers for a sentence
+    adjusted: float | None = None  # p, corrected for all checks
     verdict: ModelVerdict = ModelVerdict.FINE
 
 
-WORTH_A_LOOK = frozenset({Aspect.INTERACTIONS})
-"""Aspects in which a deviation is a suggestion and no misfit."""
+WORTH_A_LOOK = frozenset({Aspect.INTERACTIONS})  # in which a deviation is a suggestion and no misfit
 
 
 def holm(p: Sequence[float]) -> np.ndarray:
@@ -110,12 +105,10 @@ def holm(p: Sequence[float]) -> np.ndarray:
 
 
 def judged(checks: Sequence[ModelCheck]) -> tuple[ModelCheck, ...]:
-    """The checks with their verdicts, in the order of `Aspect`.
-
-    A check with a p-value is a misfit where that is below 0.05 after the correction for all checks and its deviation is large; it
-    is worth a look where only the first holds. A check without one keeps its verdict. Suggestions cannot call a model wrong, and
-    so do not count in the correction of those that can; they themselves are corrected for the number of all.
-    """
+    """The checks with their verdicts, in the order of `Aspect`."""
+    # A check with a p-value is a misfit where that is below 0.05 after the correction for all checks and its deviation is large;
+    # it is worth a look where only the first holds. A check without one keeps its verdict. Suggestions cannot call a model wrong
+    # and do not count in the correction of those that can; they themselves are corrected for the number of all.
     tested = [(check, check.p) for check in checks if check.p is not None]
     strict = [(check, p) for check, p in tested if check.aspect not in WORTH_A_LOOK]
     corrected = dict(zip((check.aspect for check, _ in strict), holm([p for _, p in strict]), strict=True))
@@ -130,11 +123,7 @@ def judged(checks: Sequence[ModelCheck]) -> tuple[ModelCheck, ...]:
 
 
 def collinearity(X: np.ndarray, sources: Sequence[str], weights: np.ndarray | None = None) -> ModelCheck | None:
-    """Columns that the others nearly determine; None with fewer than two.
-
-    The statistic is the largest variance inflation factor 1/(1 - R²), for the levels of one column together Fox and Monette's,
-    per level.
-    """
+    """Columns that the others nearly determine, by the largest variance inflation factor; None with fewer than two."""
     w = np.ones(len(X)) / len(X) if weights is None else weights / weights.sum()
     away = X - w @ X
     kept = np.flatnonzero(X.std(axis=0) > 0)
@@ -147,6 +136,7 @@ def collinearity(X: np.ndarray, sources: Sequence[str], weights: np.ndarray | No
     R = Z.T @ Z
     values, vectors = np.linalg.eigh(R)
     inverse = (vectors / np.maximum(values, 1e-14 * values[-1])) @ vectors.T
+    # 1/(1 - R²), for the levels of one column together Fox and Monette's, per level.
     factors = {}
     for source, places in groups.items():
         block = np.ix_(places, places)
@@ -160,10 +150,7 @@ def collinearity(X: np.ndarray, sources: Sequence[str], weights: np.ndarray | No
 
 
 def separation(X: np.ndarray, y: np.ndarray, names: Sequence[str], kind: ResponseKind) -> ModelCheck | None:
-    """Whether a weighted sum of columns tells classes apart without an error, or marks rows that only have counts of zero.
-
-    Then the likelihood has no maximum. The statistic is the share of rows that the sum places beyond doubt.
-    """
+    """Whether a sum of columns tells classes apart without an error, or marks rows of zeros only: no likelihood is largest."""
     if kind is ResponseKind.NUMBERS or len(X) < 2:
         return None
     sd = X.std(axis=0)
@@ -180,6 +167,7 @@ def separation(X: np.ndarray, y: np.ndarray, names: Sequence[str], kind: Respons
             break
     size = np.abs(weights[:, 1:]).max(axis=0)
     order = [j for j in np.argsort(-size, kind="stable") if size[j] > 1e-3 * size.max()]
+    # Of the rows that the sum places beyond doubt.
     share = float(np.mean(_margins(Z, y, kind, weights).max(axis=1) > SETTINGS.close))
     named = [names[int(kept[j])] for j in order[: SETTINGS.columns]]
     details = {"columns": named, "more": len(order) - len(named)}
@@ -187,10 +175,8 @@ def separation(X: np.ndarray, y: np.ndarray, names: Sequence[str], kind: Respons
 
 
 def _separating(Z: np.ndarray, y: np.ndarray, kind: ResponseKind) -> np.ndarray | None:
-    """Weights, outputs × columns, of a sum that separates all rows; None where there are none.
-
-    The weights maximise the sum of all margins where none may be negative. Rows that break this are added until there are none.
-    """
+    """Weights, outputs × columns, of a sum that separates all rows; None where there are none."""
+    # They maximise the sum of all margins where none may be negative. Rows that break this are added until there are none.
     rows = np.arange(len(y))
     if len(y) > SETTINGS.added_rows:
         rows = np.sort(np.random.default_rng(0).choice(len(y), SETTINGS.first_rows, replace=False))
@@ -214,8 +200,7 @@ def _margins(Z: np.ndarray, y: np.ndarray, kind: ResponseKind, weights: np.ndarr
     if len(weights) == 1:
         return np.where(y[:, None] > 0, sums, -sums)
     own = np.take_along_axis(sums, y.astype(int)[:, None], axis=1)
-    others = np.arange(len(weights)) != y[:, None]
-    return (own - sums)[others].reshape(len(y), -1)
+    return (own - sums)[np.arange(len(weights)) != y[:, None]].reshape(len(y), -1)
 
 
 def _program(Z: np.ndarray, y: np.ndarray, kind: ResponseKind) -> np.ndarray | None:
@@ -234,8 +219,7 @@ def _program(Z: np.ndarray, y: np.ndarray, kind: ResponseKind) -> np.ndarray | N
         A = blocks[np.arange(outputs) != label[:, None]].reshape(-1, outputs * d)
     if not len(A):
         return None
-    # Where it is needed, since it takes a while to import.
-    from scipy import optimize
+    from scipy import optimize  # here, since it takes a while to import
 
     limits = {"A_ub": -A, "b_ub": np.zeros(len(A)), "bounds": (-1.0, 1.0)}
     if equal is not None:

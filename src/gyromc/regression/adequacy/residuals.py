@@ -2,14 +2,13 @@
 
 A candidate column is tested by the score test of adding it. Directions in which the model was fitted are removed, which are
 read from the draws: the posterior covariance of the means, in units of the noise, is the hat matrix H. What is left, Z⊥, has
-Z⊥ᵀr ~ N(0, Z⊥ᵀZ⊥) in large samples; replicated responses correct the law in small ones. p-values are corrected for what was
-searched.
+Z⊥ᵀr ~ N(0, Z⊥ᵀZ⊥) in large samples; replicated responses correct the law in small ones. p-values are corrected for searches.
 """
 
 import dataclasses
 import functools
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from scipy import linalg, special
@@ -28,21 +27,14 @@ SORTED = 0.9  # share of steps in one direction, from which the rows are in the 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ModelResiduals:
-    """The residuals of one output of a model.
+    """The residuals of one output of a model."""
 
-    - `values`: (y - E[y])/sd at the posterior mean, n rows; `fitted`: E[y].
-    - `replicates`: residuals of replicated responses at their own draws, S × n.
-    - `moves`: how the mean moves between draws, in units of the noise: S × n, with Hᵢⱼ = Σ_s moves_si moves_sj.
-    - `sensitivity`: how much the mean changes with the linear predictor, in units of the noise: the weight of a row.
-    - `classes`: whether y is the indicator of a class, which has no variance of its own.
-    """
-
-    values: np.ndarray
-    fitted: np.ndarray
-    replicates: np.ndarray
-    moves: np.ndarray
-    sensitivity: np.ndarray
-    classes: bool = False
+    values: np.ndarray  # (y - E[y])/sd at the posterior mean, n rows
+    fitted: np.ndarray  # E[y]
+    replicates: np.ndarray  # residuals of replicated responses at their own draws, S × n
+    moves: np.ndarray  # of the mean between draws, in units of the noise: S × n, with Hᵢⱼ = Σ_s moves_si moves_sj
+    sensitivity: np.ndarray  # how much the mean changes with the linear predictor, in units of the noise
+    classes: bool = False  # whether y is the indicator of a class, which has no variance of its own
 
     @functools.cached_property
     def hat(self) -> tuple[np.ndarray, np.ndarray]:
@@ -110,12 +102,10 @@ class ModelResiduals:
 
 
 def chance(found: float, degrees: int, *laws: np.ndarray) -> float:
-    """P(χ² ≥ found), with the law widened to the mean and variance of repeated statistics where these are clearly larger.
-
-    Clearly: by two standard errors of so many. Without that their noise alone would make every p larger.
-    """
+    """P(χ² ≥ found), with the law widened to the mean and variance of repeated statistics where these are clearly larger."""
     p = [special.chdtrc(degrees, found)]
     for repeated in laws:
+        # Clearly: by two standard errors of so many. Without that their noise alone would make every p larger.
         noise = 2 / np.sqrt(repeated.size)
         mean = max(float(degrees), float(repeated.mean()) - noise * np.sqrt(2 * degrees))
         variance = max(2.0 * degrees, float(repeated.var(ddof=1)) - noise * np.sqrt(8 * degrees**2 + 48 * degrees))
@@ -126,8 +116,7 @@ def chance(found: float, degrees: int, *laws: np.ndarray) -> float:
 def residuals(law: Predictive, y: np.ndarray, replicates: np.ndarray) -> list[ModelResiduals]:
     """The residuals of every output, one, or one for each class where there are more than two."""
     if law.mean.ndim == 2:
-        classes = law.kind is ResponseKind.CLASSES
-        return [_of_output(law.mean, law.variance, y, replicates, law.t, classes)]
+        return [_of_output(law.mean, law.variance, y, replicates, law.t, law.kind is ResponseKind.CLASSES)]
     outputs = range(law.mean.shape[2])
     return [_of_output(law.mean[..., c], law.variance[..., c], y == c, replicates == c, None, True) for c in outputs]
 
@@ -181,9 +170,7 @@ def curvature(outputs: Sequence[ModelResiduals], X: np.ndarray, names: Sequence[
     return ModelCheck(Aspect.CURVATURE, share, p, large, details)
 
 
-def interactions(
-    outputs: Sequence[ModelResiduals], X: np.ndarray, names: Sequence[str], sources: Sequence[str]
-) -> ModelCheck | None:
+def interactions(outputs: list[ModelResiduals], X, names: list[str], sources: list[str]) -> ModelCheck | None:
     """Whether the product of two columns, not of one column of the file (`sources`), would explain some of the residuals."""
     sd = X.std(axis=0)
     kept = np.flatnonzero(sd > 0)
@@ -207,10 +194,7 @@ def interactions(
 
 
 def even_spread(output: ModelResiduals) -> ModelCheck | None:
-    """Whether the squares of the residuals change with the fitted mean (Koenker's test); None with fewer than 20 rows.
-
-    The statistic is the ratio of the residuals' standard deviations in the widest and the narrowest third of the rows by mean.
-    """
+    """Whether the squares of the residuals change with the fitted mean (Koenker's test); None with fewer than 20 rows."""
     n = output.values.size
     if n < 20 or np.ptp(output.fitted) == 0:
         return None
@@ -226,6 +210,7 @@ def even_spread(output: ModelResiduals) -> ModelCheck | None:
 
     repeated = n * explained(output.without_fitted(output.replicates) ** 2 / inner)
     p = chance(n * float(explained(squares)), Q.shape[1] - 1, repeated)
+    # The statistic: how many times wider the residuals are in the widest than in the narrowest third of the rows by mean.
     thirds = np.array_split(np.argsort(output.fitted, kind="stable"), 3)
     sds = np.sqrt([max(float(squares[third].mean()), 1e-300) for third in thirds])
     ratio = float(sds.max() / sds.min())
@@ -233,17 +218,9 @@ def even_spread(output: ModelResiduals) -> ModelCheck | None:
     return ModelCheck(Aspect.SPREAD, ratio, p, ratio > SETTINGS.uneven, {"where": where})
 
 
-def dependence(
-    outputs: Sequence[ModelResiduals],
-    y: np.ndarray,
-    order: np.ndarray | None = None,
-    unused: Mapping[str, np.ndarray] | None = None,
-) -> ModelCheck | None:
-    """Whether rows depend on each other, or on columns that the model leaves out; None where there is nothing to test.
-
-    `order`: the rows as they follow each other, None where that is not known; `unused`: columns by name, levels as whole
-    numbers from 0, others as floating-point numbers.
-    """
+def dependence(outputs: Sequence[ModelResiduals], y: np.ndarray, order=None, unused=None) -> ModelCheck | None:
+    """Whether rows depend on each other, or on columns that the model leaves out; None where there is nothing to test."""
+    # `order`: the rows as they follow each other, None where unknown; `unused`: columns by name, levels as whole numbers from 0.
     found = []
     if order is not None and y.size >= LEAST_ROWS and not _sorted(y[order], outputs[0].classes):
         found += [_lag(output, order) for output in outputs]
@@ -282,11 +259,9 @@ def _lag(output: ModelResiduals, order: np.ndarray) -> tuple[float, float, dict]
 
 
 def link(law: Predictive, output: ModelResiduals, columns: int) -> ModelCheck | None:
-    """Whether probabilities rise more steeply towards 1 or towards 0 than the logistic link lets them.
-
-    Aranda-Ordaz's links, p = 1 - (1 + λeᵗ)^{-1/λ}, contain the logistic one (λ = 1), about which the linear predictor changes
-    by log(1 + eᵗ)/p - 1. With one column a link cannot be told from a curve: None.
-    """
+    """Whether probabilities rise more steeply towards 1 or towards 0 than the logistic link lets them."""
+    # Aranda-Ordaz's links, p = 1 - (1 + λeᵗ)^{-1/λ}, contain the logistic one (λ = 1), about which the linear predictor changes
+    # by log(1 + eᵗ)/p - 1. With one column a link cannot be told from a curve: None.
     if not isinstance(law.likelihood, Bernoulli | Binomial) or columns < 2:
         return None
     t = law.t.mean(axis=0)
@@ -297,11 +272,9 @@ def link(law: Predictive, output: ModelResiduals, columns: int) -> ModelCheck | 
 
 
 def proportional_odds(law: Predictive, X: np.ndarray, y: np.ndarray, names: list[str]) -> ModelCheck | None:
-    """Whether a column changes the odds of all higher classes alike, column by column; None unless classes are ordered.
-
-    Each of the K cutpoints has a linear predictor η_k = c_k - t. The score of a slope of its own for all but one of them is
-    compared with its covariance, both given the cutpoints and slopes that were fitted.
-    """
+    """Whether a column changes the odds of all higher classes alike, column by column; None unless classes are ordered."""
+    # Each of the K cutpoints has a linear predictor η_k = c_k - t. The score of a slope of its own for all but one of them is
+    # compared with its covariance, both given the cutpoints and slopes that were fitted.
     if not isinstance(law.likelihood, Ordinal) or law.likelihood.num_classes < 3 or not X.shape[1]:
         return None
     eta = np.array([cut.mean() for cut in law.given]) - law.t.mean(axis=0)[:, None]
@@ -318,8 +291,7 @@ def proportional_odds(law: Predictive, X: np.ndarray, y: np.ndarray, names: list
     fitted = np.concatenate([np.broadcast_to(np.eye(K), (n, K, K)), np.repeat(Z[:, None, :], K, axis=1)], axis=2)
     found = []
     for j, name in enumerate(names):
-        more = Z[:, j, None, None] * np.eye(K)[:, 1:]
-        both = np.concatenate([fitted, more], axis=2)
+        both = np.concatenate([fitted, Z[:, j, None, None] * np.eye(K)[:, 1:]], axis=2)
         U = np.einsum("nka,nk->a", both, score)
         V = np.einsum("nka,nkl,nlb->ab", both, information, both)
         a = fitted.shape[2]

@@ -20,15 +20,10 @@ from gyromc.targets.likelihoods import Likelihood
 
 OF_NUMBERS = (Normal, NormalNoise, StudentT, Gamma, Lognormal, Beta)
 OF_CLASSES = (Bernoulli, Categorical, Ordinal, Probit, Cloglog)
-OF_COUNTS = (
-    *(Poisson, NegativeBinomial, Binomial, BetaBinomial),
-    *(ZeroInflatedPoisson, HurdlePoisson, ConwayMaxwellPoisson),
-)
+OF_COUNTS = Poisson, NegativeBinomial, Binomial, BetaBinomial, ZeroInflatedPoisson, HurdlePoisson, ConwayMaxwellPoisson
 LIKELIHOODS: tuple[type[Likelihood], ...] = (*OF_NUMBERS, *OF_CLASSES, *OF_COUNTS, Exponential, Weibull)
-FAMILIES: dict[str, type[Likelihood]] = {}
-"""The likelihood of each family, by its name: the first of a name (`NormalNoise` is `linear` too, with σ as a parameter)."""
-for _known in LIKELIHOODS:
-    FAMILIES.setdefault(_known.name, _known)
+FAMILIES = {known.name: known for known in LIKELIHOODS if known is not NormalNoise}
+"""The likelihood of each family, by its name; `NormalNoise` is `linear` too, with σ as a parameter."""
 
 
 def family_named(text: str) -> str:

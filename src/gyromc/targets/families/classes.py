@@ -122,8 +122,6 @@ class _Classes(Likelihood):
 class Categorical(_Classes, Canonical):
     """P(y = c) ∝ e^{(Bt)_c}, B the orthonormal `contrasts` of the classes.
 
-    **Arguments:**
-
     - `num_classes`: C; a row has C-1 linear predictors.
     """
 
@@ -155,8 +153,7 @@ class Categorical(_Classes, Canonical):
         return total - own
 
     def slope(self, t, y):
-        hit = y[:, None] == library(t).arange(self.num_classes)
-        return (self.mean(t) - hit) @ self.basis.astype(t.dtype)
+        return (self.mean(t) - (y[:, None] == library(t).arange(self.num_classes))) @ self.basis.astype(t.dtype)
 
     def curvature(self, t):
         p, B = self.mean(t), self.basis.astype(t.dtype)
@@ -195,8 +192,6 @@ CUTPOINTS = Further(
 
 class Ordinal(_Classes):
     """Ordered classes: P(y ≤ k) = 1/(1 + e^{t - c_k}) with cutpoints c_0 < c_1 < …
-
-    **Arguments:**
 
     - `num_classes`: C; there are C-1 cutpoints.
     """

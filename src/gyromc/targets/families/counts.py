@@ -80,9 +80,8 @@ class Poisson(_Counts, Canonical):
 class NegativeBinomial(_Counts):
     """Counts with mean μ = eᵗ and variance μ + μ²/shape."""
 
-    convex = True
-
     name = "negative-binomial"
+    convex = True
     aliases = ("negbinomial", "negbin", "nb", "nbinom2")
     rank = 3
     further = (dispersion("shape"),)
@@ -107,9 +106,8 @@ class NegativeBinomial(_Counts):
 class Binomial(_OfTrials):
     """y successes of n trials, each with the chance p = 1/(1 + e⁻ᵗ): logistic regression of rows that sum up trials."""
 
-    convex = True
-
     name = "binomial"
+    convex = True
     rank, wider = 1, "beta-binomial"
     words = Wording("binomial regression", "{name} counts successes among trials", SUCCESS, "a binomial law")
 
@@ -129,10 +127,7 @@ class Binomial(_OfTrials):
 
 
 class BetaBinomial(_OfTrials):
-    """y successes of n trials, whose chance has a beta law with mean p = 1/(1 + e⁻ᵗ): `concentration` a + b.
-
-    The variance is n p (1 - p) (n + a + b)/(1 + a + b).
-    """
+    """y successes of n trials, whose chance has a beta law with mean p = 1/(1 + e⁻ᵗ) and `concentration` a + b."""
 
     name = "beta-binomial"
     aliases = ("betabinomial",)
@@ -149,6 +144,7 @@ class BetaBinomial(_OfTrials):
         return -ratio - y * log_sigmoid(t) - (n - y) * log_sigmoid(-t)
 
     def variance(self, mean, n, k):
+        """Of y: n p (1 - p) (n + a + b)/(1 + a + b)."""
         return mean * (1 - mean / n) * (n + k) / (1 + k)
 
     def sample(self, rng, t, *given):
@@ -254,12 +250,9 @@ class HurdlePoisson(ZeroInflatedPoisson):
 
 @dataclasses.dataclass(frozen=True)
 class ConwayMaxwellPoisson(LogLink):
-    """Counts with p(y) ∝ (eᵗʸ/y!)^ν on 0 … most: Poisson for ν = 1, more even for ν > 1, less for ν < 1.
+    """Counts with p(y) ∝ (eᵗʸ/y!)^ν on 0 … most: Poisson for ν = 1, more even for ν > 1, less for ν < 1."""
 
-    eᵗ is nearly the mode, eᵗ - (1 - 1/ν)/2 the mean, eᵗ/ν the variance; all are computed as sums. `made` takes a largest count
-    far beyond what was observed.
-    """
-
+    # eᵗ is nearly the mode, eᵗ - (1 - 1/ν)/2 the mean, eᵗ/ν the variance; all are sums to far beyond what was observed.
     name = "conway-maxwell-poisson"
     needs = _Counts.needs
     aliases = ("compois", "cmp", "compoisson", "conwaymaxwellpoisson")

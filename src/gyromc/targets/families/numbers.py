@@ -17,11 +17,8 @@ LEAST_LOG_NOISE = 1e-3  # of the logarithm of a time: shapes up to 1000
 MOST_LOG_HAZARD = 60.0  # beyond, the cumulative hazard grows as a line, so that it is finite in single precision
 
 
-def _noise(words: str) -> Further:
-    return Further("sigma", lambda u: library(u).maximum(exponential(u), LEAST_SIGMA), lambda sigma: -sigma, words)
-
-
-SIGMA = _noise("sigma: exponential with mean one standard deviation of the target.")
+_sigma = lambda u: library(u).maximum(exponential(u), LEAST_SIGMA)
+SIGMA = Further("sigma", _sigma, lambda s: -s, "sigma: exponential with mean one standard deviation of the target.")
 NU = Further(
     "nu",
     lambda u: LEAST_NU + library(u).exp(NU_CENTER + NU_SCALE * u),
@@ -160,7 +157,7 @@ class Lognormal(Positive):
 
     name = "lognormal"
     rank = 12
-    further = (_noise("sigma: exponential with mean 1."),)
+    further = (Further("sigma", _sigma, lambda s: -s, "sigma: exponential with mean 1."),)
     words = Wording(
         "lognormal regression",
         "The logarithm of {name} is a weighted sum of the columns plus normal noise of standard deviation sigma.",
@@ -226,8 +223,7 @@ class Beta(Likelihood):
         return mean * (1 - mean) / (1 + precision)
 
     def sample(self, rng, t, precision):
-        drawn = rng.beta(*self._shapes(t, precision))
-        return np.clip(drawn, LEAST_SHARE, 1 - LEAST_SHARE)
+        return np.clip(rng.beta(*self._shapes(t, precision)), LEAST_SHARE, 1 - LEAST_SHARE)
 
     def cdf(self, y, t, precision):
         return scipy.special.betainc(*self._shapes(t, precision), np.clip(y, 0.0, 1.0))
@@ -237,12 +233,9 @@ class Beta(Likelihood):
 
 
 class _Times(Positive, LogLink):
-    """Times with mean eᵗ and the cumulative hazard H(y) = (y Γ(1 + 1/k)/eᵗ)ᵏ, P(T > y) = e^{-H(y)}, until an event.
+    """Times with mean eᵗ and the cumulative hazard H(y) = (y Γ(1 + 1/k)/eᵗ)ᵏ, P(T > y) = e^{-H(y)}, until an event."""
 
-    What is `given` first for every row is whether its time is censored, 1 or 0: then its likelihood is P(T > y). Means, samples
-    and distribution functions are those of the whole time T.
-    """
-
+    # `given` first for every row is whether its time is censored, 1 or 0: then its likelihood is P(T > y). All else is of T.
     known = ("censored",)
     remedy = "Leave these rows out, or count time from an earlier start."
 
