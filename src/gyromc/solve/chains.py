@@ -210,8 +210,9 @@ def _round(target: Target, state: tuple, metric: DenseMetric | LowRankMetric, nu
 
     theta, U, g, _ = state
     kept = [jnp.zeros((len(random[1]), *x.shape)) for x in (theta, g, U, U, log_step)]
-    (*state, _, _), kept = jax.lax.fori_loop(0, steps, step, ((*state, metric.pull(g), log_step), kept))
-    return tuple(state), Round(*kept[:4]), kept[4]
+    start = (*state, metric.pull(g), log_step), kept
+    last, (*kept, log_steps) = jax.lax.fori_loop(0, steps, step, start)
+    return last[:4], Round(*kept), log_steps
 
 
 class LangevinChains:
@@ -300,8 +301,8 @@ class LangevinChains:
         lengths = np.where(rng.random(shape) < settings.short_share, shorter, 1.0)
         random = rng.standard_normal((*shape, self.dim)), rng.random(shape), lengths
         numbers = np.array([self.log_step, settings.friction, rate, settings.acceptance])
-        self.state, *found = self._steps(self.state, numbers, random, settings.steps)
-        return tuple(found)
+        self.state, kept, log_steps = self._steps(self.state, numbers, random, settings.steps)
+        return kept, log_steps
 
     def warm_up(self) -> None:
         """One round in which the step size adapts; then a new metric, and chains that are stuck begin anew."""

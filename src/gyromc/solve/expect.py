@@ -284,8 +284,8 @@ class Solver:
         """Sample until the error or a limit is reached; None where chains have not mixed and warm-up should go on."""
         # few parameters cost little, and their tails need many states
         more = min(SETTINGS.longest, max(1.0, SETTINGS.few_parameters / self.chains.dim))
-        minibatch = isinstance(self.chains, MinibatchChains)
-        next_look = self.chains.first_look if minibatch else round(SETTINGS.first_look * more)
+        first = SETTINGS.first_look * more
+        next_look = self.chains.first_look if isinstance(self.chains, MinibatchChains) else round(first)
         self.shown.describe("sampling")
         while True:
             sampling.add(self.chains.sample())

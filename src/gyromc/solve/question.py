@@ -64,9 +64,10 @@ class Question:
         """The arguments of `expect`, checked; functions are called on shapes only."""
         model, begin, asked = _model(target, observables, start)
         if asked is None:
-            if not hasattr(model.target, "default_observables"):
+            default = getattr(model.target, "default_observables", None)
+            if default is None:
                 return cls(model, begin, tuple(_labels(model.template)))
-            asked = {"": model.target.default_observables()}
+            asked = {"": default()}
         require(
             isinstance(asked, Mapping) and len(asked) > 0,
             '`observables` must be functions by name, `{"name": h}`, or left out for every parameter. '
