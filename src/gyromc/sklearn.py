@@ -53,7 +53,15 @@ class BayesianEstimator(BaseEstimator):
     coef_: np.ndarray
     intercept_: np.ndarray
 
-    def __init__(self, *, prior_scale=2.5, fit_intercept=True, effort="quick", num_draws=2048, random_state=0):
+    def __init__(
+        self,
+        *,
+        prior_scale: float = 2.5,
+        fit_intercept: bool = True,
+        effort: str | float = "quick",
+        num_draws: int = 2048,
+        random_state: Any = 0,
+    ):
         self.prior_scale = prior_scale
         self.fit_intercept = fit_intercept
         self.effort = effort
@@ -108,7 +116,9 @@ class BayesianEstimator(BaseEstimator):
         tags.input_tags.sparse = True
         return tags
 
-    def _rows(self, X, y, sample_weight, reset=True, **options: Any) -> tuple[np.ndarray, Any, np.ndarray | None]:
+    def _rows(
+        self, X, y, sample_weight, reset: bool = True, **options: Any
+    ) -> tuple[np.ndarray, Any, np.ndarray | None]:
         """X dense, y and the weights, checked; rows of weight 0 are left out."""
         found: Any = validate_data(self, X, y, reset=reset, dtype=np.float64, accept_sparse="csr", **options)
         X, y = dense(found[0]), found[1]
@@ -213,7 +223,14 @@ class BayesianLogisticRegression(ClassifierMixin, BayesianEstimator):
     """
 
     def __init__(
-        self, *, prior_scale=2.5, fit_intercept=True, class_weight=None, effort="quick", num_draws=2048, random_state=0
+        self,
+        *,
+        prior_scale: float = 2.5,
+        fit_intercept: bool = True,
+        class_weight: Any = None,
+        effort: str | float = "quick",
+        num_draws: int = 2048,
+        random_state: Any = 0,
     ):
         usual: Any = {"effort": effort, "num_draws": num_draws, "random_state": random_state}
         super().__init__(prior_scale=prior_scale, fit_intercept=fit_intercept, **usual)

@@ -254,7 +254,14 @@ def laplace_constants(plan: Plan, h: Observable) -> tuple[float, float, float]:
     return V, V0, closed_forms.strictness_integral(D, Q, P, None, u)
 
 
-def _average(shared: Shared, h: Observable, base: Answer, spread: float, slope=None, start=None) -> Answer:
+def _average(
+    shared: Shared,
+    h: Observable,
+    base: Answer,
+    spread: float,
+    slope: Number | None = None,
+    start: Transient | None = None,
+) -> Answer:
     """The answer with bias, unless it has one, from a slope and a `Transient`, and standard deviation; `spread`: that of h."""
     plan, V = shared.plan, max(base.variance, 0.0)
     if plan.scheduled:

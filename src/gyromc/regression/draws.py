@@ -264,7 +264,9 @@ class Draws:
         offset = np.zeros(len(X)) if offset is None else of_rows(offset, "offset", len(X))
         return {"X": X, "offset": offset, "known": known, "groups": added}
 
-    def _predictors(self, rows: slice, X, offset, known, groups) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+    def _predictors(
+        self, rows: slice, X: np.ndarray, offset, known, groups
+    ) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
         """(t, given) at some of the rows, in the precision of `theta`."""
         dtype = self.theta.dtype
         Z = self.units.rows(X[rows]).astype(dtype, copy=False)

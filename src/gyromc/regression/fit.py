@@ -377,7 +377,7 @@ METHODS: dict[str, Callable[[_Question], Fit | str]] = {
 """By name: a `Fit`, or a sentence why there is none."""
 
 
-def _draws(question: _Question, target: MixedRegression, theta: Any, lift=None, rng=None) -> Draws:
+def _draws(question: _Question, target: MixedRegression, theta: Any, lift: np.ndarray | None = None, rng=None) -> Draws:
     """θ, … × dim, NumPy's or JAX's, in the user's units; `lift`: from the coefficients of `target` to all."""
     # Without a generator, which draws those that were integrated out, the groups have no deviations.
     units, likelihood, beta = question.standard.units, target.likelihood, target.parts(theta)[0]
@@ -401,7 +401,14 @@ def _spanned(target: MixedRegression) -> np.ndarray:
 ROBUST_STEP = 1e-4  # of the linear predictor, for differences
 
 
-def robust_sd(fit: Fit, X: np.ndarray, y: np.ndarray, clusters=None, weights=None, **beside: Any) -> np.ndarray:
+def robust_sd(
+    fit: Fit,
+    X: np.ndarray,
+    y: np.ndarray,
+    clusters: np.ndarray | None = None,
+    weights: np.ndarray | None = None,
+    **beside: Any,
+) -> np.ndarray:
     """Return the standard deviation of each coefficient that holds where the model's own variance of y is wrong."""
     # The sandwich H⁻¹ (Σ g gᵀ) H⁻¹, H the curvature of the potential at the posterior mean, prior included, g the slope of -log
     # p(y | t) times the standardised row, summed over the rows of a cluster: a number for each row, rows of one cluster may

@@ -88,7 +88,9 @@ def read_groups(groups: Any, num_rows: int) -> tuple[GroupTerm, ...]:
     return tuple(groups)
 
 
-def settable(likelihood: Any, columns, intercept: bool, groups: Sequence[GroupTerm]) -> dict[str, Domain]:
+def settable(
+    likelihood: Any, columns: Sequence[str], intercept: bool, groups: Sequence[GroupTerm]
+) -> dict[str, Domain]:
     """What may be given a prior, by name: coefficients first, then further parameters, then those of groups."""
     # `sd` and `cor` stand for those of all groups, a group's name for its `sd`. A column goes before what has the same name.
     further = NormalNoise.further if likelihood.name == Normal.name else likelihood.further

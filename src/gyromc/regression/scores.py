@@ -64,7 +64,9 @@ def class_scores(probabilities: np.ndarray, labels: np.ndarray, train: np.ndarra
     return [_paired(name, rule(probabilities), rule(shares), better, why) for name, rule, better, why in rules]
 
 
-def number_scores(mean: np.ndarray, log_density, y: np.ndarray, train: np.ndarray, counts=False) -> list[Score]:
+def number_scores(
+    mean: np.ndarray, log_density: np.ndarray, y: np.ndarray, train: np.ndarray, counts: bool = False
+) -> list[Score]:
     """RMSE and log score of predictive laws of numbers."""
     rate = max(float(train.mean()), 0.5 / train.size)
     sd = max(float(train.std(ddof=1)), 1e-300)

@@ -192,7 +192,9 @@ class RowSums:
         unit -= ones * center
         return size * center, size * np.sqrt(np.einsum("ij,ij->j", unit, unit) / self.count)
 
-    def units(self, prior_scale: float, intercept=True, measured=True, centred: bool | None = None) -> Units:
+    def units(
+        self, prior_scale: float, intercept: bool = True, measured: bool = True, centred: bool | None = None
+    ) -> Units:
         """The units in which columns, and y where it is measured, have mean 0 (with an intercept) and standard deviation 1."""
         center, sd = self.moments(intercept if centred is None else centred)
         # A column that never changes keeps its scale.

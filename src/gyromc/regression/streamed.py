@@ -69,7 +69,14 @@ class StreamedFit:
 
 
 def fit_streamed(
-    source: RowSource, family=None, *, prior_scale=2.5, error=0.02, names=None, seed=0, say=lambda line: None
+    source: RowSource,
+    family: str | None = None,
+    *,
+    prior_scale: float = 2.5,
+    error: float = 0.02,
+    names: Sequence[str] | None = None,
+    seed: int = 0,
+    say: Callable[[str], object] = lambda line: None,
 ) -> StreamedFit:
     """Fit a linear, logistic or Poisson regression with an intercept to rows that are not in memory.
 

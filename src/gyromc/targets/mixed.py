@@ -77,8 +77,8 @@ class Group(eqx.Module):
         num_levels: int,
         scale,
         centred: bool = False,
-        priors=(),
-        correlations=LKJ,
+        priors: Sequence[str | Prior | None] = (),
+        correlations: str | Prior = LKJ,
         integrated: bool = False,
     ):
         self.Z, self.index, self.scale = numbers(Z, "Z"), np.asarray(index, np.int32), numbers(scale, "scale")
@@ -266,7 +266,17 @@ class MixedRegression(SumOverData):
     priors: tuple[tuple[str, Prior], ...] = eqx.field(static=True, default=())
 
     def __init__(
-        self, X, y, likelihood, prior_scale: float = 1.0, *, offset=None, weights=None, known=(), groups=(), priors=None
+        self,
+        X,
+        y,
+        likelihood: Likelihood,
+        prior_scale: float = 1.0,
+        *,
+        offset=None,
+        weights=None,
+        known: tuple = (),
+        groups: tuple[Group, ...] = (),
+        priors: Mapping[str, str | Prior] | None = None,
     ):
         self.X, self.y = read_rows(X, y, least=(0, 0))
         rows = len(self.X)

@@ -180,7 +180,9 @@ EVERY_STEP = 32
 GROWTH = 1.1
 
 
-def ridge_mean(chain: LinearChain, h: Ridge, num_steps: int, burn_in: int = 0, drawn=False) -> tuple[float, float]:
+def ridge_mean(
+    chain: LinearChain, h: Ridge, num_steps: int, burn_in: int = 0, drawn: bool = False
+) -> tuple[float, float]:
     """E of an average of ρ(aᵀθ); its error: what every second node changes, and the standard error of starts that were drawn."""
     u, shift = lift(h.direction, chain.size), float(h.direction @ chain.mean)
 

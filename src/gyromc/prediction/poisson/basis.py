@@ -53,7 +53,9 @@ class Axis:
         return dataclasses.replace(self, nodes=nodes, weights=_normalised(self.energy(nodes)), values=self.basis(nodes))
 
 
-def line(i: int, potential: Curve, slope: Curve, degree: int, around: tuple[float, float], spacing=SPACING) -> Axis:
+def line(
+    i: int, potential: Curve, slope: Curve, degree: int, around: tuple[float, float], spacing: float = SPACING
+) -> Axis:
     """The basis of degree 0 … `degree` for the law e^{-v} of coordinate i; `around` is a guess of its center and scale."""
     mean, sd = location_and_scale(potential, *around)
     # To where p²e^{-v} is negligible for polynomials p up to the degree.

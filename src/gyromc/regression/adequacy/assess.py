@@ -53,7 +53,18 @@ class Adequacy:
 
 
 def assess(
-    posterior, X, y, *, names=None, sources=None, further=(), beside=None, weights=None, order=None, unused=None, seed=0
+    posterior: Draws,
+    X: np.ndarray,
+    y: np.ndarray,
+    *,
+    names: Sequence[str] | None = None,
+    sources: Sequence[str] | None = None,
+    further: Sequence[ModelCheck] = (),
+    beside: Mapping[str, Any] | None = None,
+    weights: np.ndarray | None = None,
+    order: np.ndarray | None = None,
+    unused: Mapping[str, np.ndarray] | None = None,
+    seed: int = 0,
 ) -> Adequacy:
     """Check a fitted model, the `Draws` of a `Fit`, against the rows it was fitted to.
 
@@ -130,7 +141,9 @@ def chosen_rows(num_rows: int, rng: np.random.Generator, most: int = SETTINGS.mo
     return np.arange(num_rows) if num_rows <= most else np.sort(rng.choice(num_rows, most, replace=False))
 
 
-def observations(times: np.ndarray, rng: np.random.Generator, most=SETTINGS.most_rows) -> tuple[np.ndarray, int, bool]:
+def observations(
+    times: np.ndarray, rng: np.random.Generator, most: int = SETTINGS.most_rows
+) -> tuple[np.ndarray, int, bool]:
     """The rows of all observations, or of so many of them; how many there are in all; whether all counts are whole."""
     whole = bool(np.all(times == np.round(times)))
     ends = np.cumsum(times.astype(np.int64) if whole else times > 0)
@@ -138,7 +151,14 @@ def observations(times: np.ndarray, rng: np.random.Generator, most=SETTINGS.most
     return np.searchsorted(ends, chosen_rows(total, rng, most), side="right"), total, whole
 
 
-def held_out_coverage(posterior: Draws, X, y, beside=None, seed: int = 0, weights=None) -> ModelCheck | None:
+def held_out_coverage(
+    posterior: Draws,
+    X: np.ndarray,
+    y: np.ndarray,
+    beside: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    weights: np.ndarray | None = None,
+) -> ModelCheck | None:
     """How many rows that the fit has not seen lie in their 95 % predictive intervals; None where that cannot be said."""
     rng = np.random.default_rng([seed, 8])
     counts = np.ones(len(X)) if weights is None else np.asarray(weights, float)
@@ -180,7 +200,9 @@ def distribution(law: Predictive, y: np.ndarray) -> tuple[np.ndarray, np.ndarray
     return law.cdf(y), np.exp(law.log_density(y)) if law.likelihood.discrete else 0.0
 
 
-def averaged(parts: tuple[np.ndarray, np.ndarray | float], log_weights=None) -> tuple[np.ndarray, np.ndarray]:
+def averaged(
+    parts: tuple[np.ndarray, np.ndarray | float], log_weights: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """The distribution function just below y, and at it, averaged over draws, with the `log_weights` of `loo` or equal ones."""
     at, jump = parts
     weights = 1 / len(at) if log_weights is None else np.exp(log_weights)

@@ -169,7 +169,9 @@ def curvature(outputs: Sequence[ModelResiduals], X: np.ndarray, names: Sequence[
     return ModelCheck(Aspect.CURVATURE, share, p, any(share >= SETTINGS.curve_share for share, _ in clear), details)
 
 
-def interactions(outputs: list[ModelResiduals], X, names: list[str], sources: list[str]) -> ModelCheck | None:
+def interactions(
+    outputs: list[ModelResiduals], X: np.ndarray, names: list[str], sources: list[str]
+) -> ModelCheck | None:
     """Whether the product of two columns, not of one column of the file (`sources`), would explain some of the residuals."""
     sd = X.std(axis=0)
     kept = np.flatnonzero(sd > 0)
@@ -217,7 +219,12 @@ def even_spread(output: ModelResiduals) -> ModelCheck | None:
     return ModelCheck(Aspect.SPREAD, ratio, p, ratio > SETTINGS.uneven, {"where": where})
 
 
-def dependence(outputs: Sequence[ModelResiduals], y: np.ndarray, order=None, unused=None) -> ModelCheck | None:
+def dependence(
+    outputs: Sequence[ModelResiduals],
+    y: np.ndarray,
+    order: np.ndarray | None = None,
+    unused: Mapping[str, np.ndarray] | None = None,
+) -> ModelCheck | None:
     """Whether rows depend on each other, or on columns that the model leaves out; None where there is nothing to test."""
     # `order`: the rows as they follow each other, None where unknown; `unused`: columns by name, levels as whole numbers from 0.
     found = []
