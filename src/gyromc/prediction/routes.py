@@ -260,7 +260,7 @@ def _average(
     base: Answer,
     spread: float,
     slope: Number | None = None,
-    start: Transient | None = None,
+    start: step_effects.Transient | None = None,
 ) -> Answer:
     """The answer with bias, unless it has one, from a slope and a `Transient`, and standard deviation; `spread`: that of h."""
     plan, V = shared.plan, max(base.variance, 0.0)

@@ -6,6 +6,7 @@ a temporary file; the mode is found by passes over it, and chains read single ro
 
 import dataclasses
 import tempfile
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from scipy import special
@@ -86,20 +87,20 @@ def fit_streamed(
     - `error`: of every mean, in posterior standard deviations.
     - `seed`: of the sample and of the chains; `say`: a function such as `print` that gets a line for each stage.
     """
-    names = tuple(names or (f"x{j}" for j in range(source.num_columns)))
+    columns = tuple(names or (f"x{j}" for j in range(source.num_columns)))
     say(f"reading {source.num_rows:,} rows × {source.num_columns} columns: centre and scale of each column")
     learnt = learn(source, seed=seed)
     binary = learnt.sums.two_values[-1] and tuple(learnt.sums.ends[:, -1]) == (0, 1)
     if family is None and not binary:
         kind = "counts" if learnt.whole else "numbers"
         raise InvalidInput(f"y holds {kind} that are not only 0 and 1: say which family it has, linear or poisson.")
-    family = "logistic" if family is None else one_of(family, BY_FAMILY, "family")
-    require(family != "logistic" or binary, "A logistic regression needs a y of 0 and 1.")
-    require(family != "poisson" or learnt.whole, "A Poisson regression needs counts: y has negative or broken numbers.")
+    law = "logistic" if family is None else one_of(family, BY_FAMILY, "family")
+    require(law != "logistic" or binary, "A logistic regression needs a y of 0 and 1.")
+    require(law != "poisson" or learnt.whole, "A Poisson regression needs counts: y has negative or broken numbers.")
     positive(prior_scale, "prior_scale")
-    if family == "linear":
+    if law == "linear":
         standard = learnt.sums.standardised(prior_scale, intercept=True)
-        found = solve(standard, names, error, level=LEVEL, num_draws=1).coefficients
+        found = solve(standard, columns, error, level=LEVEL, num_draws=1).coefficients
         warnings = ()
         reason = (
             "Given σ the posterior is Gaussian, and it depends on the data through their second moments, which one pass over all "
@@ -107,8 +108,8 @@ def fit_streamed(
         )
     else:
         units = learnt.sums.units(prior_scale, measured=False)
-        found, reason, warnings = _sampled(source, units, family, prior_scale, error, ("intercept", *names), seed, say)
-    return StreamedFit(family, source.num_rows, found, reason, warnings, learnt.sample)
+        found, reason, warnings = _sampled(source, units, law, prior_scale, error, ("intercept", *columns), seed, say)
+    return StreamedFit(law, source.num_rows, found, reason, warnings, learnt.sample)
 
 
 def _sampled(source, units, family, prior_scale, error, labels, seed, say):

@@ -10,6 +10,7 @@ says how the response of a row of weight 2.5 should vary: then one check says th
 import dataclasses
 import functools
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -75,8 +76,8 @@ def assess(
     - `unused`: columns that are not in the model, by name: whole numbers are levels of groups, other numbers are numbers.
     """
     rng = np.random.default_rng([seed, 7])
-    names = list(names or (f"x{j}" for j in range(X.shape[1])))
-    sources = list(sources or names)
+    columns = list(names or (f"x{j}" for j in range(X.shape[1])))
+    origins = list(sources or columns)
     counts = np.ones(len(X)) if weights is None else np.asarray(weights, float)
     most = max(SETTINGS.least_rows, SETTINGS.most_rows // posterior.likelihood.outputs)
     rows, total, whole = observations(counts, rng, most)
@@ -96,10 +97,10 @@ def assess(
     every = weights is None and len(rows) == len(X)
     in_order = np.argsort(np.arange(len(X)) if order is None else order, kind="stable") if every else None
     others = {name: values[rows] for name, values in (unused or {}).items()}
-    made = [influence(left_out), checks.collinearity(X[seen], sources, counts[seen])]
-    made.append(checks.separation(X[seen], np.asarray(y, float)[seen], names, law.kind))
+    made = [influence(left_out), checks.collinearity(X[seen], origins, counts[seen])]
+    made.append(checks.separation(X[seen], np.asarray(y, float)[seen], columns, law.kind))
     if whole:
-        given = law, part, y_part, outputs, left_out, names, sources, in_order, others, rng
+        given = law, part, y_part, outputs, left_out, columns, origins, in_order, others, rng
         made += [*_checks_of_rows(*given), *further]
     else:
         row = int(np.argmax(np.abs(counts - np.round(counts))))
@@ -109,7 +110,7 @@ def assess(
     scores = {"loo": left_out, "waic": information, "r_squared": r_squared, "deviance": deviance}
     data = {"rows": rows, "num_rows": total, "law": law, "outputs": outputs, "X": part, "y": y_part}
     found = checks.judged([check for check in made if check is not None])
-    return Adequacy(found, **scores, **data, replicates=replicates, names=tuple(names))
+    return Adequacy(found, **scores, **data, replicates=replicates, names=tuple(columns))
 
 
 def _checks_of_rows(law, X, y, outputs, left_out, names, sources, order, unused, rng) -> list[ModelCheck | None]:

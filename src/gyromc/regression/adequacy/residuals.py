@@ -8,7 +8,7 @@ Z⊥ᵀr ~ N(0, Z⊥ᵀZ⊥) in large samples; replicated responses correct the 
 import dataclasses
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from scipy import linalg, special
