@@ -48,7 +48,8 @@ def bench(arguments: Annotated[list[str] | None, typer.Argument(metavar="[speed|
     if not (BENCHMARKS / "bench_commands.py").is_file():
         missing = "`gyromc bench` measures a checkout of the source and is not in the installed package."
         raise InvalidInput(f"{missing} Clone gyromc and run `make bench`.")
-    sys.path.insert(0, str(BENCHMARKS))
+    if str(BENCHMARKS) not in sys.path:
+        sys.path.insert(0, str(BENCHMARKS))
     commands = typer.main.get_command(importlib.import_module("bench_commands").app)
     raise typer.Exit(commands.main(arguments or [], prog_name="gyromc bench", standalone_mode=False) or 0)
 
