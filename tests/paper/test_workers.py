@@ -113,6 +113,7 @@ def test_what_is_finished_is_kept_where_several_processes_end(ends, tmp_path, si
     running = subprocess.Popen([*command, "--out", str(tmp_path)], stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 200
     while len(list((tmp_path / "cache").glob("[!p]*.gyromc"))) < 3 and time.monotonic() < deadline:
+        assert running.poll() is None, running.communicate()[1]
         time.sleep(0.05)
     if ends == "Ctrl-C":
         running.send_signal(signal.SIGINT)
