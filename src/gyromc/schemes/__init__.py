@@ -9,8 +9,9 @@ __all__ = [
     "leimkuhler_matthews", "lm_ab2", "step_matrices",
 ]  # fmt: skip
 
-_ALL = euler, balanced(), leimkuhler_matthews, lm_ab2, hfhr_splitting, gaul_splitting
-SCHEMES = {scheme.name: scheme for scheme in _ALL}
+SCHEMES = {
+    scheme.name: scheme for scheme in (euler, balanced(), leimkuhler_matthews, lm_ab2, hfhr_splitting, gaul_splitting)
+}
 """The schemes by name; `balanced` estimates its S."""
 
 
