@@ -38,6 +38,7 @@ WAIT = 24 * 3600  # seconds for the others, which may compile or save; JAX watch
 HELLO = 5.0  # seconds in which a connection must say who it is
 PAUSE = 0.2  # seconds between two attempts to connect
 GRACE = 5.0  # seconds for the others to end first
+GATHERING = 30.0  # seconds that JAX's own start may take, beyond the silence
 END = "gyromc: end of the program"
 T = TypeVar("T")
 _calls = itertools.count()  # every exchange has its own key
@@ -88,17 +89,16 @@ def start(
             coordinator,
             num_processes,
             process_id,
-            initialization_timeout=int(timeout) + 1,
+            # All have met, so that only one that died since then can keep JAX waiting.
+            initialization_timeout=math.ceil(min(timeout, GATHERING + silence)),
             heartbeat_timeout_seconds=math.ceil(silence),
             shutdown_timeout_seconds=30,  # all are done when they come to it
             cluster_detection_method="deactivate" if "KUBERNETES_SERVICE_HOST" in os.environ else None,
         )
     except RuntimeError as error:
-        if "before" not in str(error):
-            raise
-        raise InvalidInput(
-            "JAX has computed something already: call `gyromc.processes.start` first, before anything that uses JAX."
-        ) from None
+        used = "JAX has computed something already: call `gyromc.processes.start` first, before anything that uses JAX."
+        require("before" not in str(error), used)
+        _end(f"another one is lost: {cause(error)}", process_id)
     atexit.register(finish)
     sys.excepthook = _failed
 
@@ -373,10 +373,11 @@ def _waiting() -> Iterator[None]:
         _end(f"another one is lost: {cause(error)}")
 
 
-def _end(why: str) -> NoReturn:
+def _end(why: str, number: int | None = None) -> NoReturn:
     """End this process because another one did."""
+    number = index() if number is None else number
     remedy = "Look at the messages of the others and above, then start all of them again"
-    text = f"gyromc: process {index()} ends, because {why}. {remedy}; a run with checkpoints goes on from the newest.\n"
+    text = f"gyromc: process {number} ends, because {why}. {remedy}; a run with checkpoints goes on from the newest.\n"
     with contextlib.suppress(OSError):
         os.write(2, text.encode())
     os._exit(LOST)

@@ -218,6 +218,9 @@ WATCHED = """
 import os, signal, sys, time
 from gyromc import processes
 index, port, what, who = int(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4]
+if what == "met" and str(index) == who:
+    processes._meet(f"localhost:{port}", 3, index, 200)
+    os.kill(os.getpid(), signal.SIGKILL)  # the others wait for it while JAX starts
 processes.start(f"localhost:{port}", 3, index, timeout=200, silence=4)
 if str(index) == who:
     if what == "killed":
@@ -233,12 +236,12 @@ elif index == 1:
     time.sleep(5)  # the others wait at the end of the program
 """
 FEW = (("killed", 0), ("done", None))
-CASES = (*FEW, ("killed", 1), ("raises", 2), ("ends", 1), ("leaves", 1))
+CASES = (*FEW, ("killed", 1), ("raises", 2), ("ends", 1), ("leaves", 1), ("met", 0), ("met", 1))
 
 
 @pytest.mark.parametrize("cases", [FEW, pytest.param(CASES, marks=pytest.mark.slow)], ids=["few", "all"])
 def test_no_process_waits_for_one_that_is_gone(cases):
-    """All cases at once: JAX notices within the silence of four seconds, and nobody waits for the 200 of the start."""
+    """All cases at once: JAX notices within the silence of four seconds, its start soon after; nobody waits for 200."""
     commands, lost = [], (processes.LOST, -signal.SIGABRT)  # whether gyromc or JAX notices first
     for case, who in cases:
         port = str(free_port())
@@ -246,7 +249,13 @@ def test_no_process_waits_for_one_that_is_gone(cases):
     found = ended(started(commands), 100)
     for number, (case, who) in enumerate(cases):
         three = found[3 * number : 3 * number + 3]
-        own = {"killed": (-signal.SIGKILL,), "raises": (1,), "leaves": (9,), "ends": (0, *lost)}
+        own = {
+            "killed": (-signal.SIGKILL,),
+            "met": (-signal.SIGKILL,),
+            "raises": (1,),
+            "leaves": (9,),
+            "ends": (0, *lost),
+        }
         for i, process in enumerate(three):
             expected = (0,) if who is None else own[case] if i == who else lost
             assert process.status in expected, (case, i, process)
