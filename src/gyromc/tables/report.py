@@ -69,7 +69,7 @@ def verdicts(results: Results) -> list[str]:
     """Return the answers to both questions: whether the computation can be trusted, and whether the model fits."""
     wrong = [check["name"] for check in results["checks"] if not check["good"]]
     found = results["adequacy"]
-    computed = f"look at {', '.join(wrong)}" if wrong else "no problem found"
+    computed = f"Look at {', '.join(wrong)}" if wrong else "No problem found"
     lines = [f"Computation: {computed}.", f"Model: {found['headline']}"]
     commands = list(dict.fromkeys(c["command"] for c in found["checks"] if c["verdict"] == "misfit" and c["command"]))
     return [*lines, *(f"Try: {command}" for command in commands[:MOST_COMMANDS])]
@@ -129,25 +129,32 @@ def effect_table(found: Mapping[str, Any]) -> Table:
     """Return ratios, average changes and contrasts."""
     heads = {"ratio": found["ratio"], "change": "average change"}
     shown = [key for key in heads if any(row[key] is not None for row in found["rows"])]
-    columns = ["change of the row", *(text for key in shown for text in (heads[key], "95\u00a0% interval"))]
+    columns = ["change", *(text for key in shown for text in (heads[key], "95\u00a0% interval"))]
     cells = lambda row: (text for key in shown for text in _estimate(key, row[key], row[f"{key}_interval_95"]))
     rows = [[row["name"], *cells(row)] for row in found["rows"][:MOST_EFFECTS]]
     what = found.get("what", f"the expected {found['target']}")
-    said = f"the average change is that of {what}, over the rows, all else as it is"
+    said = f"the average change is that of {what}, over the rows, with all other columns unchanged"
     notes = [f"{said}; a slope is per unit of its column"] if "change" in shown else []
     if len(found["rows"]) > MOST_EFFECTS:
         notes.append(f"the first {MOST_EFFECTS} of {len(found['rows'])}; all are in fit.json")
-    return Table(columns, rows, "What goes with what", notes, style="simple")
+    return Table(columns, rows, "Effect sizes", notes, style="simple")
 
 
 def _estimate(kind: str, value: float | None, interval: Sequence[float] | None) -> list[str]:
-    """A value and its interval; a ratio close to 1 with as many digits as show how far from 1 it is, and not `1 [1, 1]`."""
-    if value is not None and interval is not None and kind == "ratio":
-        away = max(abs(x - 1) for x in (value, *interval))
-        if CLOSEST < away < CLOSE:
-            middle, low, high = (f"{x:.{1 - math.floor(math.log10(away))}f}" for x in (value, *interval))
-            return [middle, f"[{low}, {high}]"]
-    return [readable(value, 3), in_brackets(interval)]
+    """A value and its interval; of a ratio, no part reads "1" that is not 1."""
+    if value is None or interval is None or kind != "ratio":
+        return [readable(value, 3), in_brackets(interval)]
+    away = max(abs(x - 1) for x in (value, *interval))
+    middle, low, high = (_ratio(x, away) for x in (value, *interval))
+    return [middle, f"[{low}, {high}]"]
+
+
+def _ratio(value: float, away: float) -> str:
+    """A ratio as text; `away`: the largest distance from 1 of all that stand together, two digits of which are shown if small."""
+    if CLOSEST < away < CLOSE:
+        return f"{value:.{1 - math.floor(math.log10(away))}f}"
+    text, distance = readable(value, 3), abs(value - 1)
+    return f"{value:.{-math.floor(math.log10(distance))}f}" if text == "1" and distance > CLOSEST else text
 
 
 def _robust(robust: Results, coefficients: Rows) -> Table:
@@ -224,7 +231,7 @@ def _quoted(found: Results) -> Table:
     ]
     rows = [row for row in rows if row[0] != "LOO R²" or share is not None]
     columns = ["quantity", "value", "what it is"]
-    return Table(columns, rows, "What people quote", left=columns, style="simple")
+    return Table(columns, rows, "Fit statistics", left=columns, style="simple")
 
 
 def mark(check: Mapping[str, Any]) -> str:
