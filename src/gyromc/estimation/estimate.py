@@ -248,8 +248,8 @@ def estimate(
                    num_chains=4, observables={"sum": gm.observables.linear([1.0, 1.0]), "x²": gm.observables.square([1.0, 0.0])})
     found = gm.estimate(gm.run(plan))
     low, high = found["x²"].recommended
-    assert found["sum"].method == "lugsail batch means" and low < 1 < high
-    assert abs(found["x²"].bias - (1 / (1 - 0.05 / 2) - 1)) < 0.01
+    print(found["sum"].method, low < 1 < high)  # lugsail batch means True
+    print(round(found["x²"].bias, 3))  # 0.024
     ```
     """
     came = type(run).__name__

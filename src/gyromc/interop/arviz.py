@@ -56,7 +56,7 @@ def to_datatree(
     plan = gm.Plan(target=gm.targets.Quadratic([1.0, 4.0]), dynamics=gm.dynamics.overdamped(2), step_size=0.1,
                    observables={"sum": gm.observables.linear([1.0, 1.0])}, num_chains=4)
     tree = gm.run(plan, thin=5).to_datatree(names=["slope", "offset"])
-    assert tree.posterior["slope"].shape == (4, 20) and "V" in tree.averages
+    print(tree.posterior["slope"].shape, "V" in tree.averages)  # (4, 20) True
     ```
     """
     none = "A DataTree holds draws, and this run kept none: `gyromc.run(plan, thin=10)` keeps every tenth state."

@@ -264,7 +264,7 @@ def load(
     X = np.arange(20.0)[:, None]
     BayesianLinearRegression().fit(X, 3.0 + 0.5 * X[:, 0] + np.cos(X[:, 0])).save("line.gyromc")
     model = gm.load("line.gyromc")
-    assert 15 < model.predict([[30.0]])[0] < 21
+    print(model.predict([[30.0]]).round(1))  # [18.1]
     ```
     """
     for name, given in (("functions", functions or {}), ("data", data or {})):
