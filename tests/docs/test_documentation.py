@@ -1,4 +1,7 @@
-"""Every example in the docstrings runs as written and prints what the comment after its `print` says. tests/docs/test_pages.py runs those of the pages and the README."""
+"""Every example in the docstrings runs as written and prints what the comment after its `print` says.
+
+tests/docs/test_pages.py runs those of the pages and the README.
+"""
 
 import ast
 import importlib

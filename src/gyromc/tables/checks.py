@@ -136,7 +136,7 @@ def _share(check: ModelCheck) -> str:
 
 def _weights(check: ModelCheck, setting: Setting) -> Advice:
     text = f"a weight is {number(check.statistic)}, not a whole number of observations: its row's variance is unknown"
-    text = f"{text}. Dispersion, linearity, variance, calibration, coverage, outliers and interactions were not checked."
+    text = f"{text}. Dispersion, linearity, variance, calibration, coverage, outliers, interactions were not checked."
     return Advice(text, "Check the model without weights, or with whole numbers of observations.")
 
 
