@@ -205,8 +205,8 @@ def _check_size(n: int) -> None:
 
 
 def _with_error(value: float | None, error: float, digits: int) -> str:
-    """A number, with its error where the digits shown would hide it."""
+    """A number, with its error where the digits shown would hide it; 0 where the error is a hundred times larger."""
     if value is None or math.isnan(value):
         return "?"
-    text = f"{value:.{digits}g}"
+    text = "0" if abs(value) < 0.01 * error else f"{value:.{digits}g}"
     return text if error <= 0.5 * 10.0**-digits * abs(value) else f"{text} {Number(value, error).shown}"

@@ -249,7 +249,7 @@ def _checks(title: str, checks: Rows, notes: Sequence[str] = ()) -> Table:
 def _of_model(found: Results) -> Table:
     some = found["rows"] < found["of_rows"]
     sample = f"checked on {found['rows']} of {found['of_rows']} rows, drawn at random; " if some else ""
-    rule = "the p-values are corrected for the number of checks: a right model is called wrong in at most 5 % of cases"
+    rule = "the p-values are corrected for the number of checks: a correct model is rejected in at most 5 % of cases"
     return _checks("Does the model fit?", found["checks"], [sample + rule])
 
 
