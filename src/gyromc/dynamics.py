@@ -149,7 +149,6 @@ def hfhr(dim, alpha: float, gamma: float, preconditioner=None) -> Dynamics:
 
     ```python
     import gyromc as gm
-    print(gm.dynamics.hfhr(3, alpha=1.0, gamma=2.0).size)  # 6
     print(gm.dynamics.hfhr(2, alpha=1.0, gamma=2.0, preconditioner=[4.0, 1.0]).Q[2, 0])  # 2.0
     ```
     """

@@ -160,10 +160,10 @@ def test_ratios_close_to_one_show_how_far_they_are_from_it():
     ]
     cells = effect_table({"rows": rows, "ratio": "rate ratio", "target": "y", "left_out": []}).rows
     assert [line[1:] for line in cells] == [
-        ["1.0000010", "[0.9999997, 1.0000023]"],
+        ["1.00000098", "[0.99999970, 1.0000023]"],
         ["1.2", "[0.9, 1.5]"],
-        ["1.03", "[1.004, 1.05]"],
-        ["1", "[0.9997, 1.5]"],
+        ["1.03", "[1.0035, 1.05]"],
+        ["1", "[0.99966, 1.5]"],
     ]
 
 

@@ -23,7 +23,7 @@ from gyromc.targets.likelihoods import ResponseKind
 
 RESULTS = ResultsFile("fit.json", "gyromc.fit", 2, "gyromc fit … --out {directory}")
 MOST_COEFFICIENTS, MOST_EFFECTS, MOST_COMMANDS, MOST_SHOWN = 60, 40, 3, 12
-CLOSE, CLOSEST = 0.005, 1e-12  # distances of a ratio from 1 between which its digits are counted from 1
+CLOSEST = 1e-12  # to 1: a ratio nearer than this is 1
 HEADINGS = {"monte_carlo_error": "Monte Carlo error", "low_95": "95\u00a0% from", "high_95": "to"}
 Results = Mapping[str, Any]
 Rows = Sequence[Mapping[str, Any]]
@@ -141,20 +141,17 @@ def effect_table(found: Mapping[str, Any]) -> Table:
 
 
 def _estimate(kind: str, value: float | None, interval: Sequence[float] | None) -> list[str]:
-    """A value and its interval; of a ratio, no part reads "1" that is not 1."""
-    if value is None or interval is None or kind != "ratio":
-        return [readable(value, 3), in_brackets(interval)]
-    away = max(abs(x - 1) for x in (value, *interval))
-    middle, low, high = (_ratio(x, away) for x in (value, *interval))
-    return [middle, f"[{low}, {high}]"]
+    """A value and its interval as text."""
+    text = _ratio if kind == "ratio" else readable
+    return [text(value), bounds(interval, text=text)]
 
 
-def _ratio(value: float, away: float) -> str:
-    """A ratio as text; `away`: the largest distance from 1 of all that stand together, two digits of which are shown if small."""
-    if CLOSEST < away < CLOSE:
-        return f"{value:.{1 - math.floor(math.log10(away))}f}"
-    text, distance = readable(value, 3), abs(value - 1)
-    return f"{value:.{-math.floor(math.log10(distance))}f}" if text == "1" and distance > CLOSEST else text
+def _ratio(value: float | None, digits: int = 3) -> str:
+    """A ratio as text; one that would read "1" and is not 1 has two digits of its distance from 1."""
+    text = readable(value, digits)
+    if value is None or text != "1" or abs(value - 1) < CLOSEST:
+        return text
+    return f"{value:.{1 - math.floor(math.log10(abs(value - 1)))}f}"
 
 
 def _robust(robust: Results, coefficients: Rows) -> Table:
