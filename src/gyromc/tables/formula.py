@@ -263,6 +263,13 @@ class FormulaDesign:
     def formula(self) -> Formula:
         return read_formula(self.text, self.columns)
 
+    @functools.cached_property
+    def reads(self) -> dict[str, list[Names]]:
+        """The columns of the table that each common term reads, factor by factor."""
+        known = self.formula.predictors
+        of = lambda one: (one.expr,) if one.eval_method.value == "lookup" else columns_of(one.expr, known)
+        return {str(term): list(map(of, term.factors)) for term in self.formula.terms[0].terms}
+
     def check(self, predictors: Collection[str]) -> None:
         """Raise an error where what was remembered is not what the formula needs, or it names other columns than these."""
         remembered, every = [_restored(memory) for memory in self.memory], self.formula.terms

@@ -315,10 +315,12 @@ def bayesian_r_squared(law: Predictive, weights: np.ndarray | None = None) -> np
     noise = over_rows(law.variance)
     if explained.ndim == 2:
         explained, noise = explained.sum(axis=1), noise.sum(axis=1)
-    return explained / np.maximum(explained + noise, 1e-300)
+    share = explained / np.maximum(explained + noise, 1e-300)
+    return np.where(share > ROUNDED, share, 0.0)  # a model without columns explains nothing
 
 
 CAUSES = (Aspect.CURVATURE, Aspect.DEPENDENCE, Aspect.LINK, Aspect.PROPORTIONAL)  # faults of the mean
+ROUNDED = 1e-12  # a share of the variance that rounding makes
 FAIR = 0.1  # share of the residuals' variance, from which a fault of the mean goes before the dispersion that it makes
 
 
