@@ -43,7 +43,7 @@ class Design:
 FAMILIES = (
     "linear", "student-t", "gamma", "lognormal", "beta", "poisson", "negative-binomial", "zero-inflated-poisson",
     "hurdle-poisson", "conway-maxwell-poisson", "weibull", "exponential", "binomial", "beta-binomial",
-    "logistic", "probit", "cloglog", "ordinal", "softmax",
+    "logistic", "probit", "cloglog", "ordinal", "softmax", "zero-inflated-negative-binomial",
 )  # fmt: skip
 GROUPED = ("linear", "student-t", "gamma", "poisson", "negative-binomial", "binomial", "logistic", "ordinal")
 RIGHT = {
@@ -88,6 +88,7 @@ def responses(family: str, t: np.ndarray, m: np.ndarray, rng: np.random.Generato
         "poisson": lambda: rng.poisson(rate),
         "negative-binomial": lambda: rng.negative_binomial(2, 2 / (2 + rate)),
         "zero-inflated-poisson": lambda: np.where(zero, 0, rng.poisson(rate)),
+        "zero-inflated-negative-binomial": lambda: np.where(zero, 0, rng.negative_binomial(2, 2 / (2 + 2 * rate))),
         "hurdle-poisson": lambda: np.where(zero, 0, positive),
         "conway-maxwell-poisson": lambda: rng.binomial(12, np.minimum(rate / 12, 0.9)),
         "weibull": lambda: np.exp(t) * rng.weibull(1.5, n),

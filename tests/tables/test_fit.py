@@ -164,3 +164,10 @@ def test_an_ordinal_model_without_columns_is_a_model(tmp_path):
     assert "for the intercept" not in text
     model.report(tmp_path / "page.html")
     assert 'id="parameter-table"' in (tmp_path / "page.html").read_text()
+
+
+def test_slips_of_formulas_are_answered_with_what_to_type(data):
+    with pytest.raises(gm.errors.InvalidInput, match=r"neither a column nor an intercept: .* write y ~ 1"):
+        gm.fit("y ~ 0", data, family="linear")
+    with pytest.raises(gm.errors.InvalidInput, match="pass `family='binomial'` and `trials='COLUMN'`"):
+        gm.fit("cbind(y, id) ~ x", data)

@@ -211,10 +211,13 @@ def group_words(groups: Sequence[Any]) -> tuple[str, str]:
     """Return what a title and the sentence on a model say about its groups; empty texts where there are none."""
     if not groups:
         return "", ""
-    names = list(dict.fromkeys(group.name for group in groups))
-    parts = []
+    every, parts = {group.name for group in groups}, []
+    # `g.1` is the second term of the factor `g`.
+    factor = lambda name: name.rpartition(".")[0] if name.rpartition(".")[0] in every else name
+    names = list(dict.fromkeys(factor(group.name) for group in groups))
     for group in groups:
         own = [f"its own {'intercept' if name == 'intercept' else f'slope of {name}'}" for name in group.columns]
-        parts.append(f"each of the {counted(len(group.levels), 'level')} of {group.name} has {' and '.join(own)}")
+        levels = f"the {counted(len(group.levels), 'level')} of {factor(group.name)}"
+        parts.append(f"each of {levels} has {' and '.join(own)}")
     law = "their deviations from the common ones are normal, with estimated standard deviations"
     return f" with groups of {listed(names, 3)}", f" {capital('; '.join(parts))}; {law}."
