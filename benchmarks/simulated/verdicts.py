@@ -219,6 +219,13 @@ def _swapped(rng, n):
     return {"x": height, "z": rng.normal(size=n), "y": weight}
 
 
+def _far_count(rng, n):
+    data = columns(rng, n)
+    y = rng.poisson(np.exp(1 + 0.4 * data["x"]))
+    y[17] = 60
+    return {**data, "y": y}
+
+
 def _uneven_odds(rng, n):
     data = columns(rng, n)
     u = rng.logistic(size=n)
@@ -290,6 +297,20 @@ WRONG = {
     "a share of zeros": Fault(
         _of(_straight, lambda rng, t, n: np.where(rng.random(n) < 0.35, 0, rng.poisson(np.exp(1.5 + 0.5 * t)))),
         "y ~ x + z", "poisson", ("dispersion",), "zero-inflated-poisson",
+    ),
+    "one count far out": Fault(_far_count, "y ~ x + z", "poisson", ("outliers",)),
+    "a share of zeros, others uneven": Fault(
+        _of(_straight, lambda rng, t, n: np.where(
+            rng.random(n) < 0.3, 0, rng.negative_binomial(1.5, 1.5 / (1.5 + np.exp(1.8 + 0.5 * t)))
+        )),
+        "y ~ x + z", "zero-inflated-poisson", ("dispersion", LAW), "zero-inflated-negative-binomial",
+    ),
+    "noise that multiplies": Fault(
+        _of(_straight, lambda rng, t, n: np.exp(1 + 0.5 * t + 0.6 * rng.normal(size=n))), "y ~ x + z", "linear",
+        ("even spread", "outliers", LAW), "", "student-t",
+    ),
+    "times that age": Fault(
+        _of(_straight, lambda rng, t, n: np.exp(t) * rng.weibull(2.5, n)), "y ~ x + z", "exponential", (LAW,), "weibull"
     ),
 }  # fmt: skip
 
