@@ -7,8 +7,8 @@ from scipy import special
 
 import gyromc as gm
 from gyromc.tables.effects import changeable
-from gyromc.tables.encoding import CategoricalColumn, Encoding, Response
-from gyromc.tables.formula import FormulaDesign
+from gyromc.tables.preparation import prepare
+from gyromc.tables.request import Request
 
 
 @pytest.fixture(scope="module")
@@ -93,12 +93,36 @@ def test_a_transformed_column_has_a_ratio_and_its_column_a_slope(patients):
     assert [name for name in found if "site" not in name] == ["slope of age", "smokes: 1 against 0", "log(age) + 1"]
 
 
-def test_products_and_curves_cannot_be_changed_alone():
-    levels = CategoricalColumn("site", ("a", "b", "c"), "a")
-    names = ("age", "site[b]", "site[c]", "smokes", "age:smokes", "poly(w, 2)[0]", "poly(w, 2)[1]")
-    sources = ("age", "site", "site", "smokes", "age:smokes", "poly(w, 2)", "poly(w, 2)")
-    design = FormulaDesign("", (), names, sources, True, (), ())
-    assert changeable(Encoding((levels,), Response("y", "linear"), formula=design)) == {"site": [1, 2]}
+@pytest.mark.parametrize(
+    ("formula", "alone"),
+    [
+        ("score ~ age * smokes + site + poly(w, 2)", {"site": [2, 3]}),
+        ("score ~ age:smokes + w", {"w": [0]}),
+        ("score ~ age + I(age**2) + w", {"w": [2]}),
+        ("score ~ log(age) + age + site", {"site": [2, 3]}),
+        ("score ~ age + w + offset(log(age))", {"w": [1]}),
+        ("score ~ log(age) + w", {"log(age)": [0], "w": [1]}),
+        ("score ~ `a: b` + w", {"a: b": [0], "w": [1]}),
+    ],
+)
+def test_only_terms_whose_column_no_other_term_reads_can_be_changed_alone(patients, formula, alone):
+    table = patients.assign(w=np.sin(patients["age"]), **{"a: b": np.cos(patients["age"])})
+    prepared = prepare(Request(data="data", formula=formula, family="linear"), table)
+    assert changeable(prepared.encoding) == alone
+
+
+def test_a_square_of_a_column_gives_it_a_slope_and_a_curve(data):
+    """Of y = … + b x + c x² the average slope is b + 2 c x̄, and b alone is no effect: x² changes with x."""
+    found = gm.fit("y ~ x + I(x**2) + z", data, family="linear")
+    (row,) = found.results["effects"]["rows"]
+    assert row["name"] == "slope of x"
+    expected = found["x"].mean + 2 * found["I(x ** 2)"].mean * data["x"].mean()
+    assert row["change"] == pytest.approx(expected, abs=4 * found["x"].sd / np.sqrt(400))
+    assert [curve["name"] for curve in found.results["effects"]["curves"]] == ["x"]
+    ill = gm.fit(
+        "class ~ x + I(x**2)", data.assign(**{"class": data["class"] > "0"}), family="logistic", effort="quick"
+    )
+    assert [row["ratio"] for row in ill.results["effects"]["rows"]] == [None]
 
 
 def test_slopes_under_interactions_and_polynomials_are_derivatives(data):

@@ -40,17 +40,16 @@ def render(results: Results) -> str:
         results=results,
         pictures={picture.kind: picture for picture in pictures(dict(results))},
         tables={name: make(results) for name, make in TABLES.items()},
-        coefficients=coefficient_table(results, page=True),
-        parameters=_made(functools.partial(_parameters, page=True), results["parameters"]),
-        error_sentence=error_sentence(results["coefficients"]),
+        coefficients=_coefficients(results, page=True),
+        parameters=_parameters(results, page=True),
+        error_sentence=error_sentence(results),
         mark=mark,
     )
 
 
 def tables(results: Results) -> Iterator[Table | str]:
     """Yield the tables of a fit, with an empty line after each, from the content of fit.json."""
-    data, model = results["data"], results["model"]
-    yield f"{data['file']}: {data['rows']} rows. {capital(model['title'])} of {model['target']}, {model['reason']}.\n"
+    yield f"{results['data']['file']}: {counted(results['data']['rows'], 'row')}. {_title(results['model'])}\n"
     for table in itertools.chain.from_iterable(make(results) for make in TABLES.values()):
         yield table
         yield ""
@@ -59,10 +58,16 @@ def tables(results: Results) -> Iterator[Table | str]:
 
 def summary_tables(results: Results) -> list[Table | str]:
     """Return the summary of a fit: coefficients, further parameters, what people quote, and the verdicts."""
-    data, model = results["data"], results["model"]
-    head = f"{capital(model['title'])} of {model['target']}, {model['reason']}. {data['file']}: {data['rows']} rows."
+    data = results["data"]
+    head = f"{_title(results['model'])} {data['file']}: {counted(data['rows'], 'row')}."
     parts = [part for name in SUMMARY for table in TABLES[name](results) for part in (table, "")]
     return [head, "", *parts, "\n".join([*data["notes"], *verdicts(results)])]
+
+
+def _title(model: Mapping[str, Any]) -> str:
+    """A sentence on the family, the target and the groups."""
+    family = FAMILIES[model["name"]].words.title
+    return f"{capital(family)} of {model['target']}{model['title'].removeprefix(family)}, {model['reason']}."
 
 
 def verdicts(results: Results) -> list[str]:
@@ -75,8 +80,9 @@ def verdicts(results: Results) -> list[str]:
     return [*lines, *(f"Try: {command}" for command in commands[:MOST_COMMANDS])]
 
 
-def error_sentence(rows: Rows) -> str:
-    """Return how large the errors of the computation are at most, in posterior standard deviations."""
+def error_sentence(results: Results) -> str:
+    """Return how large the errors of all parameters are at most, in posterior standard deviations."""
+    rows = [*results["coefficients"], *results["parameters"]]
     errors = np.array([[row["std_error"], row["sd_error"], *row["interval_std_error"]] for row in rows])
     mean, sd, *ends = np.max(errors / np.maximum([[row["sd"]] for row in rows], 1e-300), axis=0)
     if not errors.any():
@@ -86,18 +92,20 @@ def error_sentence(rows: Rows) -> str:
     return f"The Monte Carlo error is at most {of}."
 
 
-def coefficient_table(results: Results, page: bool = False) -> Table:
-    """Return the coefficients; a terminal has the clearest, with errors, those whose interval holds zero dim."""
+def _coefficients(results: Results, page: bool = False) -> list[Table]:
+    """The coefficients; a terminal has the clearest, with errors, those whose interval holds zero dim."""
     every = shown = results["coefficients"]
     model, some = results["model"], ""
+    if not every:
+        return []
     if not page and len(every) > MOST_COEFFICIENTS:
         by_clarity = sorted(every, key=lambda c: -abs(c["mean"]) / max(c["sd"], 1e-300))
         clearest = {c["label"] for c in by_clarity[:MOST_COEFFICIENTS]}
         shown = [c for c in every if c["label"] in clearest]
         some = f"the clearest {len(shown)} of {len(every)}; all are in coefficients.csv"
-    notes = [text for text in (some, error_sentence(every), model["prior"], model["noise"]) if text]
+    notes = [text for text in (some, error_sentence(results), model["prior"], model["noise"]) if text]
     made = _estimates(shown, "coefficient", model["target"], page)
-    return Table(*made, "Coefficients, in the units of the file", notes, style="simple")
+    return [Table(*made, "Coefficients, in the units of the file", notes, style="simple")]
 
 
 def _estimates(shown: Rows, first: str, target: str = "", page: bool = False) -> tuple[list[str], list[list[Cell]]]:
@@ -121,8 +129,13 @@ def _estimates(shown: Rows, first: str, target: str = "", page: bool = False) ->
     return columns, rows
 
 
-def _parameters(rows: Rows, page: bool = False) -> Table:
-    return Table(*_estimates(rows, "parameter", page=page), "Further parameters", style="simple")
+def _parameters(results: Results, page: bool = False) -> list[Table]:
+    """The further parameters; those of an ordinal model without columns stand alone."""
+    rows, alone = results["parameters"], not results["coefficients"]
+    if not rows:
+        return []
+    notes = [error_sentence(results), results["model"]["prior"]] if alone and not page else []
+    return [Table(*_estimates(rows, "parameter", page=page), "Further parameters", notes, style="simple")]
 
 
 def effect_table(found: Mapping[str, Any]) -> Table:
@@ -258,9 +271,9 @@ def _made(make: Callable[[Any], Table], *parts: Any) -> list[Table]:
 TABLES: dict[str, Callable[[Results], list[Table]]] = {
     "families": lambda results: _made(family_table, results.get("families")),
     "columns": lambda results: [_columns(results)],
-    "coefficients": lambda results: [coefficient_table(results)],
+    "coefficients": _coefficients,
     "effects": lambda results: _made(effect_table, results.get("effects")),
-    "parameters": lambda results: _made(_parameters, results["parameters"]),
+    "parameters": _parameters,
     "groups": lambda results: _made(level_table, *(results.get("groups") or ())),
     "robust": lambda results: _made(lambda found: _robust(found, results["coefficients"]), results.get("robust")),
     "predictions": lambda results: _made(_predictions, *results["predictions"]),
