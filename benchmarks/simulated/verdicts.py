@@ -307,7 +307,7 @@ WRONG = {
     ),
     "noise that multiplies": Fault(
         _of(_straight, lambda rng, t, n: np.exp(1 + 0.5 * t + 0.6 * rng.normal(size=n))), "y ~ x + z", "linear",
-        ("even spread", "outliers", LAW), "", "student-t",
+        ("constant variance", "outliers", LAW), "", "student-t",
     ),
     "times that age": Fault(
         _of(_straight, lambda rng, t, n: np.exp(t) * rng.weibull(2.5, n)), "y ~ x + z", "exponential", (LAW,), "weibull"
