@@ -6,7 +6,8 @@ import pytest
 from scipy import special
 
 import gyromc as gm
-from gyromc.tables.effects import changeable
+from gyromc.regression.problem import GroupTerm
+from gyromc.tables.effects import changeable, group_words
 from gyromc.tables.preparation import prepare
 from gyromc.tables.request import Request
 
@@ -178,3 +179,15 @@ def test_priors_are_all_stated(data):
     text = gm.fit("y ~ x + (1 + x | arm)", data, family="linear", effort="quick").results["model"]["prior"]
     for part in ("two values", "sigma: exponential", "Standard deviations of groups: exponential", "LKJ(2)"):
         assert part in text
+
+
+def test_two_terms_of_one_grouping_column_are_called_by_its_name():
+    index, ones = np.array([0, 1, 2]), np.ones((3, 1))
+    terms = [
+        GroupTerm(name, (effect,), ones, index, ("a", "b", "c")) for name, effect in (("g", "intercept"), ("g.1", "x"))
+    ]
+    title, sentence = group_words(terms)
+    assert title == " with groups of g"
+    assert (
+        "Each of the 3 levels of g has its own intercept; each of the 3 levels of g has its own slope of x" in sentence
+    )
