@@ -8,8 +8,10 @@ from scipy import special
 import gyromc as gm
 from gyromc.regression.problem import GroupTerm
 from gyromc.tables.effects import changeable, group_words
+from gyromc.tables.findings import prior_words
 from gyromc.tables.preparation import prepare
 from gyromc.tables.request import Request
+from gyromc.targets.priors import Prior
 
 
 @pytest.fixture(scope="module")
@@ -181,13 +183,17 @@ def test_priors_are_all_stated(data):
         assert part in text
 
 
-def test_two_terms_of_one_grouping_column_are_called_by_its_name():
+def test_words_on_groups_name_the_column_and_the_priors_in_force():
     index, ones = np.array([0, 1, 2]), np.ones((3, 1))
     terms = [
         GroupTerm(name, (effect,), ones, index, ("a", "b", "c")) for name, effect in (("g", "intercept"), ("g.1", "x"))
     ]
     title, sentence = group_words(terms)
     assert title == " with groups of g"
+    assert "exponential with mean 1" in prior_words(
+        "poisson", terms, {"sd(x | g.1)": Prior.read("half_normal(1)", "x")}
+    )
+    assert "exponential with mean 1" not in prior_words("poisson", terms, {"sd": Prior.read("half_normal(1)", "x")})
     assert (
         "Each of the 3 levels of g has its own intercept; each of the 3 levels of g has its own slope of x" in sentence
     )
