@@ -6,9 +6,12 @@ import pytest
 from scipy import special
 
 import gyromc as gm
-from gyromc.tables.effects import changeable
+from gyromc.regression.problem import GroupTerm
+from gyromc.tables.effects import changeable, group_words
+from gyromc.tables.findings import prior_words
 from gyromc.tables.preparation import prepare
 from gyromc.tables.request import Request
+from gyromc.targets.priors import Prior
 
 
 @pytest.fixture(scope="module")
@@ -178,3 +181,19 @@ def test_priors_are_all_stated(data):
     text = gm.fit("y ~ x + (1 + x | arm)", data, family="linear", effort="quick").results["model"]["prior"]
     for part in ("two values", "sigma: exponential", "Standard deviations of groups: exponential", "LKJ(2)"):
         assert part in text
+
+
+def test_words_on_groups_name_the_column_and_the_priors_in_force():
+    index, ones = np.array([0, 1, 2]), np.ones((3, 1))
+    terms = [
+        GroupTerm(name, (effect,), ones, index, ("a", "b", "c")) for name, effect in (("g", "intercept"), ("g.1", "x"))
+    ]
+    title, sentence = group_words(terms)
+    assert title == " with groups of g"
+    assert "exponential with mean 1" in prior_words(
+        "poisson", terms, {"sd(x | g.1)": Prior.read("half_normal(1)", "x")}
+    )
+    assert "exponential with mean 1" not in prior_words("poisson", terms, {"sd": Prior.read("half_normal(1)", "x")})
+    assert (
+        "Each of the 3 levels of g has its own intercept; each of the 3 levels of g has its own slope of x" in sentence
+    )

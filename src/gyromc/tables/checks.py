@@ -370,9 +370,9 @@ def _written(check: ModelCheck, setting: Setting) -> dict[str, Any]:
 
 def _skewness(z: np.ndarray) -> float:
     """The mean of (q₁₋ₚ + qₚ - 2 q₅₀)/(q₁₋ₚ - qₚ) over shares p with five rows or more in a tail: one row does not decide."""
-    shares = [0.1, *(p for p in (0.05, 0.025) if p * z.size >= 5)]
-    ends, middle = np.quantile(z, [shares, np.subtract(1, shares)]), np.median(z)
-    return float(np.mean((ends.sum(axis=0) - 2 * middle) / np.maximum(ends[1] - ends[0], 1e-300)))
+    shares = np.array([0.1, *(p for p in (0.05, 0.025) if p * z.size >= 5)])
+    low, high, middle = np.quantile(z, shares), np.quantile(z, 1 - shares), np.median(z)
+    return float(np.mean((high + low - 2 * middle) / np.maximum(high - low, 1e-300)))
 
 
 def adequacy(fit: Fit, prepared: Prepared, held_out: dict[str, Any] | None, request: Request) -> dict[str, Any]:

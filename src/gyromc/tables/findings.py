@@ -73,7 +73,11 @@ def prior_words(family: str, groups: Sequence[GroupTerm], asked: Mapping[str, Pr
         sentences.append("The logarithm of sigma: uniform.")
     if groups:
         mean = f"mean 1 per standard deviation of their column{' and of the target' if known.measured else ''}"
-        sentences.append(f"Standard deviations of groups: exponential with {mean}.")
+        usual = [
+            name for group in groups for name in group.names[: len(group.columns)] if not {name, group.name} & {*asked}
+        ]
+        if usual and "sd" not in asked:
+            sentences.append(f"Standard deviations of groups: exponential with {mean}.")
         if any(len(group.columns) > 1 for group in groups) and "cor" not in asked:
             sentences.append("Correlations of groups: LKJ(2).")
     if asked:

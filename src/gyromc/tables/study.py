@@ -326,7 +326,8 @@ def _source(request: Request) -> Parquet:
     remedy = "Leave it out, take fewer `--columns`, or fit a sample of the rows."
     for name, value in dataclasses.asdict(request).items():
         unread = value and name not in IN_PIECES
-        require(not unread, f"{large}, and `--{name}` needs all rows in memory. {remedy}")
+        option = f"--{name.replace('_', '-')}"
+        require(not unread, f"{large}, and `{option}` needs all rows in memory. {remedy}")
     known = f"of the families only {', '.join(BY_FAMILY)} are: got {request.family!r}."
     require(request.family in (None, "auto", *BY_FAMILY), f"{request.data} is read in pieces, and {known}")
     target = request.target or ""
