@@ -240,7 +240,7 @@ def _wiggly(rng, n):
     return {**data, "y": np.sin(2.2 * data["x"]) + 0.4 * rng.normal(size=n)}
 
 
-ROWS, CURVE, LAW, TAILS = "independent rows", "straight lines", "calibration", ("outliers", "calibration")
+ROWS, CURVE, LAW, TAILS = "independent rows", "linearity", "calibration", ("outliers", "calibration")
 WRONG = {
     "neighbouring rows alike": Fault(_of(_straight, _serial), "y ~ x + z", "linear", (ROWS,)),
     "alike along a date": Fault(_dated, "y ~ x", "linear", (ROWS,)),
@@ -292,7 +292,7 @@ WRONG = {
     ),
     "noise grows with the mean": Fault(
         _of(_straight, lambda rng, t, n: 8 + t + np.exp(t) * rng.normal(size=n)), "y ~ x + z", "linear",
-        ("even spread", "calibration", "outliers"),
+        ("constant variance", "calibration", "outliers"),
     ),
     "a share of zeros": Fault(
         _of(_straight, lambda rng, t, n: np.where(rng.random(n) < 0.35, 0, rng.poisson(np.exp(1.5 + 0.5 * t)))),
@@ -307,7 +307,7 @@ WRONG = {
     ),
     "noise that multiplies": Fault(
         _of(_straight, lambda rng, t, n: np.exp(1 + 0.5 * t + 0.6 * rng.normal(size=n))), "y ~ x + z", "linear",
-        ("even spread", "outliers", LAW), "", "student-t",
+        ("constant variance", "outliers", LAW), "", "student-t",
     ),
     "times that age": Fault(
         _of(_straight, lambda rng, t, n: np.exp(t) * rng.weibull(2.5, n)), "y ~ x + z", "exponential", (LAW,), "weibull"

@@ -11,6 +11,7 @@ import gyromc as gm
 from gyromc.approx.sample import Sample
 from gyromc.prediction.poisson import galerkin
 from gyromc.prediction.poisson.quadrature import refined
+from gyromc.prediction.predict import _with_error
 from gyromc.show.tables import Table
 from support import rough
 
@@ -177,6 +178,13 @@ def test_errors_are_columns_and_are_shown():
         "e-0", "e-"
     )
     assert "±" not in cells["exact"]["V"]
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "text"), [(-3.4e-17, 7e-12, "0 ±7e-12"), (7.1e-14, 7e-12, "7.1e-14 ±7e-12"), (0.25, 0.0, "0.25")]
+)
+def test_a_number_far_below_its_error_is_shown_as_zero(value, error, text):
+    assert _with_error(value, error, 5) == text
 
 
 def test_a_sample_cannot_see_what_its_polynomials_miss():

@@ -15,7 +15,7 @@ def curve(rng, n):
     return (
         {"x": x, "z": rng.normal(size=n), "y": x**2 + 0.4 * rng.normal(size=n)},
         "linear",
-        "straight lines",
+        "linearity",
         "bs(x, 4)",
     )
 
@@ -50,7 +50,7 @@ def spread(rng, n):
     return (
         {"x": x, "y": rng.gamma(6, np.exp(0.5 + x) / 6)},
         "linear",
-        ("even spread", "straight lines", "calibration"),
+        ("constant variance", "linearity", "calibration"),
         None,
     )
 
@@ -140,7 +140,7 @@ def test_a_curve_that_is_there_already_is_made_finer(tmp_path):
     rows = "\n".join(f"{a},{np.sin(3 * a) + 0.2 * rng.normal()}" for a in x)
     (tmp_path / "d.csv").write_text(f"x,y\n{rows}\n")
     found = fitted(tmp_path, "first", formula="y ~ bs(x, 4)", family="linear")
-    check = next(check for check in found["adequacy"]["checks"] if check["name"] == "straight lines")
+    check = next(check for check in found["adequacy"]["checks"] if check["name"] == "linearity")
     assert check["verdict"] == "fine" or "bs(x, 8)" in check["command"]
     assert "bs(`" not in (check["command"] or "")
 

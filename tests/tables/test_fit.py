@@ -100,6 +100,10 @@ def test_draws_are_in_the_units_of_the_file(data, model, tmp_path):
     assert pd.read_parquet(tmp_path / "draws.parquet").equals(frame)
     assert pd.read_csv(tmp_path / "draws.csv")["sigma"].to_numpy() == pytest.approx(frame["sigma"], rel=1e-8)
     assert model.to_datatree().posterior["x"].shape == (64, 32)
+    table = model.to_dataframe()
+    assert table.loc["x", "mean"] == model["x"].mean
+    assert table.loc["x", "high"] == model["x"].high
+    assert list(table.index) == [one.label for one in model.coefficients]
     with pytest.raises(gm.InvalidInput, match=r"name a file \.csv or \.parquet"):
         model.save_draws(tmp_path / "draws.txt")
 

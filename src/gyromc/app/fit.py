@@ -85,9 +85,9 @@ def fit(json: bool, **options: Any) -> None:
     answer(json, {"out": str(directory), **results}, *shown, path=directory / page)
 
 
-@app.command(epilog="Example: gyromc compare line.gyromc curve.gyromc. `y ~ 1` is a model too.")
+@app.command(epilog="Example: gyromc compare constant.gyromc line.gyromc curve.gyromc")
 def compare(
-    models: Annotated[list[str], typer.Argument(metavar="MODEL…", help="Models saved by `gyromc fit … --save`.")],
+    models: Annotated[list[str], typer.Argument(metavar="MODEL", help="Models saved by `gyromc fit … --save`.")],
     json: Json = False,
 ) -> None:
     """Compare saved models of the same rows by leave-one-out cross-validation, with stacking weights."""

@@ -145,18 +145,18 @@ def _share(check: ModelCheck) -> str:
 
 def _weights(check: ModelCheck, setting: Setting) -> Advice:
     text = f"a weight is {number(check.statistic)}, not a whole number of observations: its row's variance is unknown"
-    text = f"{text}, and dispersion, curves, spread, calibration, coverage, outliers and interactions were not checked."
+    text = f"{text}. Dispersion, linearity, variance, calibration, coverage, outliers, interactions were not checked."
     return Advice(text, "Check the model without weights, or with whole numbers of observations.")
 
 
 def _separation(check: ModelCheck, setting: Setting) -> Advice:
     columns, more = check.details["columns"], check.details.get("more", 0)
-    split = "marks rows with counts of zero only" if not setting.encoding.response.classes else "splits the classes"
+    split = "marks rows with counts of zero only" if not setting.encoding.response.classes else "separates the classes"
     if not columns:
-        return Advice(f"no weighted sum of columns {split}.")
+        return Advice(f"no linear combination of columns {split}.")
     names = f"{', '.join(columns)}{f' and {more} more' if more else ''}"
-    text = f"a weighted sum of {names} {split} perfectly in {100 * check.statistic:.0f} % of the rows: the data do not determine"
-    text = f"{text} how large these coefficients are, the prior does."
+    text = f"a linear combination of {names} {split} perfectly in {100 * check.statistic:.0f} % of the rows: the prior, and not"
+    text = f"{text} the data, determines how large these coefficients are."
     return Advice(text, "Compare with another prior.", setting.command(prior_scale=1))
 
 

@@ -133,7 +133,7 @@ def _halves(fit: Fit) -> dict[str, Any]:
     expected = math.sqrt((half - 1) / half + 1 / max(half - 1, 1e-9))
     most = f"{z[worst]:.1f} standard errors ({label(every[worst])}; chance allows {limit:.1f})"
     text = f"in {chains} parts of the chains, first and second halves of the draws differ by at most {most}."
-    text = f"{text} R-hat is at most {r_hat:.2f}; {half} independent draws in each half would show {expected:.2f}."
+    text = f"{text} R-hat is at most {r_hat:.2f}; that of independent draws in halves of {half} is {expected:.2f}."
     remedy = "The start is still visible: pass `--effort thorough`."
     return _check("agreement of the chains", z[worst] < limit, text, remedy)
 

@@ -23,7 +23,7 @@ from gyromc.targets.likelihoods import ResponseKind
 
 RESULTS = ResultsFile("fit.json", "gyromc.fit", 2, "gyromc fit … --out {directory}")
 MOST_COEFFICIENTS, MOST_EFFECTS, MOST_COMMANDS, MOST_SHOWN = 60, 40, 3, 12
-CLOSE, CLOSEST = 0.005, 1e-12  # distances of a ratio from 1 between which its digits are counted from 1
+CLOSEST = 1e-12  # to 1: a ratio nearer than this is 1
 HEADINGS = {"monte_carlo_error": "Monte Carlo error", "low_95": "95\u00a0% from", "high_95": "to"}
 Results = Mapping[str, Any]
 Rows = Sequence[Mapping[str, Any]]
@@ -74,7 +74,7 @@ def verdicts(results: Results) -> list[str]:
     """Return the answers to both questions: whether the computation can be trusted, and whether the model fits."""
     wrong = [check["name"] for check in results["checks"] if not check["good"]]
     found = results["adequacy"]
-    computed = f"look at {', '.join(wrong)}" if wrong else "no problem found"
+    computed = f"Look at {', '.join(wrong)}" if wrong else "No problem found"
     lines = [f"Computation: {computed}.", f"Model: {found['headline']}"]
     commands = list(dict.fromkeys(c["command"] for c in found["checks"] if c["verdict"] == "misfit" and c["command"]))
     return [*lines, *(f"Try: {command}" for command in commands[:MOST_COMMANDS])]
@@ -142,25 +142,29 @@ def effect_table(found: Mapping[str, Any]) -> Table:
     """Return ratios, average changes and contrasts."""
     heads = {"ratio": found["ratio"], "change": "average change"}
     shown = [key for key in heads if any(row[key] is not None for row in found["rows"])]
-    columns = ["change of the row", *(text for key in shown for text in (heads[key], "95\u00a0% interval"))]
+    columns = ["change", *(text for key in shown for text in (heads[key], "95\u00a0% interval"))]
     cells = lambda row: (text for key in shown for text in _estimate(key, row[key], row[f"{key}_interval_95"]))
     rows = [[row["name"], *cells(row)] for row in found["rows"][:MOST_EFFECTS]]
     what = found.get("what", f"the expected {found['target']}")
-    said = f"the average change is that of {what}, over the rows, all else as it is"
+    said = f"the average change is that of {what}, over the rows, with all other columns unchanged"
     notes = [f"{said}; a slope is per unit of its column"] if "change" in shown else []
     if len(found["rows"]) > MOST_EFFECTS:
         notes.append(f"the first {MOST_EFFECTS} of {len(found['rows'])}; all are in fit.json")
-    return Table(columns, rows, "What goes with what", notes, style="simple")
+    return Table(columns, rows, "Effect sizes", notes, style="simple")
 
 
 def _estimate(kind: str, value: float | None, interval: Sequence[float] | None) -> list[str]:
-    """A value and its interval; a ratio close to 1 with as many digits as show how far from 1 it is, and not `1 [1, 1]`."""
-    if value is not None and interval is not None and kind == "ratio":
-        away = max(abs(x - 1) for x in (value, *interval))
-        if CLOSEST < away < CLOSE:
-            middle, low, high = (f"{x:.{1 - math.floor(math.log10(away))}f}" for x in (value, *interval))
-            return [middle, f"[{low}, {high}]"]
-    return [readable(value, 3), in_brackets(interval)]
+    """A value and its interval as text."""
+    text = _ratio if kind == "ratio" else readable
+    return [text(value), bounds(interval, text=text)]
+
+
+def _ratio(value: float | None, digits: int = 3) -> str:
+    """A ratio as text; one that would read "1" and is not 1 has two digits of its distance from 1."""
+    text = readable(value, digits)
+    if value is None or text != "1" or abs(value - 1) < CLOSEST:
+        return text
+    return f"{value:.{1 - math.floor(math.log10(abs(value - 1)))}f}"
 
 
 def _robust(robust: Results, coefficients: Rows) -> Table:
@@ -237,7 +241,7 @@ def _quoted(found: Results) -> Table:
     ]
     rows = [row for row in rows if row[0] != "LOO R²" or share is not None]
     columns = ["quantity", "value", "what it is"]
-    return Table(columns, rows, "What people quote", left=columns, style="simple")
+    return Table(columns, rows, "Fit statistics", left=columns, style="simple")
 
 
 def mark(check: Mapping[str, Any]) -> str:
@@ -255,7 +259,7 @@ def _checks(title: str, checks: Rows, notes: Sequence[str] = ()) -> Table:
 def _of_model(found: Results) -> Table:
     some = found["rows"] < found["of_rows"]
     sample = f"checked on {found['rows']} of {found['of_rows']} rows, drawn at random; " if some else ""
-    rule = "the p-values are corrected for the number of checks: a right model is called wrong in at most 5 % of cases"
+    rule = "the p-values are corrected for the number of checks: a correct model is rejected in at most 5 % of cases"
     return _checks("Does the model fit?", found["checks"], [sample + rule])
 
 

@@ -124,6 +124,12 @@ class FittedModel(Shown):
         columns = {"chain": chain, "draw": draw, **found}
         return pandas_module().DataFrame({name: values.ravel() for name, values in columns.items()})
 
+    def to_dataframe(self) -> Any:
+        """The coefficients and further parameters as a data frame, a row for each: as the columns of `Posterior.to_dataframe`."""
+        names = ("mean", "sd", "std_error", "relative_error", "ess", "low", "high")
+        rows = {one.label: [getattr(one, name) for name in names] for one in self.coefficients}
+        return pandas_module().DataFrame.from_dict(rows, orient="index", columns=list(names))
+
     def save_draws(self, path: str | Path) -> None:
         """Write the draws to a CSV or Parquet file, by its name."""
         require_draws_file(read_path(path))

@@ -86,8 +86,7 @@ def fit(
     rng = np.random.default_rng(0)
     x = rng.normal(size=100)
     model = gm.fit("y ~ x", {"x": x, "y": 1 + 2 * x + rng.normal(size=100)}, family="linear")
-    assert abs(model["x"].mean - 2) < 4 * model["x"].sd
-    assert model.predict({"x": [0.0, 1.0]}).mean.shape == (2,)
+    print(round(model["x"].mean, 1), model.predict({"x": [0.0, 1.0]}).mean.round())  # 2.1 [1. 3.]
     ```
     """
     require(isinstance(formula, str), f"`formula` must be a text such as 'y ~ x1 + x2': got {type(formula).__name__}.")

@@ -257,7 +257,7 @@ def calibration(below: np.ndarray, upto: np.ndarray, rng: np.random.Generator) -
 
 
 def class_calibration(outputs: list[ModelResiduals]) -> ModelCheck | None:
-    """Whether classes come as often as predicted: the largest gap in groups of rows with like predicted probability."""
+    """Whether classes come as often as predicted: the largest gap in groups of rows with similar predicted probability."""
     tests, gaps = [], []
     for output in outputs:
         rows = np.argsort(output.fitted, kind="stable")
@@ -422,7 +422,7 @@ def _residuals(found: Adequacy, x: np.ndarray) -> dict[str, Any]:
 
 
 def _binned(found: Adequacy) -> dict[str, Any]:
-    """Observed less predicted share in groups of rows with like predicted probability, with two standard errors; all classes."""
+    """Observed less predicted share in groups of rows with similar probability, with two standard errors; all classes."""
     points = []
     for output in found.outputs:
         sd = np.sqrt(np.maximum(output.fitted * (1 - output.fitted), 1e-300))
