@@ -57,6 +57,8 @@ def test_odds_ratios_and_changes_are_those_of_the_draws(patients):
         "site: c against b",
         "smokes: 1 against 0",
     ]
+    for name, column in {"age + 1": "age", "site: b against a": "site[b]", "smokes: 1 against 0": "smokes"}.items():
+        assert found[name]["ratio_interval_95"] == pytest.approx(np.exp(model[column].interval).tolist())
     draws = model.draws
     between = draws["site[c]"] - draws["site[b]"]
     contrast = found["site: c against b"]

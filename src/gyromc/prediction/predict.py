@@ -158,8 +158,7 @@ def predict(plan: Plan, sample=None, *, digits: int = 6) -> Prediction:
     plan = gm.Plan(target=gm.targets.Quadratic([1.0, 1.0]), dynamics=gm.dynamics.nonreversible([[0.0, -1.0], [1.0, 0.0]]),
                    observables={"first": gm.observables.linear([1.0, 0.0])}, step_size=0.01)
     pred = gm.predict(plan)
-    print(round(pred.variance["first"], 6), round(pred.reversible_variance["first"], 6))  # 1.0 2.0
-    print(pred.stable, pred.strict_reduction["first"].strict)  # True True
+    print(round(pred.variance["first"], 6), round(pred.reversible_variance["first"], 6), pred.stable)  # 1.0 2.0 True
     ```
     """
     require(isinstance(plan, Plan), f"`predict` takes a `Plan`: got {type(plan).__name__}.")

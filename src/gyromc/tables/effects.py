@@ -110,14 +110,15 @@ class _Study:
         return self.row(f"{name}: 1 against 0" if two else f"{name} + 1", change, alone)
 
     def row(self, name: str, change: np.ndarray | None, columns: Sequence[int] = ()) -> list[dict[str, Any]]:
-        """A change of E[y], draws × outputs, as rows of the table; the ratio is of a column of X, or of one against another."""
+        """A change of E[y], draws × outputs, as rows; the ratio is exp of a coefficient and its interval, or of a difference."""
         response, outputs = self.encoding.response, 1 if change is None else change.shape[1]
         row: dict[str, Any] = dict.fromkeys(("ratio", "ratio_interval_95", "change", "change_interval_95"))
         if columns and not self.fit.posterior.likelihood.measured:
             draws = self.fit.draws.reshape(-1, self.fit.draws.shape[-1])[:, -len(self.fit.names) :]
             along = draws[:, columns[0]] - (draws[:, columns[1]] if len(columns) > 1 else 0)
-            ends = np.exp(np.quantile(along, TAILS, method="hazen"))
-            row |= {"ratio": float(np.exp(np.median(along))), "ratio_interval_95": ends.tolist()}
+            one = self.fit[self.fit.names[columns[0]]]
+            ends = np.quantile(along, TAILS, method="hazen") if len(columns) > 1 else one.interval
+            row |= {"ratio": float(np.exp(np.median(along))), "ratio_interval_95": np.exp(ends).tolist()}
         found = []
         for k, one in enumerate(response.classes if outputs > 1 else [""]):
             found.append({"name": f"{name}, P({response.name} = {one})" if one else name, **row})
