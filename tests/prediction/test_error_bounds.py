@@ -200,11 +200,11 @@ def _fast(x):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "count"), [("line", 40), ("plane", 35), ("space", 35), ("momentum", 30)])
+@pytest.mark.parametrize(("kind", "count"), [("line", 40), ("plane", 35), ("space", 70), ("momentum", 60)])
 def test_random_rough_observables(kind, count):
     """No claim is off by more than four of its errors; at most a third is unknown, banana-shaped targets left out.
 
-    On the plane half of them: where the target does not separate, a sample sees little of what is rough.
+    On the plane and in space half of them: where the target does not separate, a sample sees little of what is rough.
     """
     rng, wrong, unknown = np.random.default_rng(17), [], 0
     for number in range(count):
@@ -219,4 +219,4 @@ def test_random_rough_observables(kind, count):
             jax.clear_caches()
     print(f"{kind}: {count} tried, {len(wrong)} wrong, {unknown} unknown")
     assert not wrong
-    assert unknown <= count / (2 if kind == "plane" else 3)
+    assert unknown <= count / (2 if kind in ("plane", "space") else 3)
