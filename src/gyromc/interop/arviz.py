@@ -62,6 +62,7 @@ def to_datatree(
     none = "A DataTree holds draws, and this run kept none: `gyromc.run(plan, thin=10)` keeps every tenth state."
     require(run.draws is not None, none)
     good = ~run.diverged
+    require(good.any(), "A DataTree holds draws, and every chain of this run failed.")
     draws = jax.tree.map(lambda x: np.asarray(x)[good], run.draws)
     target, shape = run.plan.target, jax.tree.leaves(draws)[0].shape[:2]
     groups: dict[str, dict[str, Any]] = {"posterior": _posterior(target.reported(draws), names)}

@@ -10,6 +10,7 @@ from matplotlib.ticker import MaxNLocator
 
 from gyromc.checks import cause, require
 from gyromc.errors import GyromcWarning
+from gyromc.show.numbers import printable
 from gyromc.show.pages import Picture, lay_out
 from gyromc.show.plots import BLUE, COLOURS, GREY, ORANGE, NotebookFigure, figure_style, intervals
 
@@ -23,7 +24,7 @@ Drawn = tuple[Figure, str, str]  # with what it is, and a caption; together they
 
 def pictures(results: Results) -> list[Picture]:
     """Draw all pictures of a fit."""
-    found = []
+    found, results = [], _printable(results)
     for kind, function in _drawings(results).items():
         try:
             with figure_style():
@@ -41,9 +42,20 @@ def drawn(kind: str, results: Results) -> Figure:
     known = (_drawings(results) if "adequacy" in results else {}) | ({"prior": _prior} if "prior" in results else {})
     require(kind in known, f"There is no figure {kind!r} of this model: there are {', '.join(known)}.")
     with figure_style():
-        figure = known[kind](results)[0]
+        figure = known[kind](_printable(results))[0]
         lay_out(figure)
     return figure
+
+
+def _printable(found: Any) -> Any:
+    """The same numbers with names that a picture can show: an SVG with a control character is not valid."""
+    if isinstance(found, str):
+        return printable(found)
+    if isinstance(found, dict):
+        return {key: _printable(value) for key, value in found.items()}
+    if isinstance(found, list | tuple):
+        return [_printable(value) for value in found]
+    return found
 
 
 def _drawings(results: Results) -> dict[str, Callable[[Results], Drawn]]:
