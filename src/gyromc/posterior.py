@@ -119,6 +119,7 @@ class Posterior(PosteriorTable[PosteriorMean], Shown):
     - `draws`: states kept of every chain, chains × draws × d, over the vector of parameters; `weights` belong to them.
     - `values_at_draws`: the observables there, chains × draws × names; `account`: what it cost.
     - `warnings`: what may be wrong and what to do, empty when all is well; `hints`: what was not looked at.
+    - `ended`: where the chains ended; `expect` takes it as the `start` for nearly the same posterior.
     """
 
     rows: Mapping[str, PosteriorMean]
@@ -130,6 +131,7 @@ class Posterior(PosteriorTable[PosteriorMean], Shown):
     hints: list[str]
     account: Account
     model: Any
+    ended: Any = None
 
     _result = "posterior"
     interval = Column[tuple[float, float]]("The interval of the mean.")
