@@ -133,6 +133,7 @@ class Posterior(PosteriorTable[PosteriorMean], Shown):
     - `values_at_draws`: the observables there, chains × draws × names; `account`: what it cost.
     - `warnings`: what may be wrong and what to do, empty when all is well; `hints`: what was not looked at.
     - `model`: the `Model` it is of; of a posterior that was read from a file, `Reported`.
+    - `ended`: where the chains ended; `expect` takes it as the `start` for nearly the same posterior.
     """
 
     rows: Mapping[str, PosteriorMean]
@@ -144,6 +145,7 @@ class Posterior(PosteriorTable[PosteriorMean], Shown):
     hints: list[str]
     account: Account
     model: Any
+    ended: Any = None
 
     _result = "posterior"
     interval = Column[tuple[float, float]]("The interval of the mean.")

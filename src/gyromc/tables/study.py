@@ -237,7 +237,7 @@ def _findings(request: Request, prepared: Prepared, watch: Watch) -> tuple[dict[
             prepared.notes.append(f"predictions were not judged on held-out rows: {why}")
             watch.warn(prepared.notes[-1])
     watch.stage(f"fitting {'all ' if test.size else ''}{counted(table.num_rows, 'row')}")
-    fit, spent["fitting"] = _fit(request, prepared, rows, watch)
+    fit, spent["fitting"] = _fit(request, prepared, rows, watch, judged)
     results = findings.results(fit, prepared, request.prior_scale)
     robust = request.robust or request.cluster is not None
     results["robust"] = findings.robust_findings(fit, rows, y, request.cluster) if robust else None
@@ -265,11 +265,13 @@ def _findings(request: Request, prepared: Prepared, watch: Watch) -> tuple[dict[
     return {**results, "held_out": held_out, "families": families, "times": spent}, tables, model
 
 
-def _fit(request: Request, prepared: Prepared, rows: DesignRows, watch: Watch) -> tuple[Any, float]:
+def _fit(
+    request: Request, prepared: Prepared, rows: DesignRows, watch: Watch, before: regression.Fit | None = None
+) -> tuple[regression.Fit, float]:
     began, family = time.perf_counter(), prepared.encoding.response.model
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", GyromcWarning)
-        about = {"effort": request.effort, "seed": request.seed, **_given(request, prepared, rows)}
+        about = {"effort": request.effort, "seed": request.seed, "before": before, **_given(request, prepared, rows)}
         found = regression.fit(rows.X, prepared.y, family, **about)
     if found.partial:
         raise KeyboardInterrupt
