@@ -11,7 +11,6 @@ import pytest
 from scipy import stats
 
 import gyromc as gm
-from gyromc.estimation import bias as biases
 from gyromc.estimation import estimate as estimation
 from gyromc.estimation.estimate import grows, heavy_tailed, relaxation_times
 from gyromc.statistics import ErrorMethod, monte_carlo_error
@@ -86,8 +85,10 @@ def banana():
 
 def test_a_bias_that_nothing_predicts_is_unknown(banana, monkeypatch):
     """Nothing is run; the reason and what to do about it are in the method, the verdict and a hint; the run is healthy."""
-    monkeypatch.setattr(biases, "extrapolated", lambda *_: pytest.fail("estimate ran a plan without being asked"))
-    monkeypatch.setattr(biases, "SETTINGS", biases.BiasSettings(healthy=1.1))  # no draws are good enough
+    monkeypatch.setattr(
+        estimation, "extrapolated_bias", lambda *_: pytest.fail("estimate ran a plan without being asked")
+    )
+    monkeypatch.setattr(estimation, "BIAS", estimation.BiasSettings(healthy=1.1))  # no draws are good enough
     found = gm.estimate(banana)
     assert found.warnings == []
     (hint,) = found.hints
@@ -197,7 +198,7 @@ def test_estimates_speak_to_people_and_machines(run):
     assert found.mean["odd"] == found["odd"].mean
     assert found.recommended["even"] == found["even"].recommended
     assert found.bias["even"] == found["even"].bias
-    again = gm.estimate(run, bias={name: biases.Bias(0.0, "given") for name in found})
+    again = gm.estimate(run, bias={name: estimation.Bias(0.0, "given") for name in found})
     assert again["even"].bias == 0
 
 
@@ -207,7 +208,7 @@ def test_estimates_speak_to_people_and_machines(run):
         ({"method": "magic"}, "`method` must be one of auto, replicate chains"),
         ({"bias": "magic"}, "`bias` must be one of auto, predict"),
         ({"level": 95}, "between 0 and 1"),
-        ({"bias": {"odd": biases.Bias(0.0, "given")}}, "lacks even"),
+        ({"bias": {"odd": estimation.Bias(0.0, "given")}}, "lacks even"),
     ],
 )
 def test_wrong_questions_are_answered_with_the_right_ones(run, changes, message):
@@ -263,7 +264,7 @@ def test_interval_of_one_chain_uses_students_distribution():
 
 def test_no_prediction_costs_much_more_than_the_run(monkeypatch):
     """Decided beforehand, from the number of parameters and observables: nothing is predicted, and the reason is given."""
-    monkeypatch.setattr(biases, "predict", lambda *_, **__: pytest.fail("estimate began a costly prediction"))
+    monkeypatch.setattr(estimation, "predict", lambda *_, **__: pytest.fail("estimate began a costly prediction"))
     wide = plan(
         target=gm.targets.Quadratic(np.linspace(1.0, 4.0, 500)),
         dynamics=gm.dynamics.overdamped(500),
@@ -283,7 +284,7 @@ def test_no_prediction_costs_much_more_than_the_run(monkeypatch):
     found = silenced(run)
     assert found["x0"].bias is None
     assert "would take about 12 s, and the run took 2 s" in found.hints[0]
-    assert biases.too_costly(dataclasses.replace(run, wall_time=31.0)) is None
+    assert estimation.too_costly(dataclasses.replace(run, wall_time=31.0)) is None
 
 
 def test_a_double_well_with_chains_on_both_sides_warns():
@@ -420,7 +421,7 @@ def test_a_prediction_that_does_not_fit_in_memory_is_refused_in_a_sentence(run, 
     def too_large(*_, **__):
         raise MemoryError("Unable to allocate 468. GiB")
 
-    monkeypatch.setattr(biases, "predict", too_large)
+    monkeypatch.setattr(estimation, "predict", too_large)
     with pytest.raises(gm.InvalidInput, match=r"cannot be predicted: .*more memory than there is .*richardson"):
         gm.estimate(run, bias="predict")
     found = silenced(run)
@@ -471,7 +472,7 @@ def test_a_network_is_estimated_at_once_and_what_is_left_out_is_said(monkeypatch
         start=start,
     )
     run = gm.run(network)
-    monkeypatch.setattr(biases, "predict", lambda *given, **named: pytest.fail("predicted"))
+    monkeypatch.setattr(estimation, "predict", lambda *given, **named: pytest.fail("predicted"))
     monkeypatch.setattr(estimation, "_directions", lambda *given: pytest.fail("looked at the tails"))
     found = silenced(run)
     assert found["out"].bias is None

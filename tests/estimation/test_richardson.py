@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import gyromc as gm
-from gyromc.estimation.bias import Bias
+from gyromc.estimation.estimates import Bias
 
 pytestmark = pytest.mark.filterwarnings("ignore:The discretisation bias of square exceeds:gyromc.GyromcWarning")
 

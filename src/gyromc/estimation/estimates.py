@@ -1,11 +1,11 @@
 """Estimate and Estimates: means with their Monte Carlo error beside their discretisation bias, and the interval to report."""
 
 import dataclasses
+import enum
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gyromc.estimation.bias import Bias
 from gyromc.posterior import PosteriorMean
 from gyromc.results import Average, Run
 from gyromc.show.records import Column, Forwarded, Records, plain_attributes
@@ -18,6 +18,26 @@ KEYS = (
     *("relative_error", "variance", "r_hat", "ess", "ess_per_gradient", "interval", "corrected", "recommended"),
     *("method", "reason", "bias_method", "verdict", "bias_matters", "bias_dominates", "gain"),
 )
+
+
+class BiasSource(enum.StrEnum):
+    """Where the bias comes from, besides earlier estimates."""
+
+    AUTO = "auto"
+    PREDICT = "predict"
+    RICHARDSON = "richardson"
+    NONE = "none"
+
+
+@dataclasses.dataclass(frozen=True)
+class Bias:
+    """The expected difference between a run's mean and μ(h), None where it is not known."""
+
+    value: float | None
+    method: str
+    error: float = 0.0  # its standard error
+    dof: float = math.inf  # of the error
+    start: bool = False  # whether the effect of the start is part of it
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
