@@ -12,7 +12,7 @@ import gyromc as gm
 from gyromc.app import cli
 from gyromc.engines import loop
 from gyromc.results import Run
-from gyromc.show import interruption
+from gyromc.show import progress as interruption
 from support.commands import gyromc, interruptible_command, refused
 
 PLAN = """

@@ -13,9 +13,9 @@ import pytest
 
 from gyromc.app import cli
 from gyromc.app.output import prepare_streams
-from gyromc.show import interruption
+from gyromc.show import progress as interruption
 from gyromc.show.files import DAY, results_folder
-from gyromc.show.interruption import interruptible
+from gyromc.show.progress import interruptible
 
 PLAN = """
 step_size = 0.1

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import gyromc as gm
-from gyromc.app.plans import find
+from gyromc.app.commands import find
 from gyromc.io import planfiles
 from gyromc.io.planfiles import line_of, plan_schema
 from gyromc.targets import likelihoods

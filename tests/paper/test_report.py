@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
 from gyromc.app.cli import app
-from gyromc.app.plans import _verdicts as verdict_table
+from gyromc.app.commands import _verdicts as verdict_table
 from gyromc.errors import InvalidInput
 from gyromc.paper import catalogue, report, reproduce
 from gyromc.paper.report import COLUMNS, judged, markdown, render, took, write_report

@@ -6,9 +6,8 @@ import time
 
 import pytest
 
-from gyromc.show import interruption
-from gyromc.show.interruption import interruptible, unhurried
-from gyromc.show.progress import Progress, progress
+from gyromc.show import progress as interruption
+from gyromc.show.progress import Progress, interruptible, progress, unhurried
 
 
 def test_the_first_press_is_remembered_and_the_second_raised(sigint, capsys):

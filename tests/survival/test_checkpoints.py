@@ -18,7 +18,7 @@ from damages import digest
 from gyromc.engines import loop
 from gyromc.io.checkpoints import Checkpoints, _interval
 from gyromc.show.files import locked
-from gyromc.show.interruption import Interruption
+from gyromc.show.progress import Interruption
 from support import compiling
 from support.survivors import PLANS, balanced, killed_at, names, small, start_and_kill
 

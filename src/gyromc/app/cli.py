@@ -15,12 +15,11 @@ import typer
 from typer.core import TyperOption
 
 from gyromc import __version__
-from gyromc.app import fit, plans  # noqa: F401  # they add their commands
+from gyromc.app import commands  # noqa: F401  # adds its commands
 from gyromc.app.output import app, prepare_streams
 from gyromc.errors import DivergenceError, GyromcWarning, InvalidInput
-from gyromc.show.interruption import interruptible
 from gyromc.show.numbers import printable
-from gyromc.show.progress import say
+from gyromc.show.progress import interruptible, say
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"  # in a checkout; the package has none
 # All arguments, `--help` too, go to the commands in the checkout.
@@ -50,8 +49,8 @@ def bench(arguments: Annotated[list[str] | None, typer.Argument(metavar="[speed|
         raise InvalidInput(f"{missing} Clone gyromc and run `make bench`.")
     if str(BENCHMARKS) not in sys.path:
         sys.path.insert(0, str(BENCHMARKS))
-    commands = typer.main.get_command(importlib.import_module("bench_commands").app)
-    raise typer.Exit(commands.main(arguments or [], prog_name="gyromc bench", standalone_mode=False) or 0)
+    measuring = typer.main.get_command(importlib.import_module("bench_commands").app)
+    raise typer.Exit(measuring.main(arguments or [], prog_name="gyromc bench", standalone_mode=False) or 0)
 
 
 @app.command(epilog="Examples: gyromc explore --port 0 --no-browser; gyromc explore --out site/explorer")

@@ -30,8 +30,7 @@ from gyromc.model import check_gradient
 from gyromc.plan import Plan
 from gyromc.results import EngineState, Run, RunOptions
 from gyromc.runtime.machine import free_memory, require_memory
-from gyromc.show.interruption import Interruption, delayed, interruptible, unhurried
-from gyromc.show.progress import Progress, say
+from gyromc.show.progress import Interruption, Progress, delayed, interruptible, say, unhurried
 from gyromc.show.progress import progress as show_progress
 from gyromc.targets import StreamedRegression
 

@@ -37,7 +37,7 @@ from gyromc.prediction.answers import UNKNOWN, Kind
 from gyromc.prediction.predict import predict
 from gyromc.prediction.stability import stability
 from gyromc.results import Run, flat_draws
-from gyromc.show.interruption import interruptible
+from gyromc.show.progress import interruptible
 from gyromc.solve.draws import check, sharpen
 from gyromc.statistics import ErrorMethod, MonteCarloError
 from gyromc.targets import SumOverData

@@ -29,8 +29,7 @@ from gyromc.io.runs import PLAIN, checked_run, described, differences, prepared,
 from gyromc.plan import Plan
 from gyromc.results import Run, RunOptions
 from gyromc.show.files import locked, require_writable, sync_folder
-from gyromc.show.interruption import Interruption
-from gyromc.show.progress import say
+from gyromc.show.progress import Interruption, say
 
 
 class DrawsFile:

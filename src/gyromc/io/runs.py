@@ -1,7 +1,10 @@
-"""Plans and runs in files: the classes they are made of, `run.save` and `gyromc.load`, and how two plans differ.
+"""Plans, runs and posteriors in files: the classes they are made of, `save` and `gyromc.load`, and how two plans differ.
 
 With a plan goes what was computed for it, the prepared oracle and scheme and the martingale: computed anew on another machine,
 they could differ in their last digits. So a loaded run goes on bit for bit, on the same kind of machine with the same versions.
+
+Of a posterior the table, the weighted draws and the draws as their target reports them are stored. The model itself, which is a
+user's function, is not: what is read answers everything but questions that need new gradients.
 """
 
 import contextlib
@@ -35,11 +38,13 @@ from gyromc.observables import Observable
 from gyromc.operators import Operator
 from gyromc.oracles import ControlVariate, Oracle
 from gyromc.plan import FIELDS, Plan
+from gyromc.posterior import Account, Posterior, PosteriorMean, Reported
 from gyromc.prediction.martingale import Martingale, martingale
 from gyromc.results import Cause, EngineState, Failure, Run, RunOptions
 from gyromc.schemes import Scheme
 from gyromc.targets import Group, Prior, StreamedRegression, Target, families
 
+POSTERIOR_FIELDS = ("rows", "level", "draws", "weights", "values_at_draws", "warnings", "hints", "account")
 RUN_FIELDS = ("engine", "state", "wall_time", "compile_time", "partial", "failures", "draws", "engine_reason")
 RESTORED = {"fit": "restored_model", "estimator": "restored_estimator", "posterior": "restored_posterior"}
 """The function that makes each other kind of thing from its archive."""
@@ -51,6 +56,7 @@ CLASSES = known_classes(
 """The classes of gyromc that plans and runs are made of, by name. Those of a user are stored by reference, like functions."""
 PLAIN = Codec(CLASSES)
 """Plans and runs without functions of a user."""
+POSTERIORS = Codec(known_classes(PosteriorMean, Account, Reported))
 
 
 def prepared(plan: Plan, functions: bool = True) -> dict[str, Any]:
@@ -323,3 +329,34 @@ def _moved(content: Any, data: Mapping[str, str | Path]) -> Any:
     listed = f"It reads {', '.join(dict.fromkeys(named))}." if named else "It reads no file of rows."
     require(not unknown, f"`data` names {', '.join(unknown)}, which the stored plan does not read. {listed}")
     return changed
+
+
+def save_posterior(found: Posterior, path: str | Path) -> None:
+    """Write a posterior to a file; parameters in a class of the user's own become a mapping by their places in it."""
+    reported = found.reported
+    parameters = jax.tree.map(np.asarray, reported.parameters)
+    try:
+        POSTERIORS.pack(parameters)
+    except InvalidInput:
+        leaves = jax.tree_util.tree_leaves_with_path(parameters)
+        parameters = {jax.tree_util.keystr(place, simple=True, separator="."): leaf for place, leaf in leaves}
+    labels = {name: np.array([str(label) for label in of]) for name, of in reported.coords.items()}
+    fields: dict[str, Any] = {name: getattr(found, name) for name in POSTERIOR_FIELDS}
+    fields["rows"] = dict(found.items())
+    write_archive(path, "posterior", {**fields, "model": Reported(parameters, reported.dims, labels)}, POSTERIORS)
+
+
+def restored_posterior(archive: Archive) -> Posterior:
+    """The posterior of an archive that was read; `ValueError` where its parts do not fit each other."""
+    fields = POSTERIORS.unpack(archive)
+    check_fields(Posterior, fields)
+    found = Posterior(**fields)
+    if not isinstance(found.model, Reported):
+        raise ValueError("it holds no draws of parameters")
+    leaves = [np.shape(leaf)[:2] for leaf in jax.tree.leaves(found.model.parameters)]
+    named = all(name == row.name for name, row in found.rows.items())
+    if not named or found.values_at_draws.shape[2] != len(found.rows) or set(leaves) != {found.weights.shape}:
+        raise ValueError("its names, draws and weights do not fit each other")
+    if not (np.all(found.weights >= 0) and 0 < found.weights.sum() < np.inf and 0 < found.level < 1):
+        raise ValueError("its weights or its level are none")
+    return found

@@ -37,8 +37,7 @@ from gyromc.paper.catalogue import Experiment, Profile, seconds, variants
 from gyromc.plan import FIELDS, Plan
 from gyromc.runtime.machine import num_threads
 from gyromc.show.files import json_text, locked, require_writable
-from gyromc.show.interruption import Interruption, interruptible
-from gyromc.show.progress import Progress
+from gyromc.show.progress import Interruption, Progress, interruptible
 
 PREDICTION_SECONDS = {"quadratic": 0.1, "nonquadratic": 6.0, "linear": 0.2, "logistic": 8.0}
 """About how long one prediction takes, by family."""
@@ -96,7 +95,7 @@ def _here(tasks: Sequence[WorkerTask], stop: Interruption, shown: Progress) -> R
     for number, task in enumerate(tasks):
         stop.check()
         shown.describe(task.name)
-        yield number, _value(task)
+        yield number, _result(task)
 
 
 def _by_processes(tasks: Sequence[WorkerTask], workers: int, stop: Interruption) -> Results:
@@ -111,7 +110,7 @@ def _by_processes(tasks: Sequence[WorkerTask], workers: int, stop: Interruption)
             sys.modules["__main__"] = types.ModuleType("__main__")
             # The longest first, so that no long one is left for the end.
             order = sorted(range(len(tasks)), key=lambda number: -tasks[number].seconds)
-            numbers = {pool.submit(_sent, tasks[number]): number for number in order}
+            numbers = {pool.submit(_result, tasks[number], in_worker=True): number for number in order}
         finally:
             processes = tuple(pool._processes.values())
             sys.modules["__main__"] = main
@@ -137,13 +136,15 @@ def _by_processes(tasks: Sequence[WorkerTask], workers: int, stop: Interruption)
             process.join()
 
 
-def _value(task: WorkerTask) -> Any:
-    """The result of a task in this process."""
+def _result(task: WorkerTask, in_worker: bool = False) -> Any:
+    """The result of a task; the errors of a worker are made of text, so that all of them can be sent back."""
     try:
         return task.function(*task.arguments)
     except InvalidInput as error:
         raise InvalidInput(f"{task.name}: {error}") from None
-    except Exception as error:
+    except BaseException as error:
+        if in_worker:
+            raise RuntimeError(f"{task.name}: {cause(error)}\n\nIn the worker:\n{traceback.format_exc()}") from None
         error.add_note(f"(while computing {task.name})")
         raise
 
@@ -160,16 +161,6 @@ def _begin() -> None:
         os._exit(0)
 
     threading.Thread(target=end_with_parent, daemon=True).start()
-
-
-def _sent(task: WorkerTask) -> Any:
-    """The result of a task in a worker; errors are made of text, so that all of them can be sent back."""
-    try:
-        return _value(task)
-    except InvalidInput:
-        raise
-    except BaseException as error:
-        raise RuntimeError(f"{task.name}: {cause(error)}\n\nIn the worker:\n{traceback.format_exc()}") from None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -214,8 +205,7 @@ def cells(experiments: Sequence[Experiment], profile: Profile, most: int | None 
 
 def fingerprint(plan: Plan, engine: str) -> str:
     """32 hexadecimal digits that name the content of a plan and the engine; a plan with a lambda is refused."""
-    fields = {name: getattr(plan, name) for name in FIELDS}
-    content, arrays = Codec(CLASSES, References()).pack(fields)
+    content, arrays = Codec(CLASSES, References()).pack({name: getattr(plan, name) for name in FIELDS})
     parts = gyromc.__version__, engine, json_text(content), *map(digest, arrays.values())
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 

@@ -157,19 +157,14 @@ def _filled(template: str, results: Mapping[str, Any], **more: Any) -> str:
     """A template with the results, their verdicts by experiment and claim, and what both kinds of report say of them."""
     experiments = results["experiments"]
     verdicts = {name: {c["key"]: c for c in found["claims"]} for name, found in experiments.items()}
-    known = {"results": results, "verdicts": verdicts, "exact": _exact(experiments), "columns": COLUMNS}
-    found = environment("gyromc.paper").get_template(template)
-    return found.render(known | more, judged=judged, took=took)
-
-
-def _exact(experiments: Mapping[str, Any]) -> str:
-    """How far the RMSEs of the paper's dynamics are from their exact predictions, as a sentence; empty where none are known."""
+    # How far the RMSEs of the paper's dynamics are from their exact predictions, where these are known.
     roles = [cells for found in experiments.values() for role, cells in found["cells"].items() if role != "sgld"]
-    z = [cell["z"] for cells in roles for cell in cells if cell["z"] is not None]
-    if not z:
-        return ""
-    mean = sum(x * x for x in z) / len(z)
-    return f"In {len(z)} cells with an exact prediction the largest |z| is {max(map(abs, z)):.2f}, the mean of z² {mean:.2f}."
+    exact = ""
+    if z := [cell["z"] for cells in roles for cell in cells if cell["z"] is not None]:
+        sizes = f"the largest |z| is {max(map(abs, z)):.2f}, the mean of z² {np.mean(np.square(z)):.2f}"
+        exact = f"In {len(z)} cells with an exact prediction {sizes}."
+    known = {"results": results, "verdicts": verdicts, "exact": exact, "columns": COLUMNS}
+    return environment("gyromc.paper").get_template(template).render(known | more, judged=judged, took=took)
 
 
 def _axes(title: str, ylabel: str, etas: Sequence[float] | None = None, xlabel: str = "step size η"):
@@ -281,8 +276,7 @@ def _bias_panel(name: str, found: dict[str, Any]) -> Panel:
         summary.append(f"{ROLE_NAMES[role]} {bias[0]:+.3g} at η = {etas[0]:g}")
     caption = f"An even observable shows the O(η) bias that odd ones hide; bars are 95 % intervals{lines}."
     alt = f"Bias of {even} against step size for {name}: {'; '.join(summary)}."
-    columns = ("dynamics", "step_size", "bias", "std_error", "predicted_bias")
-    return figure, alt, caption, columns, rows
+    return figure, alt, caption, ("dynamics", "step_size", "bias", "std_error", "predicted_bias"), rows
 
 
 def _rows_panel(name: str, found: dict[str, Any]) -> Panel:

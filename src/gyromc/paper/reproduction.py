@@ -189,9 +189,7 @@ def _rows(data: Measured, reference: Expectation) -> dict[str, Any]:
     share = lambda rival, what: np.mean(np.abs(ours[what]) < np.abs(table[rival][what]), axis=1).tolist()
     return {
         "rows": table,
-        "wins": {
-            rival: {what: share(rival, what) for what in ("rmse", "std", "bias")} for rival in data.experiment.roles[1:]
-        },
+        "wins": {rival: {what: share(rival, what) for what in ("rmse", "std", "bias")} for rival in list(table)[1:]},
         "reference": {
             "method": "importance sampling around the mode (multivariate t, scrambled Sobol points)",
             **about,

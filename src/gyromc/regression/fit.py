@@ -26,8 +26,8 @@ from gyromc.regression.draws import Draws, GroupDraws, Predictions, Predictive, 
 from gyromc.regression.problem import GroupTerm, read
 from gyromc.regression.standardised import Standardised, standardise
 from gyromc.runtime.machine import require_memory
-from gyromc.show.interruption import interruptible
 from gyromc.show.numbers import capital, is_number
+from gyromc.show.progress import interruptible
 from gyromc.show.records import Column, Forwarded
 from gyromc.solve.expect import expect
 from gyromc.targets.families import Normal, NormalNoise

@@ -15,10 +15,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from gyromc.checks import cause, read_path, require
+from gyromc.checks import cause, explained, read_path, require
 from gyromc.errors import InvalidInput
-from gyromc.show.interruption import unhurried
 from gyromc.show.numbers import is_number
+from gyromc.show.progress import unhurried
 
 UNFINISHED = ".unfinished-"
 DAY = 86_400.0  # seconds
@@ -77,8 +77,7 @@ def require_apart(outputs: Mapping[str, str | Path | None]) -> None:
     named: dict[str, str] = {}
     for option, path in outputs.items():
         if path is not None:
-            place = os.path.realpath(path)
-            other = named.setdefault(place, option)
+            other = named.setdefault(os.path.realpath(path), option)
             require(other == option, f"`{other}` and `{option}` both name {path}. Name two files.")
 
 
@@ -234,10 +233,8 @@ class ResultsFile:
         path = Path(directory) / self.name
         command = self.command.format(directory=directory)
         require(path.is_file(), f"There is no {path}. Run `{command}` first.")
-        try:
+        with explained(f"{path} cannot be read", f"Run `{command}` again."):
             content = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
-            raise InvalidInput(f"{path} cannot be read ({error}). Run `{command}` again.") from error
         found = (content.get("schema"), content.get("schema_version")) if isinstance(content, dict) else (None, None)
         wanted = f"this gyromc reads {self.schema!r} version {self.version}. Use the gyromc that wrote it"
         has = f"{path} has schema {found[0]!r} version {found[1]!r}"

@@ -23,9 +23,8 @@ from gyromc.model import check_gradient
 from gyromc.plan import Plan
 from gyromc.posterior import Account, Posterior, PosteriorMean, by_site
 from gyromc.runtime.machine import one_blas_thread
-from gyromc.show.interruption import interruptible
 from gyromc.show.numbers import duration, listed
-from gyromc.show.progress import Progress
+from gyromc.show.progress import Progress, interruptible
 from gyromc.show.progress import progress as show_progress
 from gyromc.solve.chains import ChainSettings, LangevinChains, Round, WarmStart
 from gyromc.solve.minibatch import MinibatchChains, NoServiceError, serves_minibatches

@@ -36,9 +36,8 @@ from gyromc.show.files import (
     results_folder,
     write_atomically,
 )
-from gyromc.show.interruption import Interruption, interruptible
 from gyromc.show.numbers import counted, number
-from gyromc.show.progress import Progress, progress
+from gyromc.show.progress import Interruption, Progress, interruptible, progress
 from gyromc.show.tables import Table
 from gyromc.tables import checks, effects, findings, report
 from gyromc.tables.datatable import split_names
