@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -24,7 +23,6 @@ from gyromc.solve.chains import ChainSettings, DenseMetric
 from gyromc.solve.expect import Solver, answer
 from gyromc.solve.minibatch import MinibatchChains
 from gyromc.solve.question import Question
-from gyromc.targets import SumOverData
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,18 +90,8 @@ class Reference:
         rng, unravel = np.random.default_rng(seed), self.plan.model.unravel
         if unravel is identity:
             return self.draws[rng.choice(len(self.draws), chains, replace=chains > len(self.draws))]
-        return _Drawn(jnp.asarray(self.draws[rng.permutation(len(self.draws))[: max(chains, 64)]]), unravel)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Drawn:
-    """A start that draws one of some rows."""
-
-    rows: Any
-    unravel: Callable
-
-    def __call__(self, key):
-        return self.unravel(self.rows[jax.random.randint(key, (), 0, len(self.rows))])
+        rows = jnp.asarray(self.draws[rng.permutation(len(self.draws))[: max(chains, 64)]])
+        return lambda key: unravel(rows[jax.random.randint(key, (), 0, len(rows))])
 
 
 def refer(base: Plan, oracle: Oracle | None, gradients: float) -> Reference:
@@ -155,8 +143,7 @@ def refer(base: Plan, oracle: Oracle | None, gradients: float) -> Reference:
 
 def cost_of_a_gradient(plan: Plan) -> float:
     """What one gradient of a plan costs in gradients over all the data."""
-    rows = plan.target.num_data if isinstance(plan.target, SumOverData) else 1
-    return plan.oracle.evaluations(plan.target) / rows
+    return plan.oracle.evaluations(plan.target) / Exact().evaluations(plan.target)
 
 
 @dataclasses.dataclass(frozen=True)
