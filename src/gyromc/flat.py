@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gyromc.checks import cause, numbers, require, require_finite, require_real
+from gyromc.checks import explained, numbers, require, require_finite, require_real
 from gyromc.checks import leaves as leaves_of
 from gyromc.coordinates import Coordinates, pulled
 from gyromc.errors import InvalidInput
@@ -170,11 +170,8 @@ def read_start(start: Any, dims: tuple[int, ...], state_size: int, num_chains: i
     found = [leaf for _, leaf in leaves_of(start, "start")]
     # A function, not a module that holds parameters.
     if callable(start) and len(found) == 1 and found[0] is start:
-        try:
+        with explained("`start` is a function that cannot be evaluated on a JAX key", "It must return parameters."):
             return jax.eval_shape(start, jax.random.key(0)), Start(draw=start)
-        except Exception as error:
-            what = f"cannot be evaluated on a JAX key: {cause(error)} It must return parameters."
-            raise InvalidInput(f"`start` is a function that {what}") from error
     if is_array(start):
         array = numbers(start, "start")
         # How long a row may be, and how many of its numbers are θ₀.

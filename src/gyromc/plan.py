@@ -46,8 +46,7 @@ class Plan:
     - `num_chains`: R independent chains.
     - `seed`: a whole number; the same seed gives the same numbers.
     - `scheme`: the integrator, a value of `gyromc.schemes` or its name.
-    - `martingale`: whether the averages are corrected by the noise that was drawn: the same mean with a
-      smaller error.
+    - `martingale`: whether the averages are corrected by the noise that was drawn: the same mean with a smaller error.
     - `start`: θ₀. Parameters (vector or pytree) for all chains, an array with one row per chain, or a function of a JAX key that
       draws them for each chain; `None` means zeros. For dynamics on (θ, r), a vector of 2d numbers is (θ₀, r₀).
     - `coordinates`: T of `gyromc.coordinates`: chains move in z = T⁻¹(θ), with D and Q there; everything else is given and

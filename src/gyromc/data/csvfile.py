@@ -98,12 +98,10 @@ class CsvFile:
         except UnicodeDecodeError as error:
             # The part that was read last, with the wrong byte in it.
             at = self._content.find(error.object) + error.start
-            line, byte = self._content.count(b"\n", 0, at) + 1, self._content[at]
+            line, bad = self._content.count(b"\n", 0, at) + 1, self._content[at]
             other = f", or name its encoding: `{self.option} latin-1` (western European) or another"
             remedy = f"Save the file as UTF-8{other if self.option else ''}."
-            raise InvalidInput(
-                f"{self.name}, line {line}: byte 0x{byte:02x} is not {self.encoding}. {remedy}"
-            ) from None
+            raise InvalidInput(f"{self.name}, line {line}: byte 0x{bad:02x} is not {self.encoding}. {remedy}") from None
         except UnicodeError as error:
             raise InvalidInput(f"{self.name} is not {self.encoding}: {cause(error)}. Save the file as UTF-8.") from None
 
