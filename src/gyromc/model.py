@@ -246,9 +246,8 @@ class Model:
     @functools.cached_property
     def gaussian_fit(self) -> GaussianApproximation:
         """Mean and inverse covariance of the law, as well as they can be had without a chain."""
-        known = self.flat_target.gaussian()
-        if known is not None:
-            return GaussianApproximation(known[1], known[0], "exact")
+        if self.flat_target.gaussian() is not None:
+            return self.laplace
         sample = self.trusted_sample if self._affordable_draws >= SETTINGS.enough else None
         if sample is not None and sample.effective_size >= SETTINGS.enough:
             mean, root = sample.moments()

@@ -40,7 +40,6 @@ from gyromc.results import Run, flat_draws
 from gyromc.show.progress import interruptible
 from gyromc.solve.draws import check, sharpen
 from gyromc.statistics import ErrorMethod, MonteCarloError
-from gyromc.targets import SumOverData
 from gyromc.targets.regressions import KnownLikelihood, Regression
 
 HEAVY = "the observable has heavy tails under this target: its variance, and with it this error, may not exist. "
@@ -161,9 +160,8 @@ def by_zero_mean_functions(run: Run, level: float) -> tuple[Mapping[str, Posteri
     chains = int(good.sum())
     if run.draws is None or chains < SETTINGS.checked_chains:
         return {}, []
-    rows_of_data = plan.target.num_data if isinstance(plan.target, SumOverData) else 1
     theta = flat_draws(run.draws, good).reshape(chains, -1, plan.dim)
-    most = min(SETTINGS.most_checked, SETTINGS.most_touched / (rows_of_data * plan.dim)) / chains
+    most = min(SETTINGS.most_checked, SETTINGS.most_touched / (Exact().evaluations(plan.target) * plan.dim)) / chains
     theta = theta[:, :: max(1, math.ceil(theta.shape[1] / max(most, 1)))]
     if theta.shape[1] < SETTINGS.least_checked:
         return {}, []
@@ -385,7 +383,7 @@ def too_costly(run: Run) -> str | None:
         return f"not predicted with more than {MOST_PARAMETERS} parameters (here {plan.dim}); {insist}"
     if _by_formula(plan):
         return None
-    touched = plan.dim * DRAWS * (plan.target.num_data if isinstance(plan.target, SumOverData) else 1)
+    touched = plan.dim * DRAWS * Exact().evaluations(plan.target)
     if touched > BIAS.affordable:
         most = f"at most {BIAS.affordable:.0e}"
         return f"a prediction would touch {touched:.1g} numbers of the data ({most}); {insist}"
