@@ -18,8 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from gyromc.checks import cause, require
-from gyromc.errors import InvalidInput
+from gyromc.checks import explained, require
 from gyromc.extras import needs
 from gyromc.interop.models import LARGEST_REPORTED, ModelPosterior, Structure
 from gyromc.runtime.precision import fresh
@@ -72,12 +71,14 @@ class Graphs:
 
     def call(self, what: str, inputs: Sequence[Any], data: Sequence[Any]):
         x64 = bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]  # JAX adds it at run time
-        if (what, x64) not in self._made:
-            taken, outputs = self._graph(what)
-            replaced = graph_replace(outputs, self.places, strict=False)
-            with jax.ensure_compile_time_eval(), _quiet():
-                self._made[what, x64] = get_jaxified_graph([*taken, *self.places.values()], replaced)
-        with _quiet():
+        with warnings.catch_warnings():
+            # JAX warns that a float64 of the graph is float32 here, which is meant.
+            warnings.filterwarnings("ignore", message=".*[Ee]xplicitly requested dtype.*")
+            if (what, x64) not in self._made:
+                taken, outputs = self._graph(what)
+                replaced = graph_replace(outputs, self.places, strict=False)
+                with jax.ensure_compile_time_eval():
+                    self._made[what, x64] = get_jaxified_graph([*taken, *self.places.values()], replaced)
             return self._made[what, x64](*inputs, *fresh(tuple(data)))
 
     def structure(self) -> Structure:
@@ -168,25 +169,13 @@ def target(model: Any = None) -> PyMCPosterior:
     require(not discrete, f"Free variables {', '.join(map(repr, discrete))} are discrete: {remedy}.")
     known = ", ".join(model.named_vars) or "none"
     require(model.free_RVs, f"The model has no free variable to sample: it has {known}.")
-    try:
+    remedy = "PyTensor says which operation has no JAX form; `pm.Minibatch` and random operations inside the model have none."
+    with explained("The model's log density cannot be computed by JAX", remedy):
         found, first = PyMCPosterior(Graphs(model)), model.initial_point()
         with jax.enable_x64(True):
             at = ravel_pytree({name: jnp.asarray(first[name], float) for name in found.parameters})[0]
             value, slope = eqx.filter_jit(lambda t, theta: jax.value_and_grad(t.potential)(theta))(found, at)
-    except InvalidInput:
-        raise
-    except Exception as error:
-        remedy = "PyTensor says which operation has no JAX form; `pm.Minibatch` and random operations inside the model have none."
-        raise InvalidInput(f"The model's log density cannot be computed by JAX: {cause(error)}. {remedy}") from error
     wrong = f"The model's log density or its gradient is not finite at its initial point ({float(value):.6g})"
     remedy = "`model.debug()` names the variable. Check data and supports, or pass `initval=`."
     require(np.isfinite(value) and np.all(np.isfinite(slope)), f"{wrong}: {remedy}")
     return found
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Without JAX's warning that a float64 of the graph is float32 here, which is meant."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*[Ee]xplicitly requested dtype.*")
-        yield

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import optimize
 
-from gyromc.checks import cause, require, require_finite, whole
+from gyromc.checks import explained, require, require_finite, whole
 from gyromc.errors import GyromcWarning, InvalidInput
 from gyromc.extras import needs
 from gyromc.interop.models import ModelPosterior, Sites
@@ -292,12 +292,10 @@ def _check_additive(target: SubsampledPosterior, theta, potential: float) -> Non
     shuffled = np.random.default_rng(0).permutation(N)
     halves = jnp.asarray(shuffled[: N // 2]), jnp.asarray(shuffled[N // 2 :])
     parts = eqx.filter_jit(lambda t, at, *rows: (t.prior(at), *(t.likelihood(at, half) for half in rows)))
-    try:
+    remedy = "write `X[index]` for every array over the data, or `numpyro.subsample(X, event_dim=1)`."
+    wrong = f"The model fails on {N // 2} of the {N} rows of its subsampled plate {plate!r}"
+    with explained(wrong, f"Inside `with numpyro.plate(…) as index` {remedy}"):
         prior, first, second = map(float, parts(doubled(target), theta, *halves))
-    except Exception as error:
-        wrong = f"The model fails on {N // 2} of the {N} rows of its subsampled plate {plate!r}: {cause(error)}."
-        remedy = "write `X[index]` for every array over the data, or `numpyro.subsample(X, event_dim=1)`."
-        raise InvalidInput(f"{wrong} Inside `with numpyro.plate(…) as index` {remedy}") from error
     whole, both = potential - prior, first + second
     what = f"The likelihood is not a sum over the rows of plate {plate!r}"
     remedy = "Inside the plate index every array over the data, and standardise the data before the model."
