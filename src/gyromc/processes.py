@@ -22,7 +22,7 @@ from typing import Any, NoReturn, TypeVar
 import numpy as np
 
 from gyromc import __version__
-from gyromc.checks import cause, positive, require, whole
+from gyromc.checks import cause, explained, positive, require, whole
 from gyromc.errors import InvalidInput
 from gyromc.show.numbers import listed
 
@@ -113,11 +113,9 @@ def _who(
         from jax._src.clusters import ClusterEnv
 
         known = None, num_processes, process_id, None, None, int(timeout) + 1
-        try:
+        remedy = f"Pass the address of process 0: `coordinator`, --coordinator or {ADDRESS}."
+        with explained("What the launcher says cannot be used", remedy):
             coordinator, num_processes, process_id, *_ = ClusterEnv.auto_detect_unset_distributed_params(*known)
-        except (RuntimeError, KeyError, ValueError) as error:
-            remedy = f"Pass the address of process 0: `coordinator`, --coordinator or {ADDRESS}."
-            raise InvalidInput(f"What the launcher says cannot be used: {error}. {remedy}") from None
     num_processes = _number(COUNT) if num_processes is None else num_processes
     process_id = _number(INDEX) if process_id is None else process_id
     given = {
@@ -155,8 +153,24 @@ def _meet(coordinator: str, num_processes: int, index: int, timeout: float) -> N
     own = {"gyromc": __version__, "index": index, "of": num_processes, "place": place}
     if index == 0:
         _welcome(int(port), own, timeout)
-    else:
-        _join((host.strip("[]"), int(port)), own, timeout)
+        return
+    end, reason = time.monotonic() + timeout, ""
+    while (left := end - time.monotonic()) > 0:
+        try:
+            with socket.create_connection((host.strip("[]"), int(port)), timeout=left) as link:
+                _send(link, own)
+                answer = _received(link, left + HELLO)
+            reason = "it answers, but takes no further process: a number was used twice, or it is another program"
+        except OSError as error:
+            answer, reason = {}, str(error)
+        if "error" in answer:
+            require(answer["error"] is None, answer["error"])
+            return
+        time.sleep(min(PAUSE, left))
+    raise InvalidInput(
+        f"Process 0 cannot be reached at {host.strip('[]')}:{port}: tried for {timeout:g} s, the last time: {reason}. Check that "
+        "process 0 runs, that the address is that of its machine and that no firewall closes the port."
+    )
 
 
 def _welcome(port: int, own: dict[str, Any], timeout: float) -> None:
@@ -207,26 +221,6 @@ def _wrong(hello: dict[str, Any], own: dict[str, Any], places: dict[int, str]) -
     if before := places.get(hello["index"]):
         return f"Two processes have the number {hello['index']}: {before} and {hello['place']}. Give each its own."
     return None
-
-
-def _join(address: tuple[str, int], own: dict[str, Any], timeout: float) -> None:
-    end, reason = time.monotonic() + timeout, ""
-    while (left := end - time.monotonic()) > 0:
-        try:
-            with socket.create_connection(address, timeout=left) as link:
-                _send(link, own)
-                answer = _received(link, left + HELLO)
-            reason = "it answers, but takes no further process: a number was used twice, or it is another program"
-        except OSError as error:
-            answer, reason = {}, str(error)
-        if "error" in answer:
-            require(answer["error"] is None, answer["error"])
-            return
-        time.sleep(min(PAUSE, left))
-    raise InvalidInput(
-        f"Process 0 cannot be reached at {address[0]}:{address[1]}: tried for {timeout:g} s, the last time: {reason}. Check that "
-        "process 0 runs, that the address is that of its machine and that no firewall closes the port."
-    )
 
 
 def _send(link: socket.socket, content: dict[str, Any]) -> None:
