@@ -92,7 +92,8 @@ class Account:
 
     - `states`: how many states of all chains were averaged; `warm_up_gradients`: before the first of these states.
     - `gradients`: over all the data, descents and warm-up counted.
-    - `rotation_gain`: how many times more states gradients of quadratics alone would need: the median over their observables.
+    - `rotation_gain`: how many times more states gradients of quadratics would need without rotations; the median over the
+      observables that use rotations.
     """
 
     method: str
