@@ -1,6 +1,7 @@
 """Standard output that is closed, broken, full or not Unicode, and signals: nothing is lost, nothing half-written stays."""
 
 import contextlib
+import importlib
 import io
 import json
 import os
@@ -233,3 +234,18 @@ def test_a_process_without_its_device_says_so(setting, tmp_path):
     done = subprocess.run(command, env={**os.environ, name: value}, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode in (0, 2)  # 0 where there is such a device
     assert "Traceback" not in done.stderr
+
+
+def test_ctrl_c_while_the_command_line_is_imported_shows_no_traceback(monkeypatch):
+    """The first half second of a command; what it would have done has not begun."""
+
+    class Pressed:
+        def find_spec(self, name, path=None, target=None):
+            if name == "gyromc.app.cli":
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys, "meta_path", [Pressed(), *sys.meta_path])
+    monkeypatch.delitem(sys.modules, "gyromc.app.cli")
+    with pytest.raises(SystemExit) as stopped:
+        importlib.import_module("gyromc.__main__").main()
+    assert stopped.value.code == 130
