@@ -86,6 +86,22 @@ def test_the_same_seed_gives_the_same_numbers_and_another_one_others():
     assert run(1) == run(1) != run(2)
 
 
+def test_chains_go_on_from_those_of_nearly_the_same_posterior():
+    """The mean and the variances of a shifted, wider Gaussian are exact; its warm-up takes a third of the rounds."""
+    first = gm.expect(gm.targets.Quadratic([1.0, 4.0, 25.0]), error=0.02)
+    other = gm.targets.Quadratic([0.8, 4.0, 20.0], mean=[0.5, 0.1, 0.0])
+    asked = {"x": gm.observables.linear([1.0, 0.0, 0.0]), "z²": gm.observables.square([0.0, 0.0, 1.0])}
+    found, cold = (gm.expect(other, asked, error=0.02, start=start) for start in (first.ended, None))
+    # 12 and 40 rounds of 32 chains and 25 steps; a descent takes a few gradients more
+    assert found.account.warm_up_gradients < 13 * 800
+    assert cold.account.warm_up_gradients >= 40 * 800
+    for name, truth in (("x", 0.5), ("z²", 0.05)):
+        assert abs(found[name].mean - truth) < 4 * found[name].std_error + 1e-12
+    assert not np.allclose(found.draws[:, :50], cold.draws[:, :50])
+    with pytest.raises(InvalidInput, match="of a posterior of another dimension"):
+        gm.expect(gm.targets.Quadratic([1.0]), start=first.ended)
+
+
 def test_parameters_of_any_shape_and_functions_that_return_arrays():
     target = gm.targets.LogDensity(lambda p: -0.5 * p["a"] ** 2 - 0.5 * jnp.sum((p["b"] - 1) ** 2))
     start = {"a": np.zeros(()), "b": np.zeros((2, 2))}

@@ -1,4 +1,4 @@
-"""Deviations of single rows that are integrated out, against quadrature; and which groups are centred."""
+"""Deviations of single rows that are integrated out, against quadrature; the coordinates of the others."""
 
 import equinox as eqx
 import jax
@@ -11,7 +11,8 @@ from gyromc.errors import InvalidInput
 from gyromc.regression.fit import fit
 from gyromc.regression.problem import GroupTerm
 from gyromc.targets import Group, MixedRegression
-from gyromc.targets.families import Bernoulli, NegativeBinomial, Poisson, StudentT
+from gyromc.targets.evidence import RoughFit
+from gyromc.targets.families import Bernoulli, NegativeBinomial, NormalNoise, Poisson, StudentT
 from gyromc.targets.mixed import _drawn, integrated_loss
 
 Y = np.array([0.0, 1.0, 1.0, 0.0])
@@ -77,34 +78,104 @@ def test_the_standard_deviation_of_single_rows_is_that_of_a_grid():
     assert np.all(np.abs(drawn.mean[:, 0] - exact) < 4.5 * error)
 
 
-def mixed(y, *levels):
-    groups = tuple(Group(np.ones((len(y), 1)), index, int(index.max()) + 1, [1.0]) for index in levels)
-    return MixedRegression(np.ones((len(y), 1)), y, Poisson(), 10.0, groups=groups)
+def mixed(y, *levels, likelihood=None, Z=None):
+    Z = np.ones((len(y), 1)) if Z is None else Z
+    groups = tuple(Group(Z, index, int(index.max()) + 1, np.ones(Z.shape[1])) for index in levels)
+    return MixedRegression(np.ones((len(y), 1)), y, likelihood or Poisson(), 10.0, groups=groups)
 
 
-def test_a_group_is_centred_by_what_its_levels_vary_more_than_the_levels_inside_them():
-    """60 places with two broods of 20 rows each: broods vary and are well determined, places do not vary beyond them."""
-    rng = np.random.default_rng(1)
+def nested(rng, of_places, of_broods):
+    """60 places with two broods of 20 rows each: counts, and the places and broods of the rows."""
     brood = np.repeat(np.arange(120), 20)
-    between_broods = rng.poisson(np.exp(1.0 + 0.8 * rng.standard_normal(120)[brood])).astype(float)
-    place, inside = mixed(between_broods, brood // 2, brood).in_good_coordinates().groups
-    assert inside.centred
-    assert not place.centred
-    between_places = rng.poisson(np.exp(1.0 + 0.8 * rng.standard_normal(60)[brood // 2])).astype(float)
-    place, inside = mixed(between_places, brood // 2, brood).in_good_coordinates().groups
-    assert place.centred
-    assert not inside.centred
+    t = 1.0 + of_places * rng.standard_normal(60)[brood // 2] + of_broods * rng.standard_normal(120)[brood]
+    return rng.poisson(np.exp(t)).astype(float), brood // 2, brood
+
+
+def test_other_coordinates_are_the_same_law():
+    """U of both, at the same deviations, differ by log |det| of the map between the coordinates, and by a constant."""
+    rng = np.random.default_rng(4)
+    y, place, brood = nested(rng, 0.5, 0.3)
+    written = mixed(y, place, brood, brood % 7)
+    good = written.in_good_coordinates()
+    assert all(group.evidence is not None for group in good.groups)
+    first = np.cumsum([1, *(1 + group.num_levels for group in good.groups)])
+
+    def as_written(theta):
+        for a, group, b in zip(first, good.groups, good.deviations(theta), strict=False):
+            theta = theta.at[a + 1 : a + 1 + group.num_levels].set(b[:, 0] / group.sds(theta[a]))
+        return theta
+
+    with jax.enable_x64(True):
+        rows = jnp.asarray(0.7 * rng.standard_normal((3, good.dim)))
+        size = lambda theta: jnp.linalg.slogdet(jax.jacobian(as_written)(theta))[1]
+        change = [written.potential(as_written(x)) - size(x) - good.potential(x) for x in rows]
+        seen = [
+            np.concatenate([np.ravel(b) for b in target.deviations(np.asarray(x))])
+            for target, x in ((good, rows[0]), (written, as_written(rows[0])))
+        ]
+    np.testing.assert_allclose(change, change[0], rtol=1e-9)
+    np.testing.assert_allclose(*seen, rtol=1e-9)
+
+
+def test_deviations_are_standard_normal_given_the_rest_where_the_noise_is_normal():
+    """Of the last group, whatever the standard deviations, coefficients and deviations of the other are."""
+    rng = np.random.default_rng(6)
+    y, place, brood = nested(rng, 0.5, 0.3)
+    good = mixed(np.log1p(y), place, brood, likelihood=NormalNoise()).in_good_coordinates()
+    rest, inside = good.dim - 120, 120
+    with jax.enable_x64(True):
+        potential = jax.jit(lambda theta: good.potential(theta))
+        for sds in ((-2.0, 1.0), (1.5, -1.5)):
+            theta = 0.5 * rng.standard_normal(good.dim)
+            theta[1] = 0.0  # the σ at which the evidence was found
+            theta[2], theta[rest - 1] = sds
+            z = rng.standard_normal(inside)
+            at = [potential(np.concatenate([theta[:rest], size * z])) for size in (0.0, 1.0, -2.0)]
+            np.testing.assert_allclose(np.diff(at), np.diff([0.0, z @ z / 2, 2 * z @ z]), rtol=1e-6)
+
+
+def test_a_model_of_groups_alone_and_a_loss_that_overflows_have_coordinates():
+    y, place, brood = nested(np.random.default_rng(1), 0.5, 0.3)
+    target = mixed(y, place, brood)
+    alone = eqx.tree_at(lambda t: t.X, target, target.X[:, :0]).in_good_coordinates()
+    assert [group.evidence.before.shape for group in alone.groups] == [(60, 0), (120, 60)]
+    huge = eqx.tree_at(lambda t: t.y, target, np.full(len(y), np.inf)).in_good_coordinates()
+    assert [group.evidence for group in huge.groups] == [None, None]
+
+
+@pytest.mark.parametrize(("places", "broods"), [(0.6, 0.3), (0.2, 0.7), (0.0, 0.6)])
+def test_a_rough_fit_tells_groups_apart(places, broods):
+    y, place, brood = nested(np.random.default_rng(1), places, broods)
+    target = mixed(y, place, brood)
+    found = RoughFit(target, target.groups)
+    for part, truth, chance in zip(found.parts, (places, broods), (broods**2 / 2, 0.02), strict=True):
+        # the variance of a sample variance of normal numbers, at three standard errors
+        assert abs(part.between - truth**2) < 3 * np.sqrt(2 / len(part.doubt)) * (truth**2 + chance)
+    # the variance of a place's effect by chance is that of its two broods
+    expected = (broods**2 + 1 / (20 * np.exp(1.0))) / 2
+    assert abs(np.median(found.evidence(0)[0].variance) / expected - 1) < 0.4
+
+
+def test_groups_with_slopes_are_centred_where_their_rows_say_more_than_their_law():
+    """Ten levels with 40 rows each and large slopes are centred; with three rows and slopes of 0.1 they are not."""
+    rng = np.random.default_rng(1)
+    for rows, sd, expected in ((40, 0.8, True), (3, 0.1, False)):
+        level = np.repeat(np.arange(30), rows)
+        Z = np.column_stack([np.ones(30 * rows), rng.standard_normal(30 * rows)])
+        b = sd * rng.standard_normal((30, 2))
+        y = rng.poisson(np.exp(0.5 + np.sum(Z * b[level], axis=1))).astype(float)
+        (group,) = mixed(y, level, Z=Z).in_good_coordinates().groups
+        assert group.centred is expected
+        assert group.evidence is None
 
 
 def test_rows_that_are_held_out_change_no_coordinates():
-    """Six rows a level would be centred alone; the fit without half of them has the program of the fit to all."""
     rng = np.random.default_rng(2)
     level = np.repeat(np.arange(100), 6)
     target = mixed(rng.poisson(np.exp(0.5 + 0.8 * rng.standard_normal(100)[level])).astype(float), level)
-    kept = (np.arange(600) % 2).astype(float)
-    halves = [eqx.tree_at(lambda t: t.weights, target, scale * kept).in_good_coordinates() for scale in (1.0, 0.5)]
-    assert [half.groups[0].centred for half in halves] == [True, False]  # weights of a half leave less information
-    assert target.in_good_coordinates().groups[0].centred
+    half = eqx.tree_at(lambda t: t.weights, target, (np.arange(600) % 2).astype(float))
+    ours, theirs = (one.in_good_coordinates().groups for one in (half, target))
+    assert eqx.tree_equal(ours, theirs)
 
 
 def test_only_one_group_of_single_rows_is_integrated_out():

@@ -69,7 +69,7 @@ def predict(
     allow_import: AllowImport = False,
     json: Json = False,
 ) -> None:
-    """Predict what a plan will deliver: V, V_0, RMSE, bias, stability, verdicts. Nothing is sampled."""
+    """Predict the error of a plan without sampling: variance, bias, stability, assumptions of the limit theorem."""
     from gyromc.prediction.predict import predict
 
     prediction = predict(find(what, step_size, allow_import), digits=digits)

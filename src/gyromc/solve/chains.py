@@ -39,6 +39,7 @@ class ChainSettings:
     - `every_round`, `later_fit`: the metric is fitted in each of the first rounds, then in every so many, to save time.
     - `stuck_acceptance`, `stuck_potential`: a chain that accepts less, or whose U lies so many of the law's standard deviations
       √(d/2) above the lower third of chains, begins anew from another chain while warm-up lasts.
+    - `fewest_more`, `later_fit_more`: the same for chains that go on from those of nearly the same target.
     - `farthest`: a parameter beyond shows that nothing holds the chains; squares of larger ones would soon overflow.
     - `most_dense`, `rank`: parameters up to which the metric is a matrix, and its own directions beyond.
     """
@@ -56,6 +57,8 @@ class ChainSettings:
     most: int = 100
     every_round: int = 8
     later_fit: int = 4
+    fewest_more: int = 12
+    later_fit_more: int = 8
     stuck_acceptance: float = 0.3
     stuck_potential: float = 5.0
     farthest: float = 1e100
@@ -215,6 +218,14 @@ def _round(target: Target, state: tuple, metric: DenseMetric | LowRankMetric, nu
     return last[:4], Round(*kept), log_steps
 
 
+class WarmStart(NamedTuple):
+    """Where chains ended: their θ, chains × d, the metric, and the logarithm of the step size."""
+
+    theta: Rows
+    metric: DenseMetric | LowRankMetric
+    log_step: float
+
+
 class LangevinChains:
     """Chains on a target: `begin`, then `warm_up` until `settled`, then `sample`.
 
@@ -276,6 +287,19 @@ class LangevinChains:
         self.metric = _diagonal_metric(1 / np.sqrt(curvature), self.settings.most_dense, self.settings.rank)
         self._place(theta, potential, gradient)
 
+    def ended(self) -> WarmStart | None:
+        """What chains on nearly the same target can go on from; None in coordinates of their own."""
+        return None if self.coordinates is not None else WarmStart(np.array(self.state[0]), self.metric, self.log_step)
+
+    def go_on(self, before: WarmStart) -> None:
+        """Begin where chains on nearly the same target ended, with their metric and step; a shorter warm-up is enough then."""
+        more = {"every_round": 0, "fewest": self.settings.fewest_more, "later_fit": self.settings.later_fit_more}
+        self.settings = dataclasses.replace(self.settings, **more)
+        self.metric, self.log_step = before.metric, before.log_step
+        # not the random numbers of those chains again
+        self.rng = self.rng.spawn(1)[0]
+        self._place(before.theta, *self.evaluate(before.theta))
+
     def move_to(self, coordinates: Coordinates) -> None:
         """Go on in other coordinates; warm-up begins anew from the same states."""
         theta = self.thetas(np.asarray(self.state[0]))
@@ -316,7 +340,7 @@ class LangevinChains:
         # the first rounds still fall towards the bulk of the law
         self.warm.append(Round(*(x[settings.steps // 2 :] for x in kept)) if count < 2 else kept)
         self.log_step = float(np.mean(log_steps[len(log_steps) // 2 :]))
-        if count < settings.every_round or count % settings.later_fit == 0:
+        if count < settings.every_round or (count and count % settings.later_fit == 0):
             # from the later half of the warm-up; after its first round the scales alone
             window = self.warm[-1:] if count < 3 else self.warm[-max(2, (count + 1) // 2) :]
             self.metric = fitted_metric(*stacked(window), settings.most_dense, settings.rank, scales_alone=not count)

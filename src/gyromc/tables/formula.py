@@ -33,7 +33,7 @@ SIGNS = (ast.UAdd, ast.USub, ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Lt, ast.Lt
 MOST_COLUMNS = 50  # of a basis
 MOST_POWER = 20
 CURVE = "For a curve write bs(…, 4)."
-SUCCESSES = "Name the column of successes alone, and pass `--family binomial --trials COLUMN`."
+SUCCESSES = "Name the column of successes alone, and pass `--family binomial` and `--trials COLUMN`."
 HINTS = {"s(": CURVE, "te(": CURVE, "cbind(": SUCCESSES}
 
 
@@ -99,8 +99,8 @@ def read_formula(text: str, columns: Sequence[str]) -> Formula:
     name = response_of(text)
     response = Expression(name, (name,) if name in columns else columns_of(name, columns))
     others = [name for name in columns if name not in response.columns]
-    right = _split(text, "~")[1]
-    # R's factor(…) and as.factor(…) are C(…), and its ^ is **
+    # R's factor(…) and as.factor(…) are C(…), its ^ is **, and splines::bs(…) is bs(…).
+    right = re.sub(r"(?<![\w.`])(splines|stats|base)::", "", _split(text, "~")[1])
     if "factor" not in columns:
         right = re.sub(r"(?<![\w.`])(as\.)?factor\s*\(", "C(", right)
     powers = {place for place, letter, _ in _letters(right) if letter == "^"}
@@ -285,6 +285,13 @@ class FormulaDesign:
     @functools.cached_property
     def formula(self) -> Formula:
         return read_formula(self.text, self.columns)
+
+    @functools.cached_property
+    def reads(self) -> dict[str, list[Names]]:
+        """The columns of the table that each common term reads, factor by factor."""
+        known = self.formula.predictors
+        of = lambda one: (one.expr,) if one.eval_method.value == "lookup" else columns_of(one.expr, known)
+        return {str(term): list(map(of, term.factors)) for term in self.formula.terms[0].terms}
 
     def check(self, predictors: Collection[str]) -> None:
         """Raise an error where what was remembered is not what the formula needs, or it names other columns than these."""

@@ -94,8 +94,7 @@ def fit(
     rng = np.random.default_rng(0)
     x = rng.normal(size=100)
     model = gm.fit("y ~ x", {"x": x, "y": 1 + 2 * x + rng.normal(size=100)}, family="linear")
-    assert abs(model["x"].mean - 2) < 4 * model["x"].sd
-    assert model.predict({"x": [0.0, 1.0]}).mean.shape == (2,)
+    print(round(model["x"].mean, 1), model.predict({"x": [0.0, 1.0]}).mean.round())  # 2.1 [1. 3.]
     ```
     """
     require(isinstance(formula, str), f"`formula` must be a text such as 'y ~ x1 + x2': got {type(formula).__name__}.")
@@ -238,7 +237,7 @@ def _findings(request: Request, prepared: Prepared, watch: Watch) -> tuple[dict[
             prepared.notes.append(f"predictions were not judged on held-out rows: {why}")
             watch.warn(prepared.notes[-1])
     watch.stage(f"fitting {'all ' if test.size else ''}{counted(table.num_rows, 'row')}")
-    fit, spent["fitting"] = _fit(request, prepared, rows, watch)
+    fit, spent["fitting"] = _fit(request, prepared, rows, watch, judged)
     results = findings.results(fit, prepared, request.prior_scale)
     robust = request.robust or request.cluster is not None
     results["robust"] = findings.robust_findings(fit, rows, y, request.cluster) if robust else None
@@ -266,11 +265,13 @@ def _findings(request: Request, prepared: Prepared, watch: Watch) -> tuple[dict[
     return {**results, "held_out": held_out, "families": families, "times": spent}, tables, model
 
 
-def _fit(request: Request, prepared: Prepared, rows: DesignRows, watch: Watch) -> tuple[Any, float]:
+def _fit(
+    request: Request, prepared: Prepared, rows: DesignRows, watch: Watch, before: regression.Fit | None = None
+) -> tuple[regression.Fit, float]:
     began, family = time.perf_counter(), prepared.encoding.response.model
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", GyromcWarning)
-        about = {"effort": request.effort, "seed": request.seed, **_given(request, prepared, rows)}
+        about = {"effort": request.effort, "seed": request.seed, "before": before, **_given(request, prepared, rows)}
         found = regression.fit(rows.X, prepared.y, family, **about)
     if found.partial:
         raise KeyboardInterrupt
@@ -337,7 +338,8 @@ def _source(request: Request) -> Parquet:
     remedy = "Leave it out, take fewer `--columns`, or fit a sample of the rows."
     for name, value in dataclasses.asdict(request).items():
         unread = value and name not in IN_PIECES
-        require(not unread, f"{large}, and `--{name}` needs all rows in memory. {remedy}")
+        option = f"--{name.replace('_', '-')}"
+        require(not unread, f"{large}, and `{option}` needs all rows in memory. {remedy}")
     known = f"of the families only {', '.join(BY_FAMILY)} are: got {request.family!r}."
     require(request.family in (None, "auto", *BY_FAMILY), f"{request.data} is read in pieces, and {known}")
     target = request.target or ""

@@ -22,13 +22,13 @@ from jaxtyping import Float, Int
 
 from gyromc.checks import numbers, positive, require, shown
 from gyromc.targets.base import SumOverData, of_rows, read_rows
+from gyromc.targets.evidence import STEP, Evidence, RoughFit
 from gyromc.targets.functions import exponential, library
 from gyromc.targets.likelihoods import Likelihood
 from gyromc.targets.priors import Domain, Prior, read_priors
 
 LKJ = Prior("lkj", (2.0,))
 INFORMED = 5.0  # information of a level's rows over that of the law of the levels, from which on a group is centred
-STEP = 1e-3  # of difference quotients in the linear predictors
 NEWTON = 8  # steps to the largest value of an integrand
 NODES = 20  # of the quadrature about it
 REACH, GRID = 6.0, 97  # of the grid on which deviations are drawn afterwards, in the integrand's standard deviations
@@ -52,12 +52,13 @@ class Group(eqx.Module):
     - `priors`: for each standard deviation a `Prior` or its text, None for the exponential one.
     - `correlations`: the prior of the correlations, `"lkj(2)"`.
     - `integrated`: whether the deviations, one for each row, are integrated out by quadrature: θ does not hold them.
+    - `evidence`: what the rows say of the levels; then θ holds numbers that are nearly standard normal given the rest of θ.
 
     ```python
     import numpy as np
     import gyromc as gm
     group = gm.targets.Group(np.ones((4, 1)), [0, 0, 1, 1], num_levels=2, scale=[1.0])
-    assert group.sizes == (1, 0, 2)
+    print(group.sizes)  # (1, 0, 2)
     ```
     """
 
@@ -69,6 +70,7 @@ class Group(eqx.Module):
     priors: tuple[Prior | None, ...] = eqx.field(static=True, default=())
     correlations: Prior = eqx.field(static=True, default=LKJ)
     integrated: bool = eqx.field(static=True, default=False)
+    evidence: Evidence | None = None
 
     def __init__(
         self,
@@ -80,9 +82,10 @@ class Group(eqx.Module):
         priors: Sequence[str | Prior | None] = (),
         correlations: str | Prior = LKJ,
         integrated: bool = False,
+        evidence: Evidence | None = None,
     ):
         self.Z, self.index, self.scale = numbers(Z, "Z"), np.asarray(index, np.int32), numbers(scale, "scale")
-        self.num_levels, self.centred, self.integrated = num_levels, centred, integrated
+        self.num_levels, self.centred, self.integrated, self.evidence = num_levels, centred, integrated, evidence
         shapes = self.Z.shape, self.index.shape
         fits = len(shapes[0]) == 2 and shapes[1] == shapes[0][:1] and self.scale.shape == shapes[0][1:]
         require(fits, f"`Z` must be rows × columns with a level for each row: got {shapes[0]} and {shapes[1]}.")
@@ -139,7 +142,13 @@ class Group(eqx.Module):
         """The Cholesky factor of the covariance of a level's deviations: … × k × k."""
         return self.sds(u_sd)[..., :, None] * self.correlation_root(u_correlation)
 
-    def deviations(self, u_sd, u_correlation, z):
+    def deviations(self, u_sd, u_correlation, z, effects=None):
+        """The deviations, … × levels × k; `effects`: what the evidence says of them, … × levels."""
+        if self.evidence is not None:
+            # The law of b given the effects e, b + N(0, c), and b ~ N(0, σ²): N(we, wc), w = σ²/(σ² + c).
+            variance, chance = self.sds(u_sd) ** 2, self.evidence.variance
+            share = variance / (variance + chance)
+            return (library(z).sqrt(share * chance) * z + share * effects)[..., None]
         z = z.reshape(*z.shape[:-1], self.num_levels, self.Z.shape[1])
         if self.centred:
             return z * self.scale
@@ -168,13 +177,16 @@ class Group(eqx.Module):
         root = sds[..., :, None] * self.correlation_root(np.stack(u or [np.zeros(shape)], axis=-1))
         return root, rng.standard_normal((*shape, self.num_levels, k)) @ np.swapaxes(root, -1, -2)
 
-    def energy(self, u_sd, u_correlation, z):
-        """-log p of the numbers z that make the deviations, given the others, up to a constant."""
+    def energy(self, u_sd, u_correlation, z, b):
+        """-log p of the numbers z that make the deviations b, given the others, up to a constant."""
         if self.integrated:
             return 0.0
+        if self.evidence is not None:
+            variance = self.sds(u_sd) ** 2
+            return 0.5 * jnp.sum(b**2 / variance + jnp.log(variance + self.evidence.variance)[:, None])
         if not self.centred:
             return 0.5 * jnp.sum(z**2)
-        L, b = self.root(u_sd, u_correlation), self.deviations(u_sd, u_correlation, z)
+        L = self.root(u_sd, u_correlation)
         standard = jax.scipy.linalg.solve_triangular(L, b.T, lower=True)
         return 0.5 * jnp.sum(standard**2) + self.num_levels * jnp.sum(jnp.log(jnp.diagonal(L)))
 
@@ -182,14 +194,20 @@ class Group(eqx.Module):
 def _center(loss, sd):
     """Where exp(-loss(sd z)) N(z; 0, 1) is largest, and its width there, by short Newton steps with difference quotients."""
     xp = library(sd)
-    z, width = xp.zeros_like(sd), xp.ones_like(sd)
     longest = xp.minimum(2.0, 3.0 / xp.maximum(xp.abs(sd), STEP))
-    for _ in range(NEWTON):
+
+    def newton(_, found):
+        z, _ = found
         low, middle, high = (loss(sd * z + h) for h in (-STEP, 0.0, STEP))
         slope = z + sd * (high - low) / (2 * STEP)
         width = 1 / xp.sqrt(1 + sd**2 * xp.maximum((high - 2 * middle + low) / STEP**2, 0.0))
-        z = z - xp.clip(slope * width**2, -longest, longest)
-    return z, width
+        return z - xp.clip(slope * width**2, -longest, longest), width
+
+    start = xp.zeros_like(sd), xp.ones_like(sd)
+    if xp is np:
+        return functools.reduce(lambda found, i: newton(i, found), range(NEWTON), start)
+    # written out, the steps took most of the time to compile a model
+    return jax.lax.fori_loop(0, NEWTON, newton, start)
 
 
 def _drawn(loss, sd: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -207,29 +225,16 @@ def _drawn(loss, sd: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return sd * (center + width * (grid[cell] + step * ((u - before) / inside - 0.5)))
 
 
-def integrated_loss(loss, sd):
-    """-log ∫ exp(-loss(sd z)) N(z; 0, 1) dz for every row, by Gauss-Hermite quadrature about the largest integrand."""
+def integrated_loss(loss, sd, still=None):
+    """-log ∫ exp(-loss(sd z)) N(z; 0, 1) dz for every row, by Gauss-Hermite quadrature about the largest integrand.
+
+    `loss` takes rows, or nodes × rows; `still`: the same without derivatives, which places the nodes.
+    """
     nodes, weights = np.polynomial.hermite.hermgauss(NODES)
-    center, width = jax.lax.stop_gradient(_center(loss, sd))
-    z = [center + math.sqrt(2) * width * node for node in nodes]
-    terms = [math.log(w) + node**2 - loss(sd * x) - x**2 / 2 for w, node, x in zip(weights, nodes, z, strict=True)]
-    return -jax.scipy.special.logsumexp(jnp.stack(terms), axis=0) - jnp.log(width / math.sqrt(math.pi))
-
-
-def _effects(group: Group, others: tuple[Group, ...], slope: np.ndarray, curvature: np.ndarray):
-    """The effect of each level of a group, and its variance by chance: that of the rows, or of other groups' levels in it."""
-    index, levels = group.index, group.num_levels
-    information = np.maximum(np.bincount(index, curvature, levels), 1e-6)
-    effects, chance = -np.bincount(index, slope, levels) / information, 1 / information
-    for other in others:
-        cells, inside = np.unique(index * other.num_levels + other.index, return_inverse=True)
-        level, weight = cells // other.num_levels, np.bincount(inside, curvature)
-        away = -np.bincount(inside, slope) / weight - effects[level]
-        squares = np.bincount(level, weight**2, levels) / information**2
-        left = float(np.sum(information * (1 - squares)))
-        if left > 0:
-            chance = np.maximum(chance, float(weight @ away**2) / left * squares)
-    return effects, chance
+    center, width = jax.lax.stop_gradient(_center(still or loss, jax.lax.stop_gradient(sd)))
+    z = center + math.sqrt(2) * width * nodes[:, None]
+    terms = (np.log(weights) + nodes**2)[:, None] - loss(sd * z) - z**2 / 2
+    return -jax.scipy.special.logsumexp(terms, axis=0) - jnp.log(width / math.sqrt(math.pi))
 
 
 class MixedRegression(SumOverData):
@@ -251,7 +256,7 @@ class MixedRegression(SumOverData):
     from gyromc.targets import MixedRegression
     from gyromc.targets.families import NegativeBinomial
     target = MixedRegression([[1.0], [1.0], [1.0]], [0, 3, 1], NegativeBinomial(), prior_scale=2.0)
-    assert target.dim == 2 and np.isfinite(target.potentials(np.zeros((1, 2)))[0])
+    print(target.dim, np.isfinite(target.potentials(np.zeros((1, 2)))[0]))  # 2 True
     ```
     """
 
@@ -313,6 +318,12 @@ class MixedRegression(SumOverData):
     def dim(self) -> int:
         return int(self._ends[-1])
 
+    @functools.cached_property
+    def _order(self) -> list[int]:
+        """The groups, those with few levels first: the evidence of a group depends on the deviations of those before it."""
+        key = lambda i: (self.groups[i].integrated, self.groups[i].num_levels)
+        return sorted(range(len(self.groups)), key=key)
+
     def parts(self, theta) -> tuple[Any, Any, list[list[Any]]]:
         """θ cut into coefficients, further parameters, and for each group its three pieces: … × size each."""
         beta, further, *rest = (theta[..., a:b] for a, b in itertools.pairwise([0, *self._ends]))
@@ -324,17 +335,24 @@ class MixedRegression(SumOverData):
 
     def deviations(self, theta, rng: np.random.Generator | None = None) -> list[Any]:
         """The deviations of the levels of each group, … × levels × k; integrated ones are drawn with `rng`, else zero."""
-        found = []
-        for i, (group, pieces) in enumerate(zip(self.groups, self.parts(theta)[2], strict=True)):
+        known, _, pieces = self.parts(theta)
+        xp = library(theta)
+        found: list[Any] = [None] * len(self.groups)
+        for i in self._order:
+            group = self.groups[i]
             if not group.integrated:
-                found.append(group.deviations(*pieces))
+                u_sd, u_correlation, z = pieces[i]
+                effects = None if group.evidence is None else group.evidence.given(known)
+                found[i] = group.deviations(u_sd, u_correlation, z, effects)
+                columns = xp.swapaxes(found[i], -1, -2)
+                known = xp.concatenate([known, columns.reshape(*columns.shape[:-2], -1)], axis=-1)
             elif rng is None:
-                found.append(library(theta).zeros((*theta.shape[:-1], group.num_levels, 1)))
+                found[i] = xp.zeros((*theta.shape[:-1], group.num_levels, 1))
             else:
                 flat = theta.reshape(-1, self.dim)
                 at_once = max(1, MOST_AT_ONCE // (GRID * self.num_data))
                 drawn = [self._integrated(flat[n : n + at_once], i, rng) for n in range(0, len(flat), at_once)]
-                found.append(np.concatenate(drawn).reshape(*theta.shape[:-1], group.num_levels, 1))
+                found[i] = np.concatenate(drawn).reshape(*theta.shape[:-1], group.num_levels, 1)
         return found
 
     def _integrated(self, theta: np.ndarray, i: int, rng: np.random.Generator) -> np.ndarray:
@@ -359,11 +377,14 @@ class MixedRegression(SumOverData):
         t = X @ beta.reshape(self.likelihood.outputs, -1).T if self.likelihood.vector else X @ beta + offset
         for (Z, index), b in zip(groups, self.deviations(theta), strict=True):
             t = t + jnp.sum(Z * b[index], axis=-1)
-        loss = lambda more: weights * self.likelihood.loss(t + more, y, *known, *self.given(theta))
+        law = t, self.given(theta)
+        loss = lambda t, given, more: weights * self.likelihood.loss(t + more, y, *known, *given)
         for i, group in enumerate(self.groups):
             if group.integrated:
-                return integrated_loss(loss, group.sds(pieces[i][0])[0] * groups[i][0][:, 0])
-        return loss(0.0)
+                still = functools.partial(loss, *jax.lax.stop_gradient(law))
+                sd = group.sds(pieces[i][0])[0] * groups[i][0][:, 0]
+                return integrated_loss(functools.partial(loss, *law), sd, still)
+        return loss(*law, 0.0)
 
     def _rows(self, index=None):
         whole = (self.X, self.y, self.offset, self.weights, self.known, tuple((g.Z, g.index) for g in self.groups))
@@ -378,7 +399,9 @@ class MixedRegression(SumOverData):
         found = 0.5 * self.prior_precision * jnp.vdot(beta, beta) + self.law_energy(further, pieces)
         for j, prior in self.coefficient_priors.items():
             found = found - 0.5 * self.prior_precision * beta[j] ** 2 - prior.log_density(beta[j])
-        return found + sum(group.energy(*own) for group, own in zip(self.groups, pieces, strict=True))
+        for group, (u_sd, u_correlation, z), b in zip(self.groups, pieces, self.deviations(params), strict=True):
+            found = found + group.energy(u_sd, u_correlation, z, b)
+        return found
 
     def law_energy(self, further, pieces):
         """-log p of the further parameters and of the groups' standard deviations and correlations, as in `parts`: …."""
@@ -388,25 +411,23 @@ class MixedRegression(SumOverData):
         return found + sum(group.law_energy(*own[:2]) for group, own in zip(self.groups, pieces, strict=True))
 
     def in_good_coordinates(self) -> "MixedRegression":
-        """The same model with deviations of single rows integrated out, and well determined groups centred."""
-        # A constant linear predictor that fits y gives every level an effect, the slope of the loss over its curvature. What the
-        # effects vary more than by chance is the variance between levels; where it is above `INFORMED` times that by chance,
-        # deviations that vary with their standard deviation would make a narrow curved ridge. Groups with few levels come first.
-        # Rows of weight zero, such as held-out ones, count as the others do: one program serves the fits with and without them.
-        given = self.likelihood.natural(np.zeros(len(self.likelihood.auxiliary)))
-        t = np.full(self.num_data, float(np.ravel(self.likelihood.start(self.y))[0]))
-        counted = self.weights > 0
-        weights = np.where(counted, self.weights, self.weights.sum() / max(1, counted.sum()))
-        loss = lambda t: weights * self.likelihood.loss(t, self.y, *self.known, *given)
-        centred = [False] * len(self.groups)
-        for i in sorted(range(len(self.groups)), key=lambda i: self.groups[i].num_levels):
-            low, middle, high = (loss(t + h) for h in (-STEP, 0.0, STEP))
-            slope, curvature = (high - low) / (2 * STEP), np.maximum((high - 2 * middle + low) / STEP**2, 1e-6)
-            effects, chance = _effects(self.groups[i], self.groups[:i] + self.groups[i + 1 :], slope, curvature)
-            between = max(0.0, float(np.var(effects) - np.mean(chance)))
-            centred[i] = bool(between > INFORMED * np.median(chance))
-            t = t + (effects * between / (between + chance))[self.groups[i].index]
-        return self.centred(centred)
+        """The same model with deviations of single rows integrated out, and the others nearly independent of what they depend on.
+
+        A deviation that varies with its group's standard deviation makes a narrow curved ridge where rows determine it, a funnel
+        where they do not, and which it is differs between levels. Groups with several columns are centred or not.
+        """
+        if not self.groups:
+            return self
+        found = self.centred([False] * len(self.groups))
+        rough = RoughFit(self, [self.groups[i] for i in found._order])
+        groups = list(found.groups)
+        for place, i in enumerate(found._order):
+            evidence, more = rough.evidence(place)
+            if groups[i].Z.shape[1] > 1:
+                groups[i] = dataclasses.replace(groups[i], centred=more > INFORMED)
+            elif not groups[i].integrated and np.isfinite(evidence.effects).all():
+                groups[i] = dataclasses.replace(groups[i], evidence=evidence)
+        return eqx.tree_at(lambda target: target.groups, found, tuple(groups))
 
     def centred(self, which: Sequence[bool]) -> "MixedRegression":
         """The same model with these groups centred, the others not, and the first group of single rows integrated out."""
