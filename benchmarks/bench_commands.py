@@ -15,7 +15,7 @@ from gyromc.checks import positive, require, whole
 from gyromc.show.files import json_text, require_writable, write_atomically
 from gyromc.show.progress import progress, say
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="Speed and accuracy beside other packages.")
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Speed and accuracy compared with other packages.")
 Out = Annotated[Path | None, typer.Option(help="Directory for the JSON file and the figures.")]
 WORKERS = "Processes that share the cells; 1 when left out, because every cell also measures its own time."
 RACE = "Processor seconds from a cold start to an error, on other posteriors, instead of draws per gradient."
@@ -30,7 +30,7 @@ def speed(
     out: Out = None,
     json: Json = False,
 ) -> None:
-    """Measure the engines beside other packages, in chain-steps per second."""
+    """Measure the engines and other packages, in chain-steps per second."""
     package = _package("speed", out)
     repeats, seconds = whole(repeats, "--repeats", least=1), positive(seconds, "--seconds")
     results = package.measure(work or [], repeats, seconds, growth, say)

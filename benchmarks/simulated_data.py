@@ -105,7 +105,7 @@ def alarms_page(rows: dict[str, dict]) -> str:
                 most,
             ]
         )
-    titles = ["family", "rows", "simulations", "called wrong", "share", "check that most often has p < 0.05 by itself"]
+    titles = ["family", "rows", "simulations", "rejected", "share", "check that most often has p < 0.05 by itself"]
     return markdown(titles, lines)
 
 
@@ -121,7 +121,7 @@ def right_page(rows: dict[str, dict]) -> str:
         lines.append([family, str(len(some)), *map(str, total), ", ".join(causes) or "–"])
     every, called = (sum(row[key] for row in rows.values()) for key in ("simulations", "wrong"))
     lines.append(["all", str(len(rows)), str(every), f"{called} ({100 * called / every:.1f} %)", ""])
-    table = markdown(["family", "designs", "data sets", "called wrong", "by"], lines)
+    table = markdown(["family", "designs", "data sets", "rejected", "by"], lines)
     grouped = sum("|" in case for case in rows)
     return f"{len(rows)} of {len(RIGHT)} designs have been measured, {grouped} with groups.\n\n{table}"
 

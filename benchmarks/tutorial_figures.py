@@ -110,10 +110,12 @@ def error_bars(space: Space) -> Figure:
     left.legend(fontsize=8)
     for seed in range(20):
         row = gm.estimate(gm.run(plan.replace(seed=seed, num_steps=5000), progress=False))["θ₁²"]
-        right.plot([seed - 0.15] * 2, row.interval, color=ROTATING)
-        right.plot([seed + 0.15] * 2, row.corrected, color=REVERSIBLE)
+        plain = right.plot([seed - 0.15] * 2, row.interval, color=ROTATING)
+        corrected = right.plot([seed + 0.15] * 2, row.corrected, color=REVERSIBLE)
     right.axhline(1, color=INK, linewidth=0.9)
-    right.set(title="95 % intervals of 20 runs: plain, corrected", xlabel="run", xticks=[])
+    right.set(title="θ₁²: 95 % intervals of 20 runs", xlabel="run", xticks=[])
+    right.legend([*plain, *corrected], ["interval", "corrected"], fontsize=8, ncols=2, loc="upper center")
+    right.margins(y=0.15)
     return figure
 
 

@@ -20,6 +20,7 @@ ORDER = {part.name: i for i, part in enumerate(LAYERS)}
 EXCEPTIONS: dict[tuple[str, str], str] = {
     ("extras", "interop.arviz"): "`run.to_datatree()` is a method of the result; its code needs the optional ArviZ",
     ("extras", "io.runs"): "`run.save()` is a method of the result; its code is the format of files",
+    ("extras", "io.posteriors"): "`Posterior.save()` likewise",
     ("extras", "engines.loop"): "a loaded run can be continued; files are read below the engines",
     ("extras", "tables.saved"): "`gyromc.load` returns whatever a file holds; models are made above files",
     ("extras", "sklearn"): "the same for estimators",

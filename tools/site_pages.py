@@ -13,6 +13,7 @@ import typer
 
 from gyromc.app.cli import app
 from gyromc.checks import require
+from gyromc.targets.families import FAMILIES
 
 __all__ = ["MEASURED", "MOVED", "commands_page", "equation_cards", "measured_page"]
 
@@ -257,7 +258,8 @@ def _default(one: Any) -> str:
 
 
 def _cell(text: str | None) -> str:
-    return " ".join((text or "").split()).replace("|", "\\|")
+    """Help as the cell of a table; the families, which the command line looks up only when asked for help, are listed."""
+    return " ".join((text or "").split()).replace("FAMILIES", ", ".join(FAMILIES)).replace("|", "\\|")
 
 
 def _first_sentence(text: str) -> str:

@@ -285,6 +285,11 @@ def _number(value: float | None, digits: int = 2) -> str:
     return "–" if value is None or not math.isfinite(value) else f"{value:.{digits}g}"
 
 
+def _times(value: float | None) -> str:
+    """A ratio with two digits and no exponent: 15,000."""
+    return _number(value) if value is None or not value >= 100 else f"{float(f'{value:.2g}'):,.0f}"
+
+
 def _seconds_cell(found: Row | None) -> list[str]:
     """Seconds and error of one method."""
     if found is None:
@@ -292,30 +297,41 @@ def _seconds_cell(found: Row | None) -> list[str]:
     if "score" not in found:
         return [found["failed"].split(":")[0][:40], "–"]
     mark = "" if found["warned"] == 0 else f" †{found['warned']}"
-    return [f"{found['processor']:.1f}", f"{found['median']:.4f}/{found['worst']:.3f}{mark}"]
+    return [f"{found['processor']:.1f}", f"{_number(found['median'])} / {_number(found['worst'])}{mark}"]
 
 
 def table(rows: Sequence[Row], error: float) -> str:
-    """The race as Markdown: a line for each posterior, and the geometric means."""
+    """The scores against NUTS as Markdown: a line for each posterior, and the geometric means."""
+    from pages import markdown
+
+    methods = [method for method in LABELS if method != "nuts" and any(row["method"] == method for row in rows)]
+    ratios = {method: standing(rows, method, error) for method in methods}
+    lines = [
+        [
+            name,
+            POSTERIORS[name]().kind,
+            str(posterior(name).dim),
+            *(_times(ratios[method].get(name)) for method in methods),
+        ]
+        for name in POSTERIORS
+        if any(row["posterior"] == name for row in rows)
+    ]
+    for kind in (*KINDS, "all"):
+        found = (_times(means(ratios[method]).get(kind)) for method in methods)
+        lines.append([f"**{kind}**", "", "", *(f"**{ratio}**" for ratio in found)])
+    return markdown(["posterior", "kind", "d", *(LABELS[method] for method in methods)], lines, left=2)
+
+
+def seconds_table(rows: Sequence[Row], error: float) -> str:
+    """Seconds and errors of every method as Markdown, a line for each posterior."""
     from pages import markdown
 
     methods = [method for method in LABELS if any(row["method"] == method for row in rows)]
-    ratios = {method: standing(rows, method, error) for method in methods if method != "nuts"}
-    columns = ["posterior", "d"]
-    for method in methods:
-        columns += [f"{LABELS[method]}, s", "error, sd"] + ([] if method == "nuts" else ["against NUTS"])
+    columns = ["posterior", *(text for method in methods for text in (f"{LABELS[method]}, s", "error, sd"))]
     lines = []
     for name in (name for name in POSTERIORS if any(row["posterior"] == name for row in rows)):
-        line = [name, str(posterior(name).dim)]
-        for method in methods:
-            line += _seconds_cell(summary(rows, name, method, error if method == "gyromc" else None))
-            line += [] if method == "nuts" else [_number(ratios[method].get(name))]
-        lines.append(line)
-    for kind in (*KINDS, "all"):
-        line = [f"**{kind}**", ""]
-        for method in methods:
-            line += ["", ""] + ([] if method == "nuts" else [f"**{_number(means(ratios[method]).get(kind))}**"])
-        lines.append(line)
+        found = (summary(rows, name, method, error if method == "gyromc" else None) for method in methods)
+        lines.append([name, *(cell for one in found for cell in _seconds_cell(one))])
     return markdown(columns, lines)
 
 
@@ -346,7 +362,8 @@ def calibration(rows: Sequence[Row]) -> str:
 
 def text(rows: Sequence[Row], error: float = ERROR) -> str:
     """The tables that the rows are enough for."""
-    parts = [table([row for row in rows if row["method"] != "gyromc" or row["asked"] == error], error)]
+    raced = [row for row in rows if row["method"] != "gyromc" or row["asked"] == error]
+    parts = [table(raced, error), seconds_table(raced, error)]
     if not any(row["method"] == "nuts" for row in rows):
         parts = []
     return "\n\n".join([*parts, calibration(rows)] if any(row["method"] == "gyromc" for row in rows) else parts)
@@ -374,11 +391,12 @@ def short_table(rows: Sequence[Row], error: float) -> str:
 
 
 def write_pages(rows: Sequence[Row], error: float, docs: Path, readme: Path | None) -> None:
-    """Put the tables between the markers `race` and `calibration` of docs/accuracy.md, and `race` of the README."""
+    """Put the tables between `race`, `race seconds` and `calibration` of docs/accuracy.md, and `race` of the README."""
     from pages import replace_between
 
     first = [row for row in rows if row["seed"] < FRESH and (row["method"] != "gyromc" or row["asked"] == error)]
     replace_between(docs / "accuracy.md", "race", table(first, error))
+    replace_between(docs / "accuracy.md", "race seconds", seconds_table(first, error))
     replace_between(docs / "accuracy.md", "calibration", calibration([row for row in rows if row["seed"] >= FRESH]))
     if readme is not None:
         replace_between(readme, "race", short_table(first, error))

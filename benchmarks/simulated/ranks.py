@@ -31,6 +31,7 @@ from gyromc.targets.families import (
     Probit,
     StudentT,
     Weibull,
+    ZeroInflatedNegativeBinomial,
     ZeroInflatedPoisson,
 )
 from gyromc.targets.mixed import Group, MixedRegression
@@ -61,6 +62,7 @@ LIKELIHOODS = {
     "lognormal": Lognormal(),
     "beta": Beta(),
     "zero-inflated-poisson": ZeroInflatedPoisson(),
+    "zero-inflated-negative-binomial": ZeroInflatedNegativeBinomial(),
     "hurdle-poisson": HurdlePoisson(),
     "conway-maxwell-poisson": ConwayMaxwellPoisson(),
     "exponential": Exponential(),

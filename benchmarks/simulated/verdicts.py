@@ -43,7 +43,7 @@ class Design:
 FAMILIES = (
     "linear", "student-t", "gamma", "lognormal", "beta", "poisson", "negative-binomial", "zero-inflated-poisson",
     "hurdle-poisson", "conway-maxwell-poisson", "weibull", "exponential", "binomial", "beta-binomial",
-    "logistic", "probit", "cloglog", "ordinal", "softmax",
+    "logistic", "probit", "cloglog", "ordinal", "softmax", "zero-inflated-negative-binomial",
 )  # fmt: skip
 GROUPED = ("linear", "student-t", "gamma", "poisson", "negative-binomial", "binomial", "logistic", "ordinal")
 RIGHT = {
@@ -88,6 +88,7 @@ def responses(family: str, t: np.ndarray, m: np.ndarray, rng: np.random.Generato
         "poisson": lambda: rng.poisson(rate),
         "negative-binomial": lambda: rng.negative_binomial(2, 2 / (2 + rate)),
         "zero-inflated-poisson": lambda: np.where(zero, 0, rng.poisson(rate)),
+        "zero-inflated-negative-binomial": lambda: np.where(zero, 0, rng.negative_binomial(2, 2 / (2 + 2 * rate))),
         "hurdle-poisson": lambda: np.where(zero, 0, positive),
         "conway-maxwell-poisson": lambda: rng.binomial(12, np.minimum(rate / 12, 0.9)),
         "weibull": lambda: np.exp(t) * rng.weibull(1.5, n),
@@ -218,6 +219,13 @@ def _swapped(rng, n):
     return {"x": height, "z": rng.normal(size=n), "y": weight}
 
 
+def _far_count(rng, n):
+    data = columns(rng, n)
+    y = rng.poisson(np.exp(1 + 0.4 * data["x"]))
+    y[17] = 60
+    return {**data, "y": y}
+
+
 def _uneven_odds(rng, n):
     data = columns(rng, n)
     u = rng.logistic(size=n)
@@ -232,7 +240,7 @@ def _wiggly(rng, n):
     return {**data, "y": np.sin(2.2 * data["x"]) + 0.4 * rng.normal(size=n)}
 
 
-ROWS, CURVE, LAW, TAILS = "independent rows", "straight lines", "calibration", ("outliers", "calibration")
+ROWS, CURVE, LAW, TAILS = "independent rows", "linearity", "calibration", ("outliers", "calibration")
 WRONG = {
     "neighbouring rows alike": Fault(_of(_straight, _serial), "y ~ x + z", "linear", (ROWS,)),
     "alike along a date": Fault(_dated, "y ~ x", "linear", (ROWS,)),
@@ -284,11 +292,25 @@ WRONG = {
     ),
     "noise grows with the mean": Fault(
         _of(_straight, lambda rng, t, n: 8 + t + np.exp(t) * rng.normal(size=n)), "y ~ x + z", "linear",
-        ("even spread", "calibration", "outliers"),
+        ("constant variance", "calibration", "outliers"),
     ),
     "a share of zeros": Fault(
         _of(_straight, lambda rng, t, n: np.where(rng.random(n) < 0.35, 0, rng.poisson(np.exp(1.5 + 0.5 * t)))),
         "y ~ x + z", "poisson", ("dispersion",), "zero-inflated-poisson",
+    ),
+    "one count far out": Fault(_far_count, "y ~ x + z", "poisson", ("outliers",)),
+    "a share of zeros, others uneven": Fault(
+        _of(_straight, lambda rng, t, n: np.where(
+            rng.random(n) < 0.3, 0, rng.negative_binomial(1.5, 1.5 / (1.5 + np.exp(1.8 + 0.5 * t)))
+        )),
+        "y ~ x + z", "zero-inflated-poisson", ("dispersion", LAW), "zero-inflated-negative-binomial",
+    ),
+    "noise that multiplies": Fault(
+        _of(_straight, lambda rng, t, n: np.exp(1 + 0.5 * t + 0.6 * rng.normal(size=n))), "y ~ x + z", "linear",
+        ("constant variance", "outliers", LAW), "", "student-t",
+    ),
+    "times that age": Fault(
+        _of(_straight, lambda rng, t, n: np.exp(t) * rng.weibull(2.5, n)), "y ~ x + z", "exponential", (LAW,), "weibull"
     ),
 }  # fmt: skip
 

@@ -19,7 +19,8 @@ const mend = () => {
   });
 };
 const widen = (image) => {
-  if (image.naturalWidth < 1.7 * image.naturalHeight || image.parentElement.tagName !== "P") return;
+  const wide = image.naturalWidth >= Math.max(640, 1.7 * image.naturalHeight);
+  if (!wide || image.parentElement.tagName !== "P") return;
   image.parentElement.classList.add("wide-figure");
   image.parentElement.tabIndex = 0;
 };

@@ -86,7 +86,7 @@ class Dynamics(eqx.Module):
 
         ```python
         import gyromc as gm
-        assert not gm.dynamics.hfhr(3, alpha=1.0, gamma=2.0).reversible().Q.any()
+        print(gm.dynamics.hfhr(3, alpha=1.0, gamma=2.0).reversible().Q.any())  # False
         ```
         """
         if self.is_reversible:
@@ -111,7 +111,7 @@ def overdamped(dim) -> Dynamics:
 
     ```python
     import gyromc as gm
-    assert gm.dynamics.overdamped(3).D.shape == (3, 3)
+    print(gm.dynamics.overdamped(3).D.shape)  # (3, 3)
     ```
     """
     d = _dimension(dim)
@@ -128,7 +128,7 @@ def nonreversible(J) -> Dynamics:
     ```python
     import gyromc as gm
     dyn = gm.dynamics.nonreversible([[0.0, -1.0], [1.0, 0.0]])
-    assert dyn.reversible().name == "SGNLMC, reversible"
+    print(dyn.reversible().name)  # SGNLMC, reversible
     ```
     """
     rotation = J.rotation if isinstance(J, Dynamics) else symmetrised(as_operator(J, "J"), -1, "J")
@@ -149,8 +149,7 @@ def hfhr(dim, alpha: float, gamma: float, preconditioner=None) -> Dynamics:
 
     ```python
     import gyromc as gm
-    assert gm.dynamics.hfhr(3, alpha=1.0, gamma=2.0).size == 6
-    assert gm.dynamics.hfhr(2, alpha=1.0, gamma=2.0, preconditioner=[4.0, 1.0]).Q[2, 0] == 2.0
+    print(gm.dynamics.hfhr(2, alpha=1.0, gamma=2.0, preconditioner=[4.0, 1.0]).Q[2, 0])  # 2.0
     ```
     """
     d = _dimension(dim)
@@ -181,7 +180,7 @@ def gaul(C, a: float, gamma: float) -> Dynamics:
 
     ```python
     import gyromc as gm
-    assert gm.dynamics.gaul([0.5, 1.5, 2.0], a=1.0, gamma=2.0).size == 6
+    print(gm.dynamics.gaul([0.5, 1.5, 2.0], a=1.0, gamma=2.0).size)  # 6
     ```
     """
     matrix = symmetrised(as_operator(C, "C"), +1, "C")
@@ -214,7 +213,7 @@ def general(D, Q) -> Dynamics:
 
     ```python
     import gyromc as gm
-    assert gm.dynamics.general([1.0, 2.0], [[0.0, -3.0], [3.0, 0.0]]).size == 2
+    print(gm.dynamics.general([1.0, 2.0], [[0.0, -3.0], [3.0, 0.0]]).size)  # 2
     ```
     """
     diffusion = as_operator(D, "D")
@@ -238,7 +237,7 @@ def pairing(K, D=None, dim: int | None = None, count: int = 20) -> Dynamics:
     ```python
     import gyromc as gm
     dyn = gm.dynamics.pairing([1.0, 1.0, 4.0])
-    assert abs(dyn.Q[0, 1]) == 3**0.5 and dyn.Q[2, 2] == 0
+    print(abs(dyn.Q[0, 1]).round(3), dyn.Q[2, 2])  # 1.732 0.0
     ```
     """
     return _rotated(_hessian(K, dim), D, "pairing", lambda P, _: best.pairing(P, count))
@@ -254,7 +253,7 @@ def fastest(K, D=None) -> Dynamics:
     ```python
     import gyromc as gm, numpy as np
     rates = np.linalg.eigvals((np.eye(2) + gm.dynamics.fastest([1.0, 9.0]).Q) @ np.diag([1.0, 9.0])).real
-    assert np.allclose(rates, 5.0)
+    print(rates.round(6).tolist())  # [5.0, 5.0]
     ```
     """
     why = "it moves all eigenvalues of K, so that its Q is a full matrix, which products K·x do not give"
@@ -273,7 +272,7 @@ def least_variance(K, directions, rate: float = 1.0, D=None, dim: int | None = N
 
     ```python
     import gyromc as gm
-    assert abs(gm.dynamics.least_variance([1.0, 4.0, 9.0], [1.0, 0.0, 0.0], rate=2.0).Q).max() == 2.0
+    print(abs(gm.dynamics.least_variance([1.0, 4.0, 9.0], [1.0, 0.0, 0.0], rate=2.0).Q).max())  # 2.0
     ```
     """
     rate, rows = positive(rate, "rate"), np.atleast_2d(numbers(directions, "directions"))
@@ -302,7 +301,7 @@ def equal_bias(K, D=None, bias: float = 1.0, dim: int | None = None, count: int 
     ```python
     import gyromc as gm
     dyn = gm.dynamics.equal_bias([1.0, 1.0, 16.0])  # the same step size and bias as without, posterior means 16 times as fast
-    assert abs(abs(dyn.Q[0, 1]) - 15**0.5) < 1e-12
+    print(abs(dyn.Q[0, 1]).round(3))  # 3.873
     ```
     """
     bias = positive(bias, "bias")
@@ -383,7 +382,7 @@ def rotations(dim, rate: float | Sequence[float] = 1.0) -> Operator:
     ```python
     import gyromc as gm
     dyn = gm.dynamics.nonreversible(gm.dynamics.rotations(14, 1.0113))
-    assert dyn.Q[1, 0] == 1.0113
+    print(dyn.Q[1, 0])  # 1.0113
     ```
     """
     d = _dimension(dim)

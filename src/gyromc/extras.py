@@ -53,6 +53,8 @@ def function_above(name: str) -> Callable[..., Any]:
     modules = {
         "to_datatree": "gyromc.interop.arviz",
         "save_run": "gyromc.io.runs",
+        "save_posterior": "gyromc.io.posteriors",
+        "restored_posterior": "gyromc.io.posteriors",
         "resume": "gyromc.engines.loop",
         "restored_model": "gyromc.tables.saved",
         "restored_estimator": "gyromc.sklearn",

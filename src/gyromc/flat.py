@@ -59,6 +59,12 @@ def shaped(unravel: Callable, rows: np.ndarray) -> Any:
     return unravel(rows) if isinstance(unravel, Unravel) else rows
 
 
+def axes_of(target: Target) -> tuple[dict[str, list[str]], dict[str, Any]]:
+    """The names of the axes of what a target reports, and their labels, where it knows them."""
+    dims = {name: list(axes) for name, axes in getattr(target, "dims", {}).items() if axes}
+    return dims, dict(getattr(target, "coords", {}))
+
+
 def ravel(params, dtype=None):
     """All entries of a pytree as one vector."""
     return jnp.concatenate([jnp.ravel(jnp.asarray(leaf, dtype)) for leaf in jax.tree.leaves(params)])

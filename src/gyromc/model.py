@@ -99,8 +99,8 @@ class Model:
 
     ```python
     import gyromc as gm
-    model = gm.Model(gm.targets.LogisticRegression([[1.0], [2.0], [-1.0]], [0, 1, 1], prior_scale=2.0))
-    assert model.dim == 1 and abs(model.target.gradients(model.mode[None])[0, 0]) < 1e-9
+    model = gm.Model(gm.targets.LogisticRegression([[1.0], [2.0], [-1.0]], [0, 1, 0], prior_scale=2.0))
+    print(model.dim, model.mode.round(2))  # 1 [0.62]
     ```
     """
 
@@ -195,7 +195,7 @@ class Model:
         import gyromc as gm
         model = gm.Model(gm.targets.CosinePerturbed(2, 0.5))
         sample = model.trusted_sample_of(1000)
-        assert sample.mean_curvature().relative_error < 0.2
+        print(sample.mean_curvature().relative_error < 0.2)  # True
         ```
         """
         return self._judged(draws)[0]

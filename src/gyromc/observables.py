@@ -146,7 +146,7 @@ def linear(u) -> Observable:
 
     ```python
     import gyromc as gm
-    assert gm.observables.linear([1.0, -1.0])(gm.observables.linear([3.0, 1.0]).direction) == 2.0
+    print(gm.observables.linear([1.0, -1.0])(gm.observables.linear([3.0, 1.0]).direction))  # 2.0
     ```
     """
     return Ridge(u, "linear")
@@ -157,7 +157,7 @@ def square(u) -> Observable:
 
     ```python
     import gyromc as gm
-    assert gm.observables.square([1.0, -1.0])(gm.observables.linear([3.0, 1.0]).direction) == 4.0
+    print(gm.observables.square([1.0, -1.0])(gm.observables.linear([3.0, 1.0]).direction))  # 4.0
     ```
     """
     return Ridge(u, "square")

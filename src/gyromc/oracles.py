@@ -158,7 +158,7 @@ class Minibatch(Batch):
     ```python
     import gyromc as gm
     oracle = gm.oracles.Minibatch(32, replace=False)
-    assert abs(oracle.noise_factor(202) - 170 / 201) < 1e-12
+    print(round(oracle.noise_factor(202), 3))  # 0.846
     ```
     """
 
@@ -200,7 +200,7 @@ class ControlVariate(Batch):
     ```python
     import gyromc as gm
     oracle = gm.oracles.ControlVariate(32, order=2)
-    assert oracle.name == "ControlVariate(32, order=2)"
+    print(oracle.name)  # ControlVariate(32, order=2)
     ```
     """
 

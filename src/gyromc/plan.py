@@ -60,7 +60,7 @@ class Plan:
     import gyromc as gm
     plan = gm.Plan(target=gm.targets.Quadratic([1.0, 2.0]), dynamics=gm.dynamics.overdamped(2),
                    observables={"first": gm.observables.linear([1.0, 0.0])}, step_size=0.05)
-    assert plan.num_steps == 400
+    print(plan.num_steps)  # 400
     ```
     """
 
@@ -167,7 +167,7 @@ class Plan:
         import gyromc as gm
         plan = gm.Plan(target=gm.targets.Quadratic([1.0]), dynamics=gm.dynamics.overdamped(1),
                        observables={"x": gm.observables.linear([1.0])}, step_size=0.1)
-        assert plan.replace(step_size=0.05).num_steps == 400
+        print(plan.replace(step_size=0.05).num_steps)  # 400
         ```
         """
         unknown = ", ".join(sorted(set(changes) - set(FIELDS)))

@@ -9,6 +9,7 @@ import functools
 import math
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from jaxtyping import Float
 from gyromc.approx.sample import systematic
 from gyromc.checks import coverage, numbers, require, shown, whole
 from gyromc.extras import function_above, needs
-from gyromc.flat import shaped
+from gyromc.flat import axes_of, shaped
 from gyromc.show.numbers import duration
 from gyromc.show.records import Column, Forwarded, Records, Row, plain_attributes
 from gyromc.show.tables import Shown, Table
@@ -112,6 +113,18 @@ class Account:
         )
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Reported:
+    """Draws as their target reports them, chains × draws × … for each array: all that a file of a posterior keeps of its model.
+
+    `dims`: the names of the axes of each array, `coords`: their labels, where the target knows them.
+    """
+
+    parameters: Any
+    dims: Mapping[str, Any]
+    coords: Mapping[str, Any]
+
+
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Posterior(PosteriorTable[PosteriorMean], Shown):
     """Posterior means with errors, by name, and draws: `found["x"].mean` and `found.mean["x"]` are the same number.
@@ -119,6 +132,7 @@ class Posterior(PosteriorTable[PosteriorMean], Shown):
     - `draws`: states kept of every chain, chains × draws × d, over the vector of parameters; `weights` belong to them.
     - `values_at_draws`: the observables there, chains × draws × names; `account`: what it cost.
     - `warnings`: what may be wrong and what to do, empty when all is well; `hints`: what was not looked at.
+    - `model`: the `Model` it is of; of a posterior that was read from a file, `Reported`.
     - `ended`: where the chains ended; `expect` takes it as the `start` for nearly the same posterior.
     """
 
@@ -142,9 +156,17 @@ class Posterior(PosteriorTable[PosteriorMean], Shown):
     gradient_evaluations = Forwarded[int]("account.gradients", "All gradients computed, also in descents and warm-up.")
 
     @functools.cached_property
+    def reported(self) -> Reported:
+        """The draws as the target reports them, with the names of their axes."""
+        if isinstance(self.model, Reported):
+            return self.model
+        target = self.model.target
+        return Reported(target.reported(shaped(self.model.unravel, self.draws)), *axes_of(target))
+
+    @property
     def parameters(self) -> Any:
         """The draws shaped like the parameters, as their target reports them: chains × draws × … for each array."""
-        return self.model.target.reported(shaped(self.model.unravel, self.draws))
+        return self.reported.parameters
 
     def quantile(self, name: str, probabilities: float | Sequence[float]) -> np.ndarray:
         """Posterior quantiles of an observable, from the weighted draws: `found.quantile("x", [0.1, 0.9])`."""
@@ -194,6 +216,10 @@ class Posterior(PosteriorTable[PosteriorMean], Shown):
         columns = ("mean", "sd", "std_error", "relative_error", "r_hat", "ess")
         rows = {n: [*(getattr(row, key) for key in columns), *self.credible(n, self.level)] for n, row in self.items()}
         return pd.DataFrame.from_dict(rows, orient="index", columns=[*columns, "low", "high"])
+
+    def save(self, path: str | Path) -> None:
+        """Write everything but the model itself to a file that `gyromc.load` reads, whole or not at all."""
+        function_above("save_posterior")(self, path)
 
     def to_datatree(self) -> Any:
         """The draws as an ArviZ DataTree, with the sharpened means and their errors in the group `averages`."""

@@ -164,7 +164,7 @@ class BayesianLinearRegression(RegressorMixin, BayesianEstimator):
     X = np.arange(20.0)[:, None]
     model = BayesianLinearRegression().fit(X, 3.0 + 0.5 * X[:, 0] + np.cos(X[:, 0]))
     mean, sd = model.predict([[30.0]], return_std=True)
-    assert abs(mean[0] - 18.0) < 3 * sd[0]
+    print(mean.round(1), sd.round(1))  # [18.1] [1.]
     ```
     """
 
@@ -218,7 +218,7 @@ class BayesianLogisticRegression(ClassifierMixin, BayesianEstimator):
     from gyromc.sklearn import BayesianLogisticRegression
     X = np.linspace(-2, 2, 40)[:, None]
     model = BayesianLogisticRegression().fit(X, np.where(X[:, 0] + 0.3 * np.sin(9 * X[:, 0]) > 0, "up", "down"))
-    assert model.predict([[1.5]]) == "up" and 0.9 < model.predict_proba([[1.5]])[0, 1] < 1
+    print(model.predict([[1.5]]), model.predict_proba([[1.5]])[0, 1].round(1))  # ['up'] 1.0
     ```
     """
 

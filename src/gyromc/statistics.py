@@ -218,7 +218,8 @@ class ChainAverages(WithError):
     @functools.cached_property
     def _spread(self) -> tuple[float, float, int]:
         """The variance of averages over half chains, that of blocks within them, and the number of those."""
-        n = self._halves.shape[2]
+        # Where every chain failed there is nothing to compare.
+        n = self._halves.shape[2] if len(self.good) else 0
         within = float(np.mean(np.var(self._halves, axis=2, ddof=1))) if n > 1 else math.nan
         return float(np.var(self._halves.mean(axis=2), ddof=1)) if n else math.nan, within, n
 

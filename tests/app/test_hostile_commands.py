@@ -43,6 +43,7 @@ FILES = {
     "names/results.json": '{"schema": "gyromc.reproduction", "schema_version": 2, "experiments": {"../../x": {}}}',
     "foreign/results.json": '{"schema": "gyromc.reproduction", "schema_version": 2, "experiments": {"a": {"claims": []}}}',
     "none/results.json": '{"schema": "gyromc.reproduction", "schema_version": 2}',
+    "done/fit.json": "{}",
     "file": "",
 }
 
@@ -84,6 +85,9 @@ COMMANDS = {
     "run plan.toml --on-divergence ignore": "`on_divergence` must be one of raise, report",
     "run plan.toml --step-size 1e-300 --seed 3": "`step_size` = 1e-300",
     "run plan.toml --step-size nan": "`step_size` must be positive",
+    "run plan.toml --checkpoint= --every 5": "`checkpoint` must be a directory: got ''",
+    "run plan.toml --save=": "takes a file: . is a directory",
+    "tune plan.toml --html new.file --save new.file": "`--html` and `--save` both name new.file",
     "reproduce nothing": "nothing",
     "reproduce ../../etc": "etc",
     "reproduce nld-quadratic --profile slow": "profile",
@@ -137,6 +141,9 @@ COMMANDS = {
     "fit data.csv -t y --decimal x": "decimal sign",
     "fit data.csv -t y --predict nothing.csv": "There is no file nothing.csv",
     "fit data.csv -t y --predict header.csv": "no column|header line",
+    "fit data.csv -t y --save new.csv --draws ./new.csv": "`--save` and `--draws` both name ./new.csv",
+    "fit data.csv -t y --save done/fit.json --out done": "results would overwrite done/fit.json",
+    "fit data.csv -t y --encoding utf-16": "data.csv is not utf-16: UnicodeError",
     "fit data.csv -t y --out file": "is a file",
     "fit data.csv -t y --out file/out": "is a file",
     "fit data.csv -t y --out .": "holds other files",

@@ -151,14 +151,21 @@ observables.h = {kind = "cosine", u = [1.0, 0.5]}
 """
 
 
-def test_the_page_followed_to_the_letter_passes_the_linter_and_is_known_to_plan_files(tmp_path):
+@pytest.fixture(scope="module")
+def followed(tmp_path_factory):
+    """A copy that was changed as the page says, and the files that it changes."""
+    folder = tmp_path_factory.mktemp("copy")
     for name in ("src", "tests"):
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", folder)
     blocks = [block for blocks in EXAMPLES.values() for block in blocks]
     for block in blocks:
-        written(block, tmp_path)
-    files = sorted({block.path for block in blocks})
+        written(block, folder)
+    return folder, sorted({block.path for block in blocks})
+
+
+def test_the_page_followed_to_the_letter_passes_the_linter_and_is_known_to_plan_files(followed):
+    tmp_path, files = followed
     ruff = lambda *arguments: subprocess.run(
         [sys.executable, "-m", "ruff", *arguments, *files], cwd=tmp_path, capture_output=True, text=True
     )
@@ -173,6 +180,18 @@ def test_the_page_followed_to_the_letter_passes_the_linter_and_is_known_to_plan_
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["engine"] == "scan"
+
+
+@pytest.mark.slow
+def test_the_page_followed_to_the_letter_passes_the_type_checker(followed):
+    folder, files = followed
+    done = subprocess.run(
+        [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, *(f for f in files if f.startswith("src"))],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout
 
 
 @pytest.fixture

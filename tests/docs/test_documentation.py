@@ -1,4 +1,7 @@
-"""Every example in the docstrings runs as written. tests/docs/test_pages.py runs those of the pages and the README."""
+"""Every example in the docstrings runs as written and prints what the comment after its `print` says.
+
+tests/docs/test_pages.py runs those of the pages and the README.
+"""
 
 import ast
 import importlib
@@ -16,6 +19,7 @@ LONG = (
     "planning.plan",
     "planning.tune",
 )  # they compile much: `make test-slow` runs them, and by default their names and keywords are looked up
+SAID = re.compile(r"^ *print\(.*\)  # (.*)$", re.MULTILINE)
 BLOCK = re.compile(r"^( *)```python\n(.*?)^\1```", re.DOTALL | re.MULTILINE)
 
 
@@ -39,9 +43,17 @@ def examples():
 
 
 @pytest.mark.parametrize("code", list(examples()))
-def test_example(code, tmp_path, monkeypatch):
+def test_example(code, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     exec(compile(code, "<example>", "exec"), {"__name__": "__main__"})
+    said = SAID.findall(code)
+    assert not said or capsys.readouterr().out.splitlines() == said
+
+
+def test_readers_learn_no_asserts():
+    code = {one.id: one.values[0] for one in examples()}
+    assert sum(bool(SAID.search(text)) for text in code.values()) > 60
+    assert [name for name, text in code.items() if re.search(r"^\s*assert ", text, re.MULTILINE)] == []
 
 
 @pytest.mark.parametrize("code", [pytest.param(*one.values, id=one.id) for one in examples() if one.id in LONG])

@@ -277,7 +277,7 @@ def test_figures_drawn_on_white_lie_on_a_card_in_the_dark_scheme(opened):
 @pytest.mark.slow
 @needs_zensical
 @needs_chromium
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (390, "dark")])
 def test_every_page_opens_quietly_fits_and_has_nothing_that_axe_finds(opened, site, address, width, scheme):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
     page, found = opened("index.html", width, scheme), {}

@@ -449,15 +449,22 @@ def test_too_many_functions_are_refused_with_what_to_do(plan):
 
 FORKED = """
 import os, sys, warnings
+import numpy as np
 import gyromc as gm
 warnings.simplefilter("ignore")
 plan = gm.Plan(target=gm.targets.LogDensity(lambda x: -0.5 * x @ x), dynamics=gm.dynamics.overdamped(2), num_steps=4,
                observables={"x": gm.observables.linear([1.0, 0.0])}, step_size=0.1, num_chains=3, start=[0.0, 0.0])
-gm.run(plan, progress=False)
+run = gm.run(plan, progress=False)
 child = os.fork()
 if child:
     sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-for compute in (lambda: gm.run(plan, progress=False), lambda: gm.expect(plan.target, start=[0.0, 0.0])):
+for compute in (
+    lambda: gm.run(plan, progress=False),
+    lambda: gm.expect(plan.target, start=[0.0, 0.0]),
+    lambda: gm.estimate(run, bias="richardson"),  # these compile where no program of ours is asked for
+    lambda: plan.replace(step_size=lambda step: 0.1 / (1 + step)),
+    lambda: gm.check(np.random.default_rng(0).normal(size=(2, 50, 2)), plan.target, [0.0, 0.0]),
+):
     try:
         compute()
     except gm.InvalidInput as error:
@@ -470,6 +477,7 @@ os._exit(0)
 def test_a_fork_of_a_process_that_computed_says_what_to_do():
     """The threads of JAX do not exist there: it would wait for them for ever."""
     done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=240, check=True)
-    first, second = done.stdout.splitlines()
-    for line in (first, second):
+    lines = done.stdout.splitlines()
+    assert len(lines) == 5
+    for line in lines:
         assert 'start processes with `multiprocessing.get_context("spawn")`' in line

@@ -124,6 +124,13 @@ def test_failed_chains_are_left_out():
     tree = run.to_datatree()
     assert tree.posterior["chain"].values.tolist() == [0, 1, 3]
     assert tree.attrs["failed_chains"] == 1
+    with pytest.warns(gm.GyromcWarning, match="4 of 4 chains failed"):
+        run = gm.run(plan.replace(start=np.full((4, 1), 1000.0)), on_divergence="report", thin=10)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert run.to_dict()["observables"]["x"]["r_hat"] is None
+    with pytest.raises(gm.InvalidInput, match="every chain of this run failed"):
+        run.to_datatree()
 
 
 def test_what_is_missing_is_said(run, monkeypatch):

@@ -100,6 +100,12 @@ def zero_inflated(y, t, u):
     return np.log((y == 0) * p + (1 - p) * stats.poisson.pmf(y, np.exp(t))).sum(axis=1) + uniform_zeros(u)
 
 
+def zero_inflated_negative_binomial(y, t, u):  # u: log-odds of the share of zeros, log of 1/√shape
+    p, s = special.expit(u[:, :1]), np.exp(-2 * u[:, 1:2])
+    law = stats.nbinom.pmf(y, s, s / (s + np.exp(t)))
+    return np.log((y == 0) * p + (1 - p) * law).sum(axis=1) + uniform_zeros(u) + u[:, 1] - np.exp(u[:, 1])
+
+
 def hurdle(y, t, u):
     p, rate = special.expit(u[:, :1]), np.exp(t)
     positive = stats.poisson.pmf(y, rate) / stats.poisson.sf(0, rate)
@@ -119,6 +125,11 @@ FAMILIES = {
         zero_inflated,
         1,
         lambda rng, t: rng.poisson(np.exp(t)) * (rng.random(len(t)) < 0.7),
+    ),
+    "zero-inflated-negative-binomial": (
+        zero_inflated_negative_binomial,
+        2,
+        lambda rng, t: rng.negative_binomial(2, 2 / (2 + np.exp(1 + t))) * (rng.random(len(t)) < 0.7),
     ),
     "hurdle-poisson": (hurdle, 1, lambda rng, t: rng.poisson(np.exp(t)) * (rng.random(len(t)) < 0.7)),
     "negative-binomial": (negative_binomial, 1, lambda rng, t: rng.negative_binomial(2, 2 / (2 + np.exp(t)))),
@@ -193,6 +204,8 @@ def written_anew(family, given):
         return np.stack([np.log(given[0]), np.log(given[1] - 2)], axis=-1)
     if family in ("lognormal", "conway-maxwell-poisson"):
         return np.log(np.stack(given, axis=-1))
+    if family == "zero-inflated-negative-binomial":
+        return np.stack([special.logit(given[0]), -0.5 * np.log(given[1])], axis=-1)
     if family == "weibull":
         return -np.log(np.stack(given, axis=-1))
     return special.logit(np.stack(given, axis=-1)) if given else np.zeros((6, 0))
@@ -239,14 +252,23 @@ def test_slopes_against_a_posterior_written_anew(family):
     assert np.all(np.isfinite(found.predict(x[:5, None], **{name: values[:5] for name, values in beside.items()}).sd))
 
 
-NEW = ("lognormal", "beta", "probit", "cloglog", "zero-inflated-poisson", "hurdle-poisson")
+NEW = (
+    "lognormal",
+    "beta",
+    "probit",
+    "cloglog",
+    "zero-inflated-poisson",
+    "hurdle-poisson",
+    "zero-inflated-negative-binomial",
+)
 
 
 @pytest.mark.parametrize("family", NEW)
 def test_law_mean_and_variance_of_a_family_agree(family):
     """The density sums to 1 and to the distribution function, and gives mean and variance; draws follow it; JAX says the same."""
-    known, given = KNOWN[family](), {"lognormal": (0.6,), "beta": (5.0,)}.get(family, (0.3,))
-    given = given if known.auxiliary else ()
+    further = {"lognormal": (0.6,), "beta": (5.0,), "zero-inflated-negative-binomial": (0.3, 1.7)}
+    known, given = KNOWN[family](), further.get(family, (0.3,))
+    given = tuple(map(np.float64, given)) if known.auxiliary else ()
     t = np.array([-0.7, 0.4])
     whole = known.discrete
     y = (

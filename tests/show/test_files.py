@@ -9,6 +9,7 @@ from gyromc.errors import InvalidInput
 from gyromc.show.files import (
     ResultsFile,
     csv_text,
+    require_apart,
     require_output,
     require_writable,
     results_folder,
@@ -146,10 +147,18 @@ def test_an_output_is_not_one_of_the_inputs(tmp_path):
     out.mkdir()
     (out / "predictions.csv").write_text("a\n1\n")
     with (
-        pytest.raises(InvalidInput, match=r"results would overwrite .*predictions\.csv, which is read"),
+        pytest.raises(InvalidInput, match=r"results would overwrite .*predictions\.csv: pass another"),
         results_folder(out, OWN, str(out / "predictions.csv")),
     ):
         pass
+
+
+def test_two_outputs_are_two_files(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    for other in ("a", "x/../a", "link"):
+        with pytest.raises(InvalidInput, match="`--save` and `--draws` both name"):
+            require_apart({"--save": tmp_path / "a", "--html": None, "--draws": str(tmp_path / other)})
+    require_apart({"--save": tmp_path / "a", "--draws": tmp_path / "b", "--html": None, "--out": None})
 
 
 def test_csv_text_quotes_rounds_and_leaves_gaps():

@@ -6,9 +6,12 @@ import pytest
 from scipy import special
 
 import gyromc as gm
-from gyromc.tables.effects import changeable
-from gyromc.tables.encoding import CategoricalColumn, Encoding, Response
-from gyromc.tables.formula import FormulaDesign
+from gyromc.regression.problem import GroupTerm
+from gyromc.tables.effects import changeable, group_words
+from gyromc.tables.findings import prior_words
+from gyromc.tables.preparation import prepare
+from gyromc.tables.request import Request
+from gyromc.targets.priors import Prior
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +57,8 @@ def test_odds_ratios_and_changes_are_those_of_the_draws(patients):
         "site: c against b",
         "smokes: 1 against 0",
     ]
+    for name, column in {"age + 1": "age", "site: b against a": "site[b]", "smokes: 1 against 0": "smokes"}.items():
+        assert found[name]["ratio_interval_95"] == pytest.approx(np.exp(model[column].interval).tolist())
     draws = model.draws
     between = draws["site[c]"] - draws["site[b]"]
     contrast = found["site: c against b"]
@@ -93,12 +98,36 @@ def test_a_transformed_column_has_a_ratio_and_its_column_a_slope(patients):
     assert [name for name in found if "site" not in name] == ["slope of age", "smokes: 1 against 0", "log(age) + 1"]
 
 
-def test_products_and_curves_cannot_be_changed_alone():
-    levels = CategoricalColumn("site", ("a", "b", "c"), "a")
-    names = ("age", "site[b]", "site[c]", "smokes", "age:smokes", "poly(w, 2)[0]", "poly(w, 2)[1]")
-    sources = ("age", "site", "site", "smokes", "age:smokes", "poly(w, 2)", "poly(w, 2)")
-    design = FormulaDesign("", (), names, sources, True, (), ())
-    assert changeable(Encoding((levels,), Response("y", "linear"), formula=design)) == {"site": [1, 2]}
+@pytest.mark.parametrize(
+    ("formula", "alone"),
+    [
+        ("score ~ age * smokes + site + poly(w, 2)", {"site": [2, 3]}),
+        ("score ~ age:smokes + w", {"w": [0]}),
+        ("score ~ age + I(age**2) + w", {"w": [2]}),
+        ("score ~ log(age) + age + site", {"site": [2, 3]}),
+        ("score ~ age + w + offset(log(age))", {"w": [1]}),
+        ("score ~ log(age) + w", {"log(age)": [0], "w": [1]}),
+        ("score ~ `a: b` + w", {"a: b": [0], "w": [1]}),
+    ],
+)
+def test_only_terms_whose_column_no_other_term_reads_can_be_changed_alone(patients, formula, alone):
+    table = patients.assign(w=np.sin(patients["age"]), **{"a: b": np.cos(patients["age"])})
+    prepared = prepare(Request(data="data", formula=formula, family="linear"), table)
+    assert changeable(prepared.encoding) == alone
+
+
+def test_a_square_of_a_column_gives_it_a_slope_and_a_curve(data):
+    """Of y = … + b x + c x² the average slope is b + 2 c x̄, and b alone is no effect: x² changes with x."""
+    found = gm.fit("y ~ x + I(x**2) + z", data, family="linear")
+    (row,) = found.results["effects"]["rows"]
+    assert row["name"] == "slope of x"
+    expected = found["x"].mean + 2 * found["I(x ** 2)"].mean * data["x"].mean()
+    assert row["change"] == pytest.approx(expected, abs=4 * found["x"].sd / np.sqrt(400))
+    assert [curve["name"] for curve in found.results["effects"]["curves"]] == ["x"]
+    ill = gm.fit(
+        "class ~ x + I(x**2)", data.assign(**{"class": data["class"] > "0"}), family="logistic", effort="quick"
+    )
+    assert [row["ratio"] for row in ill.results["effects"]["rows"]] == [None]
 
 
 def test_slopes_under_interactions_and_polynomials_are_derivatives(data):
@@ -154,3 +183,19 @@ def test_priors_are_all_stated(data):
     text = gm.fit("y ~ x + (1 + x | arm)", data, family="linear", effort="quick").results["model"]["prior"]
     for part in ("two values", "sigma: exponential", "Standard deviations of groups: exponential", "LKJ(2)"):
         assert part in text
+
+
+def test_words_on_groups_name_the_column_and_the_priors_in_force():
+    index, ones = np.array([0, 1, 2]), np.ones((3, 1))
+    terms = [
+        GroupTerm(name, (effect,), ones, index, ("a", "b", "c")) for name, effect in (("g", "intercept"), ("g.1", "x"))
+    ]
+    title, sentence = group_words(terms)
+    assert title == " with groups of g"
+    assert "exponential with mean 1" in prior_words(
+        "poisson", terms, {"sd(x | g.1)": Prior.read("half_normal(1)", "x")}
+    )
+    assert "exponential with mean 1" not in prior_words("poisson", terms, {"sd": Prior.read("half_normal(1)", "x")})
+    assert (
+        "Each of the 3 levels of g has its own intercept; each of the 3 levels of g has its own slope of x" in sentence
+    )

@@ -100,6 +100,10 @@ def test_draws_are_in_the_units_of_the_file(data, model, tmp_path):
     assert pd.read_parquet(tmp_path / "draws.parquet").equals(frame)
     assert pd.read_csv(tmp_path / "draws.csv")["sigma"].to_numpy() == pytest.approx(frame["sigma"], rel=1e-8)
     assert model.to_datatree().posterior["x"].shape == (64, 32)
+    table = model.to_dataframe()
+    assert table.loc["x", "mean"] == model["x"].mean
+    assert table.loc["x", "high"] == model["x"].high
+    assert list(table.index) == [one.label for one in model.coefficients]
     with pytest.raises(gm.InvalidInput, match=r"name a file \.csv or \.parquet"):
         model.save_draws(tmp_path / "draws.txt")
 
@@ -150,3 +154,24 @@ def test_rows_with_missing_values_are_left_out_and_counted(data):
     assert "3 rows of 150 left out, since values are missing: level (2), x (1)." in found.results["data"]["notes"]
     with pytest.raises(gm.InvalidInput, match="takes drop"):
         gm.fit("y ~ x", data, missing="mean")
+
+
+def test_an_ordinal_model_without_columns_is_a_model(tmp_path):
+    """Its cutpoints are the logits of the cumulated shares; it has no coefficients, so that they carry all sentences."""
+    rng = np.random.default_rng(0)
+    model = gm.fit("grade ~ 1", {"grade": rng.integers(0, 3, 150).astype(str)}, family="ordinal", effort="quick")
+    shares = np.cumsum(np.bincount(np.random.default_rng(0).integers(0, 3, 150)) / 150)[:2]
+    assert [one.mean for one in model.coefficients] == pytest.approx(np.log(shares / (1 - shares)), abs=0.05)
+    assert model.results["adequacy"]["r_squared"]["mean"] == 0
+    text = model.summary()
+    assert "Monte Carlo error is at most" in text
+    assert "for the intercept" not in text
+    model.report(tmp_path / "page.html")
+    assert 'id="parameter-table"' in (tmp_path / "page.html").read_text()
+
+
+def test_slips_of_formulas_are_answered_with_what_to_type(data):
+    with pytest.raises(gm.errors.InvalidInput, match=r"neither a column nor an intercept: .* write y ~ 1"):
+        gm.fit("y ~ 0", data, family="linear")
+    with pytest.raises(gm.errors.InvalidInput, match="pass `family='binomial'` and `trials='COLUMN'`"):
+        gm.fit("cbind(y, id) ~ x", data)

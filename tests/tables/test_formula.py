@@ -41,6 +41,7 @@ MEANINGS = {
     "y ~ x * z": (["x", "z", "x:z"], True),
     "y ~ x:z - 1": (["x:z"], False),
     "y ~ 0 + x": (["x"], False),
+    "y ~ splines::bs(x, 4) + stats::poly(z, 2)": (["bs(x, 4)", "poly(z, 2)"], True),
     "y ~ (a + b + c)**2": (["a", "b", "c", "a:b", "a:c", "b:c"], True),
     "y ~ a / b": (["a", "a:b"], True),
     "y ~ a*b - a:b": (["a", "b"], True),

@@ -46,7 +46,7 @@ def test_title_and_sentence_name_the_groups(fitted):
     assert (
         "Each of the 14 levels of School has its own intercept and its own slope of x" in results["model"]["sentence"]
     )
-    assert "Linear regression with groups of School of Score" in str(model)
+    assert "Linear regression of Score with groups of School" in str(model)
 
 
 def test_levels_are_the_same_in_every_place(fitted):

@@ -1,6 +1,7 @@
 """Tables and options that once hung, ended in a traceback, lost the fit in a figure or wrote to the terminal."""
 
 import os
+import xml.dom.minidom
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import gyromc as gm
 from gyromc.data.csvfile import CsvFile
 from gyromc.regression.fit import relative_error
 from gyromc.show.numbers import printable
+from gyromc.show.pages import image
 from gyromc.show.tables import Table, text_of
 from gyromc.tables import figures
 from gyromc.tables.datatable import read_table, require_scale
@@ -40,6 +42,30 @@ def test_a_formula_of_too_many_products_is_refused_at_once(formula):
 )
 def test_formulas_that_people_write_are_read(formula, terms):
     assert len(read_formula(formula, ["y", "a", "b", "c", "d", "e"]).terms[0].terms) == terms
+
+
+DEEP = (
+    "((" * 1500 + "a" + "))" * 1500,
+    "(a+" * 800 + "a" + ")" * 800,
+    "log(" * 51 + "a" + ")" * 51,
+    "(" * 51 + "1|a" + ")" * 51,
+)
+
+
+@pytest.mark.parametrize("terms", DEEP)
+def test_a_formula_of_too_many_brackets_is_refused_at_once(terms):
+    """Its parsers call themselves for each of them: they took a minute, or ended in a RecursionError."""
+    with pytest.raises(gm.InvalidInput, match="more than 50 brackets inside one another"):
+        read_formula(f"y ~ {terms}", ["y", "a"])
+
+
+@pytest.mark.parametrize(
+    "terms", ["I(" + "-" * 9000 + "a)", "I(" + "a**" * 3000 + "2)", "I(" + "a+" * 4900 + "a)", "b" * 9000]
+)
+def test_a_formula_that_cannot_be_read_is_quoted_in_part(terms):
+    with pytest.raises(gm.InvalidInput) as caught:
+        read_formula(f"y ~ {terms}", ["y", "a"])
+    assert len(str(caught.value)) < 500
 
 
 def test_a_pipe_is_no_table(tmp_path):
@@ -86,6 +112,26 @@ def test_a_fit_of_such_names_prints_them_spelled_out(tmp_path, capsys):
 
     say(f"column {ESCAPE}")
     assert "\x1b" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "punycode", "undefined"])
+def test_bytes_that_an_encoding_cannot_begin_with_are_refused(encoding):
+    with pytest.raises(gm.InvalidInput, match=f"rows.csv is not {encoding}: UnicodeError: .*Save the file as UTF-8"):
+        CsvFile(b"a,b\n1.5,2\n", encoding, option="--encoding", name="rows.csv")
+
+
+@pytest.mark.filterwarnings("error")
+def test_pictures_of_such_names_are_valid():
+    """An SVG holds its texts as comments too: with a control character no browser shows it. No letter is warned about."""
+    name = f"{ESCAPE}\uffff日本"
+    results = {**RESULTS, "adequacy": {"figures": {}}}
+    results["trace"] = {"parameters": [{"label": name, "chains": [[0.0, 1.0]]}], "steps": [0, 1]}
+    [picture] = figures.pictures(results)
+    assert r"a\x1b[31mred" in xml.dom.minidom.parseString(picture.svg).toxml()
+    image(figures.drawn("trace", results), "png")
+    found = gm.expect(gm.targets.Quadratic([1.0]), {name: gm.observables.linear([1.0])}, progress=False)
+    for kind in ("density", "forest"):
+        xml.dom.minidom.parseString(image(found.plot(kind=kind), "svg"))
 
 
 RESULTS = {

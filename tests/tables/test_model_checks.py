@@ -104,9 +104,9 @@ def test_a_curve_an_interaction_and_a_lone_row_are_named_with_a_formula(tmp_path
     y[20] = 0.0
     results, shown = run(tmp_path, {"x": x, "my z": z, "w": w, "y": y}, "-t", "y", "--test-fraction", "0")
     checks = by_name(results)
-    assert checks["straight lines"]["verdict"] == "misfit"
+    assert checks["linearity"]["verdict"] == "misfit"
     formula = shlex.quote("y ~ x + bs(`my z`, 4) + w")
-    assert checks["straight lines"]["command"] == results["command"].replace("--target y", f"--formula {formula}")
+    assert checks["linearity"]["command"] == results["command"].replace("--target y", f"--formula {formula}")
     assert checks["interactions"]["verdict"] == "look"
     assert "--formula 'y ~ x + `my z` + w + x:w'" in checks["interactions"]["command"]
     assert results["adequacy"]["figures"]["curve"]["column"] == "my z"
@@ -155,9 +155,16 @@ def test_ratios_close_to_one_show_how_far_they_are_from_it():
     rows = [
         {**row, "ratio": 1.00000098, "ratio_interval_95": [0.9999997, 1.0000023]},
         {**row, "ratio": 1.2, "ratio_interval_95": [0.9, 1.5]},
+        {**row, "ratio": 1.0275, "ratio_interval_95": [1.00354, 1.0521]},
+        {**row, "ratio": 1, "ratio_interval_95": [0.99966, 1.5]},
     ]
     cells = effect_table({"rows": rows, "ratio": "rate ratio", "target": "y", "left_out": []}).rows
-    assert [line[1:] for line in cells] == [["1.0000010", "[0.9999997, 1.0000023]"], ["1.2", "[0.9, 1.5]"]]
+    assert [line[1:] for line in cells] == [
+        ["1.00000098", "[0.99999970, 1.0000023]"],
+        ["1.2", "[0.9, 1.5]"],
+        ["1.03", "[1.0035, 1.05]"],
+        ["1", "[0.99966, 1.5]"],
+    ]
 
 
 @pytest.mark.parametrize("given", [{"drop": ["a"]}, {"columns": ["t,x"]}])

@@ -142,7 +142,7 @@ TEXTS = {
     ),
     "parts of the target": (
         lines(lambda i: f"{i * 7 % 11}.5,{i * i % 13},{i * 7 % 11 + i * i % 13}.5", 15, header="x,z,y"),
-        "a weighted sum of the columns equals the target .*--drop COLUMN",
+        "a linear combination of the columns equals the target .*--drop COLUMN",
     ),
     "no copy of the target": (csv([1, 5, 2, 8, 3]), "none is a copy or a recoding of 'y'"),
     "only the target": ("y\n1.5\n2.5\n3.5\n", "no column besides the target"),

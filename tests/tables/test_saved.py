@@ -92,9 +92,15 @@ def test_without_a_formula_and_with_dates_and_missing_values(data, frame, tmp_pa
     new = tmp_path / "new.csv.gz"
     new.write_bytes(gzip.compress(frame.to_csv(index=False).encode()))
     out = tmp_path / "p.csv"
-    done = gyromc("apply", path, new, "--out", out)
+    done = gyromc("apply", path, new, "--out", out, "--draws", tmp_path / "draws.csv")
     assert done.returncode == 0, done.stderr
     assert list(csv.reader(out.open())) == expected
+    drawn, (names, *rows) = pd.read_csv(tmp_path / "draws.csv"), expected
+    assert drawn["line"].tolist() == [int(row[0]) for row in rows]
+    mean, sd, noise = (np.array([float(row[names.index(name)]) for row in rows]) for name in ("mean", "sd", "noise"))
+    z = (drawn.iloc[:, 1:].mean(axis=1) - mean) / (np.hypot(sd, noise) / np.sqrt(1000))
+    assert drawn.shape[1] == 1001
+    assert np.all(np.abs(z) < 5)
     holes = frame.head(4).assign(x=[None, 1.0, 2.0, 3.0])
     model = gm.load(path)
     filled = frame.head(4).assign(x=[frame["x"].median(), 1.0, 2.0, 3.0])

@@ -85,9 +85,9 @@ def fit(json: bool, **options: Any) -> None:
     answer(json, {"out": str(directory), **results}, *shown, path=directory / page)
 
 
-@app.command(epilog="Example: gyromc compare line.gyromc curve.gyromc. `y ~ 1` is a model too.")
+@app.command(epilog="Example: gyromc compare constant.gyromc line.gyromc curve.gyromc")
 def compare(
-    models: Annotated[list[str], typer.Argument(metavar="MODEL…", help="Models saved by `gyromc fit … --save`.")],
+    models: Annotated[list[str], typer.Argument(metavar="MODEL", help="Models saved by `gyromc fit … --save`.")],
     json: Json = False,
 ) -> None:
     """Compare saved models of the same rows by leave-one-out cross-validation, with stacking weights."""
@@ -126,6 +126,9 @@ def apply_model(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A model saved by `gyromc fit … --save`.")],
     data: Annotated[str, typer.Argument(metavar="DATA", help="New rows: a CSV (also .gz), Excel or Parquet file.")],
     out: Annotated[str | None, typer.Option(metavar="FILE", help="Write there, not to standard output.")] = None,
+    draws: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write 1000 draws of the response at each row: .csv or .parquet.")
+    ] = None,
     encoding: Annotated[str, typer.Option(help="The encoding of a CSV file's text.")] = "utf-8",
     decimal: Annotated[str, typer.Option(help="The decimal sign in a CSV file: . or ,")] = ".",
     sheet: Annotated[str | None, typer.Option(metavar="NAME", help="The sheet of an Excel file.")] = None,
@@ -136,16 +139,22 @@ def apply_model(
     from gyromc.io.runs import load
     from gyromc.show.files import csv_text, require_output, write_atomically
     from gyromc.tables.findings import predictions
-    from gyromc.tables.saved import FittedModel
+    from gyromc.tables.saved import FittedModel, require_draws_file
 
     require_output(out, "--out", model, data)
+    require_output(draws, "--draws", model, data)
+    require_draws_file(draws)
     found = load(model)
     arrays = f"{model} holds a {type(found).__name__}, which predicts from arrays: use `gyromc.load` in Python."
     require(isinstance(found, FittedModel), arrays)
-    table = found.table(data, encoding=encoding, decimal=decimal, sheet=sheet)
+    text = {"encoding": encoding, "decimal": decimal, "sheet": sheet}
+    table = found.table(data, **text)
     for note in [*table.notes, *found.encoding.notes(table)]:
         say(note)
     rows = found.encoding.rows_of(table, fitted=False)
+    if draws is not None:
+        found.save_responses(draws, data, **text)
+        say(f"draws of {counted(table.num_rows, 'response')} written to {draws}")
     columns, values = predictions(found.posterior, found.encoding, table, rows, y=None)
     if json:
         print_json({"model": model, "data": data, "columns": columns, "rows": values})

@@ -69,7 +69,7 @@ def predict(
     allow_import: AllowImport = False,
     json: Json = False,
 ) -> None:
-    """Predict what a plan will deliver: V, V_0, RMSE, bias, stability, verdicts. Nothing is sampled."""
+    """Predict the error of a plan without sampling: variance, bias, stability, assumptions of the limit theorem."""
     from gyromc.prediction.predict import predict
 
     prediction = predict(find(what, step_size, allow_import), digits=digits)
@@ -93,7 +93,7 @@ def run(
     on_divergence: Annotated[str, typer.Option(help="raise; or report: go on without failed chains.")] = "raise",
     thin: Annotated[int | None, typer.Option(help="Keep every n-th state, for --save.")] = None,
     save: Annotated[Path | None, typer.Option(help="Write the run, for `continue` and `gyromc.load`.")] = None,
-    checkpoint: Annotated[Path | None, typer.Option(help="Save checkpoints there; go on from the newest.")] = None,
+    checkpoint: Annotated[str | None, typer.Option(help="Save checkpoints there; go on from the newest.")] = None,
     every: Annotated[str, typer.Option(help="Between checkpoints: 30s, 5min, 2h, or a number of steps.")] = "60s",
     keep: Annotated[int, typer.Option(help="How many checkpoints stay.")] = 3,
     allow_import: AllowImport = False,
@@ -191,11 +191,12 @@ def tune(
     """Choose the sampler and step size with the smallest error for a budget: the plan's own when none is given."""
     from gyromc.checks import require
     from gyromc.io.planfiles import text_of
-    from gyromc.show.files import require_output, write_atomically
+    from gyromc.show.files import require_apart, require_output, write_atomically
     from gyromc.tuning.tune import tune
 
-    require_output(html, "--html", what, save)
+    require_output(html, "--html", what)
     require_output(save, "--save", what)
+    require_apart({"--html": html, "--save": save})
     if html is not None:
         require_extra("report", "`--html`")
     plan = find(what)

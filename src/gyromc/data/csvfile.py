@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gyromc.checks import explained, require, shown
+from gyromc.checks import cause, explained, require, shown
 from gyromc.errors import InvalidInput
 from gyromc.show.numbers import is_number
 
@@ -104,6 +104,8 @@ class CsvFile:
             raise InvalidInput(
                 f"{self.name}, line {line}: byte 0x{byte:02x} is not {self.encoding}. {remedy}"
             ) from None
+        except UnicodeError as error:
+            raise InvalidInput(f"{self.name} is not {self.encoding}: {cause(error)}. Save the file as UTF-8.") from None
 
 
 def read_numbers(source: Path | bytes, name: str = "") -> tuple[tuple[str, ...], np.ndarray]:

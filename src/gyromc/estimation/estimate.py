@@ -247,9 +247,7 @@ def estimate(
     plan = gm.Plan(target=gm.targets.Quadratic([1.0, 4.0]), dynamics=gm.dynamics.overdamped(2), step_size=0.05, num_steps=5000,
                    num_chains=4, observables={"sum": gm.observables.linear([1.0, 1.0]), "x²": gm.observables.square([1.0, 0.0])})
     found = gm.estimate(gm.run(plan))
-    low, high = found["x²"].recommended
-    assert found["sum"].method == "lugsail batch means" and low < 1 < high
-    assert abs(found["x²"].bias - (1 / (1 - 0.05 / 2) - 1)) < 0.01
+    print(found["sum"].method, round(found["x²"].bias, 3))  # lugsail batch means 0.024
     ```
     """
     came = type(run).__name__

@@ -17,7 +17,7 @@ from gyromc import __version__
 from gyromc.approx.sample import systematic
 from gyromc.checks import require
 from gyromc.extras import needs
-from gyromc.flat import shaped
+from gyromc.flat import axes_of
 from gyromc.posterior import Posterior
 from gyromc.results import Run, flat_draws
 from gyromc.runtime.machine import require_memory
@@ -56,12 +56,13 @@ def to_datatree(
     plan = gm.Plan(target=gm.targets.Quadratic([1.0, 4.0]), dynamics=gm.dynamics.overdamped(2), step_size=0.1,
                    observables={"sum": gm.observables.linear([1.0, 1.0])}, num_chains=4)
     tree = gm.run(plan, thin=5).to_datatree(names=["slope", "offset"])
-    assert tree.posterior["slope"].shape == (4, 20) and "V" in tree.averages
+    print(tree.posterior["slope"].shape, "V" in tree.averages)  # (4, 20) True
     ```
     """
     none = "A DataTree holds draws, and this run kept none: `gyromc.run(plan, thin=10)` keeps every tenth state."
     require(run.draws is not None, none)
     good = ~run.diverged
+    require(good.any(), "A DataTree holds draws, and every chain of this run failed.")
     draws = jax.tree.map(lambda x: np.asarray(x)[good], run.draws)
     target, shape = run.plan.target, jax.tree.leaves(draws)[0].shape[:2]
     groups: dict[str, dict[str, Any]] = {"posterior": _posterior(target.reported(draws), names)}
@@ -89,7 +90,7 @@ def to_datatree(
         **{"failed_chains": len(run.failures), "partial": int(run.partial)},
         **{"jax_version": jax.__version__, "numpy_version": np.__version__},
     }
-    dims, coords = _axes(target) if names is None else ({}, {})
+    dims, coords = axes_of(target) if names is None else ({}, {})
     coords, about = {"chain": np.flatnonzero(good), **coords}, {"/": LIBRARY | about, "posterior": LIBRARY}
     tree = arviz_base.from_dict(groups, coords=coords, dims=dims, attrs=about)
     by_chain = np.stack([average[good] for average in run.averages.values()], axis=1)
@@ -101,20 +102,17 @@ def to_datatree(
 
 def posterior_datatree(found: Posterior) -> Any:
     """What `gyromc.expect` returned as an ArviZ DataTree, with draws of equal weight: each as often as its weight says."""
-    target, rng, both = found.model.target, np.random.default_rng(0), zip(found.draws, found.weights, strict=True)
-    draws = np.stack([chain[systematic(weights, len(weights), rng)] for chain, weights in both])
-    values, (dims, coords) = target.reported(shaped(found.model.unravel, draws)), _axes(target)
+    rng, reported = np.random.default_rng(0), found.reported
+    picked = np.stack([systematic(weights, len(weights), rng) for weights in found.weights])
+    chains = np.arange(len(picked))[:, None]
+    values = jax.tree.map(lambda leaf: np.asarray(leaf)[chains, picked], reported.parameters)
     account = {**dataclasses.asdict(found.account), "warnings": list(found.warnings)}
     attributes = {"/": LIBRARY | account, "posterior": LIBRARY}
-    tree = arviz_base.from_dict({"posterior": _posterior(values, None)}, coords=coords, dims=dims, attrs=attributes)
+    tree = arviz_base.from_dict(
+        {"posterior": _posterior(values, None)}, coords=reported.coords, dims=reported.dims, attrs=attributes
+    )
     tree["averages"] = _averages(found, sd=found.sd)
     return tree
-
-
-def _axes(target: Target) -> tuple[dict[str, list[str]], dict[str, Any]]:
-    """The names of the axes of what a target reports, and their labels, where it knows them."""
-    dims = {name: list(axes) for name, axes in getattr(target, "dims", {}).items() if axes}
-    return dims, dict(getattr(target, "coords", {}))
 
 
 def _posterior(draws, names: Sequence[str] | None) -> dict[str, np.ndarray]:

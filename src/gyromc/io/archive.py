@@ -189,6 +189,8 @@ def _fits(value: Any, hint: Any) -> bool:
             return False
         wanted = inner[:1] * len(value) if inner[1:] == (...,) else inner
         return len(value) == len(wanted) and all(map(_fits, value, wanted))
+    if origin is list:
+        return isinstance(value, list) and all(_fits(one, inner[0]) for one in value)
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return isinstance(value, Mapping) and all(_fits(k, inner[0]) and _fits(v, inner[1]) for k, v in value.items())
     if Callable in (hint, origin):

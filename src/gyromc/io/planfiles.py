@@ -239,7 +239,7 @@ class _Reader:
     def file(self, name: Any, said: str = "The file") -> Path:
         """The path of a file that exists, from the folder of the plan file on."""
         place = self.folder / str(name)
-        require(os.path.isfile(place), f"{said} {shown(str(place))} does not exist.")
+        require(os.path.isfile(place), f"{said} {shown(str(place))} does not exist, or is no file.")
         return place
 
     def stored(self, name: Any) -> np.ndarray:

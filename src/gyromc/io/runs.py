@@ -41,7 +41,7 @@ from gyromc.schemes import Scheme
 from gyromc.targets import Group, Prior, StreamedRegression, Target, families
 
 RUN_FIELDS = ("engine", "state", "wall_time", "compile_time", "partial", "failures", "draws", "engine_reason")
-RESTORED = {"fit": "restored_model", "estimator": "restored_estimator"}
+RESTORED = {"fit": "restored_model", "estimator": "restored_estimator", "posterior": "restored_posterior"}
 """The function that makes each other kind of thing from its archive."""
 CLASSES = known_classes(
     *(Group, Prior, Martingale, FilePrint, EngineState, Failure, Cause, RunOptions),
@@ -250,12 +250,12 @@ def load(
     **Arguments:**
 
     - `path`: a file written by `gyromc fit … --save FILE`, by `FittedModel.save`, by the `save` of a scikit-learn estimator, by
-      `run.save` or by `gyromc run … --save FILE`.
+      `Posterior.save`, by `run.save` or by `gyromc run … --save FILE`.
     - `allow_import`: whether modules may be imported for functions of a run, by `module:function`. Importing one runs its code.
     - `functions`: the functions themselves, by these names, in place of importing them.
     - `data`: where files of rows are now (`gyromc.data`), by the paths that they had when a run over them was saved.
 
-    **Returns:** a `FittedModel` with `predict`, the estimator, or the `Run`.
+    **Returns:** a `FittedModel` with `predict`, the estimator, the `Posterior`, or the `Run`.
 
     ```python
     import numpy as np
@@ -264,7 +264,7 @@ def load(
     X = np.arange(20.0)[:, None]
     BayesianLinearRegression().fit(X, 3.0 + 0.5 * X[:, 0] + np.cos(X[:, 0])).save("line.gyromc")
     model = gm.load("line.gyromc")
-    assert 15 < model.predict([[30.0]])[0] < 21
+    print(model.predict([[30.0]]).round(1))  # [18.1]
     ```
     """
     for name, given in (("functions", functions or {}), ("data", data or {})):

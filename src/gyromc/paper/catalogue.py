@@ -193,7 +193,7 @@ class Experiment:
     ```python
     from gyromc.paper import CATALOGUE
     plan = CATALOGUE["nld-quadratic"].plan(0.05, num_chains=100)
-    assert plan.num_steps == 400
+    print(plan.num_steps)  # 400
     ```
     """
 

@@ -158,8 +158,7 @@ def predict(plan: Plan, sample=None, *, digits: int = 6) -> Prediction:
     plan = gm.Plan(target=gm.targets.Quadratic([1.0, 1.0]), dynamics=gm.dynamics.nonreversible([[0.0, -1.0], [1.0, 0.0]]),
                    observables={"first": gm.observables.linear([1.0, 0.0])}, step_size=0.01)
     pred = gm.predict(plan)
-    assert abs(pred.variance["first"] - 1.0) < 1e-12 and abs(pred.reversible_variance["first"] - 2.0) < 1e-12
-    assert pred.stable and pred.strict_reduction["first"]
+    print(round(pred.variance["first"], 6), round(pred.reversible_variance["first"], 6), pred.stable)  # 1.0 2.0 True
     ```
     """
     require(isinstance(plan, Plan), f"`predict` takes a `Plan`: got {type(plan).__name__}.")
@@ -205,8 +204,8 @@ def _check_size(n: int) -> None:
 
 
 def _with_error(value: float | None, error: float, digits: int) -> str:
-    """A number, with its error where the digits shown would hide it."""
+    """A number, with its error where the digits shown would hide it; 0 where the error is a hundred times larger."""
     if value is None or math.isnan(value):
         return "?"
-    text = f"{value:.{digits}g}"
+    text = "0" if abs(value) < 0.01 * error else f"{value:.{digits}g}"
     return text if error <= 0.5 * 10.0**-digits * abs(value) else f"{text} {Number(value, error).shown}"

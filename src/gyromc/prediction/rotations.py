@@ -77,7 +77,7 @@ def compare_rotations(plan: Plan | Any, excess: float = 0.1) -> RotationTable:
     import gyromc as gm
     from gyromc.prediction.rotations import compare_rotations
     table = compare_rotations([1.0, 1.0, 4.0, 4.0, 16.0, 16.0])
-    assert table.gain("pairing") > 6.9 and table.gain("fastest decay") < 1
+    print(round(table.gain("pairing"), 1), round(table.gain("fastest decay"), 1))  # 7.0 0.8
     ```
     """
     excess, own, source = positive(excess, "excess"), None, "the matrix given"

@@ -25,6 +25,7 @@ from gyromc.prediction.exact.moments import MOST_FOLLOWED, Moments, exact_moment
 from gyromc.prediction.martingale import HELPS, Residuals
 from gyromc.prediction.poisson import galerkin, plug_in
 from gyromc.prediction.stability import Stability
+from gyromc.schemes import Balanced
 
 ALONE = 0.1  # share of one draw in the error of a mean
 COMPARABLE = 0.5  # an error of this share of a number: the number is not known
@@ -294,13 +295,7 @@ def _average(
         return dataclasses.replace(base, rmse_method=Method(Kind.UNKNOWN, why))
     s = 0.0 if near is None else near.floor(V, eta)
     variance = max(V / eta + s, 0.0) / N  # E6, and s of T1
-    # Its error: of V, of the orders in η left out, of s on another Gaussian, and of both ends of a chain.
-    of_V = base.variance_error if math.isfinite(base.variance_error) else math.inf
-    error = of_V / eta + (shared.share if plan.scheme.is_euler else shared.share**2) * (V / eta + abs(s))
-    if near is None:
-        error += shared.share * V / eta
-    else:
-        error += abs(s) * min(1.0, abs(V / near.V - 1) if near.V > 0 else 1.0)
+    error = _variance_error(shared, base, near, s)
     error = error / N + min(1.0, ENDS / (rate * time) if rate > 0 else 1.0) * variance
     if start is not None:
         variance += start.variance * (remains / time) ** 2
@@ -313,11 +308,32 @@ def _average(
     return base.varying(variance, error, Method(Kind.ASYMPTOTIC, text))
 
 
+def _variance_error(shared: Shared, base: Answer, near: step_effects.OnGaussian | None, s: float) -> float:
+    """The error of V/η + s: of V, of the orders in η left out, and of s on another Gaussian."""
+    plan, V, eta, share = shared.plan, max(base.variance, 0.0), shared.plan.eta, shared.share
+    of_V = base.variance_error if math.isfinite(base.variance_error) else math.inf
+    apart = step_effects.not_gaussian(plan)
+    if plan.scheme.is_euler:
+        orders = share * (1 + apart)
+    else:  # of second order on a Gaussian; balanced noise has a first order on other targets, as gradient noise has
+        orders = share**2 + (2 * share * apart if step_effects.has_slope(plan) else 0.0)
+    error = of_V / eta + orders * (V / eta + abs(s))
+    if near is None:
+        return error + share * V / eta
+    # What is not Gaussian weighs more the farther out the noise of gradients takes the chain.
+    wider = max(1.0, near.widening)
+    other = SECOND_ORDER * wider * min(1.0, apart * wider)
+    error += abs(s) * (other + min(1.0, abs(V / near.V - 1) if near.V > 0 else 1.0))
+    return error + near.of_projection * (min(1.0, V / near.V) if near.V > 0 else 1.0)
+
+
 def _with_bias(shared: Shared, base: Answer, sd: float, slope: Number, start: Number | None, higher: float) -> Answer:
     """The answer with the bias η·slope + that of the start + `higher` orders, unless its error refutes it; `sd`: that of h."""
     eta, share = shared.plan.eta, shared.share
     bias = eta * float(slope.value)
-    second = share * abs(bias) + share**2 * sd * step_effects.not_gaussian(shared.plan)
+    # Balanced noise has no second order on a Gaussian.
+    apart = step_effects.not_gaussian(shared.plan) if isinstance(shared.plan.scheme, Balanced) else 1.0
+    second = share * abs(bias) + share**2 * sd * apart
     error = math.hypot(eta * slope.error, max(SECOND_ORDER * second, abs(higher)))
     bias += higher if abs(higher) > TRACE * error else 0.0
     if start is not None:

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import linalg
 
+from gyromc.approx.modes import GaussianApproximation
 from gyromc.approx.sample import Sample
 from gyromc.dynamics import augment
 from gyromc.errors import InvalidInput
@@ -91,11 +92,27 @@ def has_slope(plan: Plan) -> bool:
 
 
 def not_gaussian(plan: Plan) -> float:
-    """The share of Euler's second order that counts as an error: for balanced noise how far the target is from a Gaussian."""
-    if not isinstance(plan.scheme, Balanced) or plan.dim > MOST_DENSE:
+    """How far E[∇²U] is from the inverse covariance, relatively in the worst direction; 1 at most, and where it is not known."""
+    return plan.model.computed.once("not gaussian", (isinstance(plan.scheme, Balanced),), lambda: _not_gaussian(plan))
+
+
+def _not_gaussian(plan: Plan) -> float:
+    if plan.flat_target.gaussian() is not None:
+        return 0.0
+    if plan.dim > MOST_DENSE:
         return 1.0
-    curvature, P = gradient_moments(plan).curvature, plan.model.gaussian_fit.precision
-    return min(1.0, float(np.max(np.abs(linalg.eigh(curvature, P, eigvals_only=True) - 1))))
+    sample = plan.model.trusted_sample
+    if sample is not None:
+        curvature = sample.mean_curvature().matrix
+    elif isinstance(plan.scheme, Balanced):  # whose noise is made of it
+        curvature = gradient_moments(plan).curvature
+    else:
+        return 1.0
+    try:
+        ratios = linalg.eigh(curvature, plan.model.gaussian_fit.precision, eigvals_only=True)
+    except (InvalidInput, ValueError, linalg.LinAlgError):  # no Gaussian, or infinite gradients
+        return 1.0
+    return min(1.0, float(np.max(np.abs(ratios - 1))))
 
 
 @functools.lru_cache(maxsize=4)
@@ -123,11 +140,13 @@ class OnGaussian(NamedTuple):
     variance: float
     V: float
     higher_bias: float
+    widening: float  # the largest variance of the chain's law against that of the Gaussian
+    of_projection: float  # the change of the variance if h is projected over the chain's law
 
     def floor(self, V: float, step_size: float) -> float:
-        """s with N·Var = V/η + s: as on the Gaussian, or in proportion where V is so much smaller that nothing would be left."""
+        """s with N·Var = V/η + s: as on the Gaussian; in proportion where V is smaller, as of squares with two modes."""
         s = self.variance - self.V / step_size
-        return s if V / step_size + s > 0 else (self.variance * step_size / self.V - 1) * V / step_size
+        return s * V / self.V if V < self.V else s
 
 
 def on_nearest_gaussian(plan: Plan, h: Observable) -> OnGaussian | None:
@@ -139,29 +158,40 @@ def on_nearest_gaussian(plan: Plan, h: Observable) -> OnGaussian | None:
     if plan.dim > MOST_DENSE or not plan.scheme.linear:
         return None
     try:
-        fit = plan.model.gaussian_fit
+        fit, d = plan.model.gaussian_fit, plan.dim
         found = projection(plan, h, fit)
         chain, C = _stationary(plan)
-    except InvalidInput:  # no Gaussian, or a step size beyond its limit
+        law = GaussianApproximation(fit.mean, np.linalg.inv(C[:d, :d]), "the chain's law")
+        wide = found and projection(plan, h, law)
+    except (InvalidInput, np.linalg.LinAlgError):  # no Gaussian, or a step size beyond its limit
         return None
     if found is None:
         return None
-    slope, form = found
     D, Q, P, n, m = plan.dynamics.D, plan.dynamics.Q, augment(fit.precision, plan.augmented), plan.dynamics.size, len(C)
-    u = np.pad(slope, (0, m - plan.dim))
-    variance = float(2 * u @ np.linalg.solve(np.eye(m) - chain.M, C @ u) - u @ C @ u)
-    V, higher = fluctuation_constant(D, Q, P, u[:n]), 0.0
+
+    def variance_of(slope: np.ndarray, form: np.ndarray | None) -> float:
+        u, H = np.pad(slope, (0, m - d)), np.zeros((m, m))
+        variance = float(2 * u @ np.linalg.solve(np.eye(m) - chain.M, C @ u) - u @ C @ u)
+        if form is not None:
+            H[:d, :d] = form
+            HC = H @ C
+            variance += float(4 * np.sum((doubled_sum(chain.M.T, H) @ C) * HC.T) - 2 * np.sum(HC * HC.T))
+        return variance
+
+    slope, form = found
+    variance = variance_of(slope, form)
+    V, higher = fluctuation_constant(D, Q, P, np.pad(slope, (0, n - d))), 0.0
     if form is not None:
-        H = np.pad(form, (0, m - plan.dim))
-        HC = H @ C
-        variance += float(4 * np.sum((doubled_sum(chain.M.T, H) @ C) * HC.T) - 2 * np.sum(HC * HC.T))
-        V += quadratic_fluctuation_constant(D, Q, P, H[:n, :n])
+        H = np.pad(form, (0, n - d))
+        V += quadratic_fluctuation_constant(D, Q, P, H)
         if has_slope(plan):
-            A, G, of_target = (D + Q) @ P, (D + Q)[:, : plan.dim], np.linalg.inv(P)
+            A, G, of_target = (D + Q) @ P, (D + Q)[:, :d], np.linalg.inv(P)
             added = G @ chain.noise.constant @ G.T - brought(plan) + drifts(plan) * A @ of_target @ A.T
             first = plan.eta * linalg.solve_continuous_lyapunov(A, added)
-            higher = float(np.sum(H[:n, :n] * (C[:n, :n] - of_target - first)))
-    return OnGaussian(variance, V, higher)
+            higher = float(np.sum(H * (C[:n, :n] - of_target - first)))
+    widening = float(np.max(np.linalg.eigvals(C[:d, :d] @ fit.precision).real))
+    of_projection = variance if wide is None else abs(variance_of(*wide) - variance)
+    return OnGaussian(variance, V, higher, widening, of_projection)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -134,7 +134,7 @@ def compare(
     X = rng.normal(size=(200, 1))
     y = rng.negative_binomial(0.5, 0.5 / (0.5 + np.exp(1 + X[:, 0])))  # counts that vary far more than Poisson's
     found = compare(X, y, ["poisson", "negative-binomial"])
-    assert found.chosen == "negative-binomial" and found.candidates[0].difference < -50
+    print(found.chosen, found.candidates[0].difference < -50)  # negative-binomial True
     ```
     """
     require(isinstance(families, list | tuple), f"`families` must be a list of names: got {shown(families)}.")

@@ -175,8 +175,7 @@ def fit(
     from gyromc.regression.fit import fit
     X = np.arange(20.0)[:, None]
     found = fit(X, 3.0 + 0.5 * X[:, 0] + np.cos(X[:, 0]), effort="quick", names=["time"])
-    assert found["time"].low < 0.5 < found["time"].high and found.mean["time"] == found["time"].mean
-    assert found.predict([[30.0]]).mean.shape == (1,)
+    print(round(found.mean["time"], 2), found.predict([[30.0]]).mean.round())  # 0.5 [18.]
     ```
     """
     options: dict[str, Any] = {"level": coverage(level), "num_chains": whole(num_chains, "num_chains", least=2)}

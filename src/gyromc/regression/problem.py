@@ -28,7 +28,7 @@ class GroupTerm:
     import numpy as np
     from gyromc.regression.problem import GroupTerm
     term = GroupTerm("subject", ("intercept",), np.ones((4, 1)), [0, 0, 1, 1], ("Ann", "Bob"))
-    assert term.names == ("sd(intercept | subject)",)
+    print(term.names)  # ('sd(intercept | subject)',)
     ```
     """
 

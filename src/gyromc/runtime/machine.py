@@ -93,13 +93,28 @@ def require_memory(size: int, what: str, remedy: str) -> None:
 
 
 _forked_after_jax: list[bool] = []
+LOWERED = "/jax/core/compile/jaxpr_to_mlir_module_duration"
+"""JAX's name of the event that comes last before it compiles, if only an array's conversion."""
 
 
 def _in_child() -> None:
     """Note in a process that was forked that JAX had begun in the one it comes from: JAX's threads are not here."""
     bridge: Any = sys.modules.get("jax._src.xla_bridge")
-    if bridge is not None and bridge.backends_are_initialized():
+    if not _forked_after_jax and bridge is not None and bridge.backends_are_initialized():
+        import jax.monitoring
+
         _forked_after_jax.append(True)
+        jax.monitoring.register_event_duration_secs_listener(_refuse_to_compile)
+
+
+def _refuse_to_compile(event: str, duration_secs: float, **kwargs: Any) -> None:
+    """Raise where JAX is about to compile something for this package, which would wait for ever; others are left alone."""
+    if event == LOWERED:
+        callers, frame = set(), sys._getframe(1)
+        while frame is not None:
+            callers.add(str(frame.f_globals.get("__name__")).partition(".")[0])
+            frame = frame.f_back
+        require("gyromc" not in callers, f"This cannot be computed: {why_no_jax()}.")
 
 
 if hasattr(os, "register_at_fork"):

@@ -78,7 +78,7 @@ def balanced(S: Any = None) -> Scheme:
     import gyromc as gm
     plan = gm.Plan(target=gm.targets.Quadratic([1.0, 4.0]), dynamics=gm.dynamics.general([1.0, 0.25], 0), step_size=0.8,
                    observables={"x²": gm.observables.square([1.0, 0.0])}, scheme=gm.schemes.balanced(), num_steps=200)
-    assert abs(gm.predict(plan).bias["x²"]) < 0.01
+    print(abs(round(gm.predict(plan).bias["x²"], 6)))  # 0.005208
     ```
     """
     return Balanced(None if S is None else symmetrised(as_operator(S, "S"), +1, "S"))

@@ -61,7 +61,8 @@ def require_output(path: str | Path | None, option: str, *inputs: str | Path | N
     """Raise `InvalidInput` where no file can be written to the path, or where that would overwrite one of the inputs."""
     if path is None:
         return
-    path, takes = Path(path), f"`{option}` takes a file: {path} is a"
+    path = Path(path)
+    takes = f"`{option}` takes a file: {path} is a"
     require(not path.is_dir(), f"{takes} directory.")
     require(path.parent.is_dir(), f"`{option} {path}`: there is no directory {path.parent}. Make it first.")
     require(path.is_file() or not path.exists(), f"{takes} device or a pipe. Name another one.")
@@ -69,6 +70,16 @@ def require_output(path: str | Path | None, option: str, *inputs: str | Path | N
         there = path.exists() and os.path.exists(given)
         same = f"`{option} {path}` would overwrite {given}, which is read. Name another file."
         require(not there or not os.path.samefile(path, given), same)
+
+
+def require_apart(outputs: Mapping[str, str | Path | None]) -> None:
+    """Raise `InvalidInput` where two outputs, by the names of their options, are one file."""
+    named: dict[str, str] = {}
+    for option, path in outputs.items():
+        if path is not None:
+            place = os.path.realpath(path)
+            other = named.setdefault(place, option)
+            require(other == option, f"`{other}` and `{option}` both name {path}. Name two files.")
 
 
 def _refuse_files(directory: Path) -> None:
@@ -97,7 +108,7 @@ def results_folder(path: str | Path, own: Collection[str], *inputs: str | None) 
     for given in filter(None, inputs):
         place = Path(os.path.realpath(given))
         kept = place.parent != path or place.name not in own
-        require(kept, f"The results would overwrite {given}, which is read: pass another directory with `--out`.")
+        require(kept, f"The results would overwrite {given}: pass another directory with `--out`.")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         place, prefix = (path, UNFINISHED) if path.exists() else (path.parent, f".{path.name}{UNFINISHED}")

@@ -6,7 +6,9 @@ import re
 from collections.abc import Callable, Sequence
 
 # letters that control a terminal or the direction of writing; not the end of a line, nor the tabulator
-CONTROLS = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069]")
+CONTROLS = re.compile(
+    "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069\\ud800-\\udfff\\ufffe\\uffff]"
+)
 
 
 def plain(value) -> float | int | None:
@@ -17,7 +19,7 @@ def plain(value) -> float | int | None:
 
 
 def printable(text: str) -> str:
-    """Return a text for a terminal: what would move its cursor, colour it or turn its letters around is spelled out."""
+    """Return a text for a terminal or a picture: what would control it, or is no letter at all, is spelled out."""
     return CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 

@@ -1,12 +1,14 @@
 """Pages and their pictures, in one style for every report, from Jinja templates and Matplotlib figures."""
 
 import base64
+import contextlib
 import dataclasses
 import io
 import os
 import platform
 import re
 import warnings
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -38,19 +40,26 @@ def environment(package: str):
     return found
 
 
+@contextlib.contextmanager
+def any_letters() -> Iterator[None]:
+    """Inside, Matplotlib does not warn of a letter in a name that the font lacks."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph")
+        yield
+
+
 def lay_out(figure) -> None:
     """Move the axes of a Matplotlib figure so that no text overlaps or is cut off."""
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    ConstrainedLayoutEngine().execute(figure)
+    with any_letters():
+        ConstrainedLayoutEngine().execute(figure)
 
 
 def image(figure, format: str, **options: Any) -> bytes:
     """Return a Matplotlib figure as the content of an image file."""
     buffer = io.BytesIO()
-    with warnings.catch_warnings():
-        # Of a letter in a name that the font lacks.
-        warnings.filterwarnings("ignore", message="Glyph")
+    with any_letters():
         figure.savefig(buffer, format=format, **options)
     return buffer.getvalue()
 

@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from gyromc.show.numbers import printable
 from gyromc.show.pages import FIGURE_STYLE, image, lay_out
 
 KINDS = ("density", "forest", "trace", "rank")
@@ -34,6 +35,7 @@ def posterior_plot(
     kind: str, names: Sequence[str], values: np.ndarray, weights: np.ndarray, ends: np.ndarray, means: np.ndarray
 ) -> Figure:
     """Draw observables by the weighted draws: densities, a forest of intervals, traces, or ranks of chains."""
+    names = [printable(name) for name in names]
     if kind == "forest":
         return interval_plot(names, means, ends)
     with figure_style():

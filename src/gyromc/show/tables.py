@@ -3,6 +3,7 @@
 import dataclasses
 import html
 import io
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -78,7 +79,7 @@ class Table:
 def _element(tag: str, cell: Cell, kind: str = "", more: str = "") -> str:
     """A cell of HTML; one with the style of a verdict has a chip."""
     content, style = (cell, "") if isinstance(cell, str) else cell
-    text = html.escape(content)
+    text = re.sub("`([^`]+)`", r"<code>\1</code>", html.escape(content))
     if style in CHIPS:
         chip, sign = CHIPS[style]
         text = f'<span class="chip {chip}"><span aria-hidden="true">{sign} </span>{text}</span>'

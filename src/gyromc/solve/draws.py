@@ -96,8 +96,8 @@ def check(draws: Any, target: Target | Plan, start: Any = None) -> DrawCheck:
     import numpy as np
     import gyromc as gm
     x = np.random.default_rng(0).standard_normal((4, 1000, 2))
-    assert gm.check(x, gm.targets.Quadratic([1.0, 1.0])).passed
-    assert gm.check(1.2 * x, gm.targets.Quadratic([1.0, 1.0])).wrong["theta[1]"]
+    print(gm.check(x, gm.targets.Quadratic([1.0, 1.0])).passed)  # True
+    print(gm.check(1.2 * x, gm.targets.Quadratic([1.0, 1.0])).wrong["theta[1]"])  # True
     ```
     """
     return _checked(*_read(draws, target, None, start))
@@ -150,7 +150,7 @@ def sharpen(
     import gyromc as gm
     x = np.random.default_rng(0).standard_normal((4, 500, 2))
     found = gm.sharpen(x, gm.targets.Quadratic([1.0, 1.0]), {"x²": gm.observables.square([1.0, 0.0])})
-    assert abs(found["x²"].mean - 1) < 1e-6 and found["x²"].gain > 1000
+    print(round(found["x²"].mean, 6), found["x²"].gain > 1000)  # 1.0 True
     ```
     """
     began = time.perf_counter()
@@ -228,8 +228,8 @@ def read_draws(draws: Any, target: Target) -> np.ndarray:
     import gyromc as gm
     from gyromc.solve.draws import read_draws
     target = gm.targets.Quadratic([1.0, 4.0])
-    assert read_draws(np.zeros((100, 2)), target).shape == (1, 100, 2)
-    assert read_draws({"a": np.zeros((4, 100)), "b": np.zeros((4, 100))}, target).shape == (4, 100, 2)
+    print(read_draws(np.zeros((100, 2)), target).shape)  # (1, 100, 2)
+    print(read_draws({"a": np.zeros((4, 100)), "b": np.zeros((4, 100))}, target).shape)  # (4, 100, 2)
     ```
     """
     values, by_site = _opened(draws)

@@ -367,7 +367,7 @@ def expect(
     ```python
     import gyromc as gm
     found = gm.expect(gm.targets.Quadratic([1.0, 4.0]), {"x²": gm.observables.square([1.0, 0.0])}, error=0.01)
-    assert abs(found["x²"].mean - 1) < 0.01 and not found.warnings
+    print(round(found["x²"].mean, 2), found.warnings)  # 1.0 []
     ```
     """
     began = time.perf_counter()

@@ -23,7 +23,7 @@ EVEN, ZEROS = "conway-maxwell-poisson", "zero-inflated-poisson"  # families for 
 MOST_TERMS = 12  # of a formula that is written out
 MOST_ROWS, ROWS_NAMED = 5, 20  # that sentences name, and that fit.json does
 HEAVY_TAILS = 1.0  # excess kurtosis of residuals: 1.2 for a t law with nine degrees of freedom
-SKEWED = 0.25  # (q₉₀ + q₁₀ - 2 q₅₀)/(q₉₀ - q₁₀) of residuals: 0.47 for an exponential law
+SKEWED = 0.25  # `_skewness` of residuals: 0.55 for an exponential law
 DIRECTIONS = {
     "high": "responses are higher than predicted",
     "low": "responses are lower than predicted",
@@ -47,13 +47,18 @@ class Setting:
     request: Request
     positive: bool
     kurtosis: float = 0.0
-    skewed: bool = False
+    skewness: float = 0.0
     heavy: bool = False  # far out on both sides more often than a normal law
     left_out: ModelCheck | None = None
 
     @property
     def family(self) -> Any:
         return FAMILIES[self.encoding.response.model]
+
+    @property
+    def multiplied(self) -> bool:
+        """Whether noise seems to multiply a positive response of a linear model: then a logarithm helps."""
+        return self.skewness > SKEWED and self.positive and self.encoding.response.model == "linear"
 
     def places(self, rows: Sequence[int]) -> str:
         """The places in the file of some rows: "lines 17, 20 and 3 more"."""
@@ -71,6 +76,10 @@ class Setting:
 
     def robust(self, text: str) -> "Advice":
         return Advice(text, "Compare with robust standard deviations.", self.command(robust=True))
+
+    def logarithm(self, text: str) -> "Advice":
+        command = self.formula(target=lambda name: f"log({name})") or self.command(family="gamma")
+        return Advice(text, f"Take the logarithm of {self.encoding.response.name}.", command)
 
     def without(self, name: str) -> str | None:
         """The command without the column of the file that a column of X comes from; None where an option cannot say so."""
@@ -136,18 +145,18 @@ def _share(check: ModelCheck) -> str:
 
 def _weights(check: ModelCheck, setting: Setting) -> Advice:
     text = f"a weight is {number(check.statistic)}, not a whole number of observations: its row's variance is unknown"
-    text = f"{text}, and dispersion, curves, spread, calibration, coverage, outliers and interactions were not checked."
+    text = f"{text}. Dispersion, linearity, variance, calibration, coverage, outliers, interactions were not checked."
     return Advice(text, "Check the model without weights, or with whole numbers of observations.")
 
 
 def _separation(check: ModelCheck, setting: Setting) -> Advice:
     columns, more = check.details["columns"], check.details.get("more", 0)
-    split = "marks rows with counts of zero only" if not setting.encoding.response.classes else "splits the classes"
+    split = "marks rows with counts of zero only" if not setting.encoding.response.classes else "separates the classes"
     if not columns:
-        return Advice(f"no weighted sum of columns {split}.")
+        return Advice(f"no linear combination of columns {split}.")
     names = f"{', '.join(columns)}{f' and {more} more' if more else ''}"
-    text = f"a weighted sum of {names} {split} perfectly in {100 * check.statistic:.0f} % of the rows: the data do not determine"
-    text = f"{text} how large these coefficients are, the prior does."
+    text = f"a linear combination of {names} {split} perfectly in {100 * check.statistic:.0f} % of the rows: the prior, and not"
+    text = f"{text} the data, determines how large these coefficients are."
     return Advice(text, "Compare with another prior.", setting.command(prior_scale=1))
 
 
@@ -248,14 +257,14 @@ def _calibration(check: ModelCheck, setting: Setting) -> Advice:
     counts = setting.family.response is ResponseKind.COUNTS
     if direction == "wide" and counts:
         return _too_even(text, setting)
-    if counts and setting.family.wider is not None:
-        return setting.wide(text)
     if setting.encoding.response.model != "linear":
+        wider = setting.family.wider
+        if wider is not None:
+            return Advice(text, "Use a family with a free variance.", setting.command(family=wider))
         return Advice(text, "Compare with other families.", setting.command(family="auto"))
-    skewed = direction == "skewed" or setting.skewed
-    if skewed and setting.positive:
-        command = setting.formula(target=lambda name: f"log({name})") or setting.command(family="gamma")
-        return Advice(text, f"Take the logarithm of {setting.encoding.response.name}.", command)
+    skewed = direction == "skewed" or abs(setting.skewness) > SKEWED
+    if setting.multiplied or (direction == "skewed" and setting.positive and setting.skewness > 0):
+        return setting.logarithm(text)
     if setting.heavy and not skewed:
         return Advice(text, "Use a family with heavy tails.", setting.command(family="student-t"))
     if setting.kurtosis < -HEAVY_TAILS / 2:
@@ -274,6 +283,8 @@ def _outliers(check: ModelCheck, setting: Setting) -> Advice:
     if check.verdict is ModelVerdict.FINE:
         return Advice(f"none; the most extreme row is {setting.places([check.details['row']])}{_chance(check)}.")
     text = f"{counted(len(rows), 'row')} {'is' if len(rows) == 1 else 'are'} too extreme: {setting.places(rows)}."
+    if setting.multiplied and len(rows) > 1:
+        return setting.logarithm(text)
     if check.details["many"]:
         return setting.wide(f"{text} With so many, doubt the family, not the rows.", "Use a family with heavier tails.")
     them = ("this row", "it") if len(rows) == 1 else ("these rows", "them")
@@ -357,6 +368,13 @@ def _written(check: ModelCheck, setting: Setting) -> dict[str, Any]:
     return {**about, "sentence": advice.sentence, **try_it, "lines": lines}
 
 
+def _skewness(z: np.ndarray) -> float:
+    """The mean of (q₁₋ₚ + qₚ - 2 q₅₀)/(q₁₋ₚ - qₚ) over shares p with five rows or more in a tail: one row does not decide."""
+    shares = np.array([0.1, *(p for p in (0.05, 0.025) if p * z.size >= 5)])
+    low, high, middle = np.quantile(z, shares), np.quantile(z, 1 - shares), np.median(z)
+    return float(np.mean((high + low - 2 * middle) / np.maximum(high - low, 1e-300)))
+
+
 def adequacy(fit: Fit, prepared: Prepared, held_out: dict[str, Any] | None, request: Request) -> dict[str, Any]:
     """Return the part of fit.json on whether the model fits; `request`: what made the fit."""
     encoding, rows, y = prepared.encoding, prepared.rows, prepared.y
@@ -372,13 +390,12 @@ def adequacy(fit: Fit, prepared: Prepared, held_out: dict[str, Any] | None, requ
     found = assess(fit.posterior, rows.X, y, further=further, **given)
     z = found.outputs[0].values
     kurtosis = float(np.mean((z - z.mean()) ** 4) / max(float(z.var()) ** 2, 1e-300)) - 3
-    low, middle, high = np.quantile(z, [0.1, 0.5, 0.9])
-    skewed = bool(abs(high + low - 2 * middle) > SKEWED * (high - low))
+    skewness = _skewness(z)
     shape = (
         bool(np.min(y) > 0) and not encoding.response.classes,
         kurtosis,
-        skewed,
-        kurtosis > HEAVY_TAILS and not skewed,
+        skewness,
+        kurtosis > HEAVY_TAILS and abs(skewness) <= SKEWED,
     )
     of_columns = lambda check: check.aspect is Aspect.DEPENDENCE and check.details["kind"] == "column"
     clear = (check for check in found.checks if check.verdict is not ModelVerdict.FINE and check.statistic > FAIR)

@@ -4,6 +4,7 @@ The effect of a column is the change E[y | x'] - E[y | x], averaged over the row
 term with the column changes. A term of one column also has a ratio, exp of its coefficient or of a difference of two.
 """
 
+import collections
 import dataclasses
 import itertools
 import math
@@ -52,14 +53,21 @@ def effect_findings(fit: Fit, prepared: Prepared) -> dict[str, Any] | None:
 
 
 def changeable(encoding: Encoding) -> dict[str, list[int]]:
-    """The columns of X of each term that stands alone: a number, or levels; not part of a product, nor a curve."""
+    """The columns of X of each term that stands alone, a number or levels: no other term changes with its column."""
     found: dict[str, list[int]] = {}
     for j, source in enumerate(encoding.sources.values()):
         found.setdefault(source, []).append(j)
-    products = {part for source in found if ":" in source for part in source.split(":")}
-    levels = {one.name for one in encoding.features if isinstance(one, CategoricalColumn)}
-    plain = lambda source, columns: source in levels or (len(columns) == 1 and encoding.names[columns[0]] == source)
-    return {s: columns for s, columns in found.items() if ":" not in s and s not in products and plain(s, columns)}
+    reads, offsets = {source: [(source,)] for source in found}, ()
+    if encoding.formula is not None:
+        reads, offsets = encoding.formula.reads, encoding.formula.formula.offsets
+    uses = collections.Counter(itertools.chain(*itertools.chain(*reads.values()), *(one.columns for one in offsets)))
+    levels, alone = {one.name for one in encoding.features if isinstance(one, CategoricalColumn)}, {}
+    for source, columns in found.items():
+        # A name with signs stands in backticks in a formula.
+        name, others = source.strip("`"), len(reads[source]) > 1 or any(uses[read] > 1 for read in reads[source][0])
+        if not others and (name in levels or (len(columns) == 1 and encoding.names[columns[0]].strip("`") == name)):
+            alone[name] = columns
+    return alone
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -102,14 +110,15 @@ class _Study:
         return self.row(f"{name}: 1 against 0" if two else f"{name} + 1", change, alone)
 
     def row(self, name: str, change: np.ndarray | None, columns: Sequence[int] = ()) -> list[dict[str, Any]]:
-        """A change of E[y], draws × outputs, as rows of the table; the ratio is of a column of X, or of one against another."""
+        """A change of E[y], draws × outputs, as rows; the ratio is exp of a coefficient and its interval, or of a difference."""
         response, outputs = self.encoding.response, 1 if change is None else change.shape[1]
         row: dict[str, Any] = dict.fromkeys(("ratio", "ratio_interval_95", "change", "change_interval_95"))
         if columns and not self.fit.posterior.likelihood.measured:
             draws = self.fit.draws.reshape(-1, self.fit.draws.shape[-1])[:, -len(self.fit.names) :]
             along = draws[:, columns[0]] - (draws[:, columns[1]] if len(columns) > 1 else 0)
-            ends = np.exp(np.quantile(along, TAILS, method="hazen"))
-            row |= {"ratio": float(np.exp(np.median(along))), "ratio_interval_95": ends.tolist()}
+            one = self.fit[self.fit.names[columns[0]]]
+            ends = np.quantile(along, TAILS, method="hazen") if len(columns) > 1 else one.interval
+            row |= {"ratio": float(np.exp(np.median(along))), "ratio_interval_95": np.exp(ends).tolist()}
         found = []
         for k, one in enumerate(response.classes if outputs > 1 else [""]):
             found.append({"name": f"{name}, P({response.name} = {one})" if one else name, **row})
@@ -203,10 +212,13 @@ def group_words(groups: Sequence[Any]) -> tuple[str, str]:
     """Return what a title and the sentence on a model say about its groups; empty texts where there are none."""
     if not groups:
         return "", ""
-    names = list(dict.fromkeys(group.name for group in groups))
-    parts = []
+    every, parts = {group.name for group in groups}, []
+    # `g.1` is the second term of the factor `g`.
+    factor = lambda name: name.rpartition(".")[0] if name.rpartition(".")[0] in every else name
+    names = list(dict.fromkeys(factor(group.name) for group in groups))
     for group in groups:
         own = [f"its own {'intercept' if name == 'intercept' else f'slope of {name}'}" for name in group.columns]
-        parts.append(f"each of the {counted(len(group.levels), 'level')} of {group.name} has {' and '.join(own)}")
+        levels = f"the {counted(len(group.levels), 'level')} of {factor(group.name)}"
+        parts.append(f"each of {levels} has {' and '.join(own)}")
     law = "their deviations from the common ones are normal, with estimated standard deviations"
     return f" with groups of {listed(names, 3)}", f" {capital('; '.join(parts))}; {law}."

@@ -10,6 +10,7 @@ from matplotlib.ticker import MaxNLocator
 
 from gyromc.checks import cause, require
 from gyromc.errors import GyromcWarning
+from gyromc.show.numbers import printable
 from gyromc.show.pages import Picture, lay_out
 from gyromc.show.plots import BLUE, COLOURS, GREY, ORANGE, NotebookFigure, figure_style, intervals
 
@@ -23,7 +24,7 @@ Drawn = tuple[Figure, str, str]  # with what it is, and a caption; together they
 
 def pictures(results: Results) -> list[Picture]:
     """Draw all pictures of a fit."""
-    found = []
+    found, results = [], _printable(results)
     for kind, function in _drawings(results).items():
         try:
             with figure_style():
@@ -41,9 +42,20 @@ def drawn(kind: str, results: Results) -> Figure:
     known = (_drawings(results) if "adequacy" in results else {}) | ({"prior": _prior} if "prior" in results else {})
     require(kind in known, f"There is no figure {kind!r} of this model: there are {', '.join(known)}.")
     with figure_style():
-        figure = known[kind](results)[0]
+        figure = known[kind](_printable(results))[0]
         lay_out(figure)
     return figure
+
+
+def _printable(found: Any) -> Any:
+    """The same numbers with names that a picture can show: an SVG with a control character is not valid."""
+    if isinstance(found, str):
+        return printable(found)
+    if isinstance(found, dict):
+        return {key: _printable(value) for key, value in found.items()}
+    if isinstance(found, list | tuple):
+        return [_printable(value) for value in found]
+    return found
 
 
 def _drawings(results: Results) -> dict[str, Callable[[Results], Drawn]]:
@@ -115,7 +127,7 @@ def _predictive(results: Results) -> Drawn:
     edges, observed, expected, low, high = (np.array(found[key], float) for key in keys)
     middle, width, roots = (edges[1:] + edges[:-1]) / 2, np.diff(edges), found["kind"] == "counts"
     scale, up = (np.sqrt, "rows, square roots") if roots else (np.asarray, "rows")
-    figure, ax = _panel("observed, and as the model predicts", _short(model["target"], 40), up)
+    figure, ax = _panel("observed and predicted", _short(model["target"], 40), up)
     ax.bar(middle, scale(observed), 0.85 * width, color=BLUE, alpha=0.75, label="observed")
     bars = np.maximum([scale(expected) - scale(low), scale(high) - scale(expected)], 0)
     style = {"fmt": "o", "color": ORANGE, "markersize": 3.5, "elinewidth": 1.2}
@@ -143,12 +155,12 @@ def _residuals(results: Results) -> Drawn:
     found, target = results["adequacy"]["figures"]["residuals"], _short(results["model"]["target"], 30)
     if found["kind"] != "groups":
         return _points(found, f"predicted {target}")
-    figure, ax = _panel("residuals against predictions", "predicted probability", "observed less predicted share", 0)
+    figure, ax = _panel("residuals against predictions", "predicted probability", "observed − predicted share", 0)
     x, gap, error = np.array(sorted(found["points"])).T
     ax.fill_between(x, -error, error, color=BAND, alpha=0.6, linewidth=0)
     ax.plot(x, gap, "o", color=BLUE, markersize=4)
     off = int(np.sum(np.abs(gap) > error))
-    caption = "Groups of rows with like predicted probability; the band is two standard errors."
+    caption = "Groups of rows with similar predicted probability; the band is two standard errors."
     return figure, "Observed less predicted share", f"{caption} {off} of {len(x)} lie outside."
 
 
@@ -240,7 +252,7 @@ def _calibration(results: Results) -> Drawn:
     missed = f"{off} of {len(points)} intervals {'misses' if off == 1 else 'miss'} the diagonal."
     pooled = ", all classes pooled" if len(results["model"]["classes"]) > 2 else ""
     what = "Central predictive intervals, which share the rows and so err together"
-    what = f"Groups of rows with like predicted probability{pooled}" if of_classes else what
+    what = f"Groups of rows with similar predicted probability{pooled}" if of_classes else what
     return figure, "Calibration", f"{what}; bars are 95 % intervals of the observed share. {missed}"
 
 

@@ -42,6 +42,8 @@ def model_words(prepared: Prepared, prior_scale: float, noise_scale: float | Non
     of_classes = ", for the difference of two classes" if family.vector else ""
     change, size = words.effect.of.format_map(fill), readable(noise_scale, 4)
     categories = any(isinstance(feature, CategoricalColumn) for feature in prepared.encoding.features)
+    constant = prepared.encoding.intercept and not family.cutpoints
+    of_constant = "N(0, 10²) for the intercept at the columns' means. " if constant else ""
     levels = "; that of a category is against its column's reference" if categories else ""
     noise = f"The noise has the standard deviation {size} (posterior mean); its uncertainty counts everywhere."
     return {
@@ -55,7 +57,7 @@ def model_words(prepared: Prepared, prior_scale: float, noise_scale: float | Non
         "noise": None if noise_scale is None else noise,
         "noise_scale": noise_scale,
         "prior": f"Prior: N(0, {prior_scale:g}²) for a coefficient per standard deviation of its column{of_target}{of_classes}; "
-        "N(0, 10²) for the intercept at the columns' means. A column of two values counts as if both were equally frequent. "
+        f"{of_constant}A column of two values counts as if both were equally frequent. "
         f"{prior_words(response.model, groups, prepared.priors)}",
     }
 
@@ -71,7 +73,11 @@ def prior_words(family: str, groups: Sequence[GroupTerm], asked: Mapping[str, Pr
         sentences.append("The logarithm of sigma: uniform.")
     if groups:
         mean = f"mean 1 per standard deviation of their column{' and of the target' if known.measured else ''}"
-        sentences.append(f"Standard deviations of groups: exponential with {mean}.")
+        usual = [
+            name for group in groups for name in group.names[: len(group.columns)] if not {name, group.name} & {*asked}
+        ]
+        if usual and "sd" not in asked:
+            sentences.append(f"Standard deviations of groups: exponential with {mean}.")
         if any(len(group.columns) > 1 for group in groups) and "cor" not in asked:
             sentences.append("Correlations of groups: LKJ(2).")
     if asked:
@@ -82,7 +88,8 @@ def prior_words(family: str, groups: Sequence[GroupTerm], asked: Mapping[str, Pr
 
 def checkup(fit: Fit, X: np.ndarray, prior_scale: float) -> list[dict[str, Any]]:
     """Check a fit to the design matrix X; return dictionaries with `name`, `good` and `sentence`."""
-    error, worst = max(((c.std_error / max(c.sd, 1e-300), c) for c in fit.coefficients), key=lambda pair: pair[0])
+    every = (*fit.coefficients, *fit.auxiliary)
+    error, worst = max(((c.std_error / max(c.sd, 1e-300), c) for c in every), key=lambda pair: pair[0])
     # Beyond a million independent draws their number says nothing more.
     size = f"; effective sample size {readable(worst.ess, 2)}" if worst.ess < 1e6 else ""
     errors = f"at most {100 * error:.2g} % of a posterior standard deviation ({label(worst)}){size}."
@@ -91,7 +98,8 @@ def checkup(fit: Fit, X: np.ndarray, prior_scale: float) -> list[dict[str, Any]]
     names = listed(list(dict.fromkeys(vague)), 5)
     prior = "the data narrow every coefficient to less than half its prior."
     prior = f"the data hardly inform {names}: the classes are separated, or columns are collinear." if vague else prior
-    count, more = len(fit.coefficients), "Pass `--effort thorough`."
+    # An ordinal model without columns has cutpoints alone.
+    count, more = len(fit.coefficients) or len(fit.auxiliary), "Pass `--effort thorough`."
     rows = f"{counted(len(X), 'row')} for {counted(count, 'coefficient')}."
     return [
         _check("Monte Carlo error", error < MOST_ERROR, errors if error else "none: the means are integrals.", more),
@@ -112,8 +120,8 @@ def label(c: Coefficient) -> str:
 
 def _halves(fit: Fit) -> dict[str, Any]:
     """Compare the halves of the chains, and R-hat with the value that chains this short should have."""
-    draws = fit.draws
-    chains, half = draws.shape[0], draws.shape[1] // 2
+    draws = np.concatenate([fit.draws, fit.posterior.further()], axis=-1)
+    every, chains, half = (*fit.coefficients, *fit.auxiliary), draws.shape[0], draws.shape[1] // 2
     halves = draws[:, :half], draws[:, half : 2 * half]
     parts = np.stack([some.mean(axis=1) for some in halves])
     drift = parts[0] - parts[1]
@@ -123,9 +131,9 @@ def _halves(fit: Fit) -> dict[str, Any]:
     between = parts.reshape(2 * chains, -1).var(axis=0, ddof=1)
     r_hat = float(np.sqrt(np.max((half - 1) / half + between / np.maximum(within, 1e-300))))
     expected = math.sqrt((half - 1) / half + 1 / max(half - 1, 1e-9))
-    most = f"{z[worst]:.1f} standard errors ({label(fit.coefficients[worst])}; chance allows {limit:.1f})"
+    most = f"{z[worst]:.1f} standard errors ({label(every[worst])}; chance allows {limit:.1f})"
     text = f"in {chains} parts of the chains, first and second halves of the draws differ by at most {most}."
-    text = f"{text} R-hat is at most {r_hat:.2f}; {half} independent draws in each half would show {expected:.2f}."
+    text = f"{text} R-hat is at most {r_hat:.2f}; that of independent draws in halves of {half} is {expected:.2f}."
     remedy = "The start is still visible: pass `--effort thorough`."
     return _check("agreement of the chains", z[worst] < limit, text, remedy)
 
@@ -305,13 +313,14 @@ def explained(prepared: Prepared, prior_scale: float) -> dict[str, Any]:
         laws += [f"correlations: {prior('lkj(2)', f'cor({group.name})', 'cor')}"] if len(names) > 1 else []
         about = {"name": group.name, "columns": names, "levels": len(levels), "first": list(levels[:5])}
         groups.append({**about, "prior": "; ".join(laws)})
+    constant = encoding.intercept and not FAMILIES[response.model].cutpoints
     about = {"file": prepared.table.path, "rows": len(y), "target": response.name, "family": response.model}
     return {
         **about,
         "reason": response.reason,
         "classes": list(response.classes),
         "formula": None if encoding.formula is None else encoding.formula.text,
-        "intercept": f"{prior(usual, 'intercept')} at the columns' means" if encoding.intercept else None,
+        "intercept": f"{prior(usual, 'intercept')} at the columns' means" if constant else None,
         "columns": columns,
         "groups": groups,
         "other": encoding.roles.given,

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from gyromc.checks import require
+from gyromc.checks import require, shown
 from gyromc.errors import InvalidInput
 from gyromc.extras import needs
 from gyromc.show.numbers import did_you_mean
@@ -21,6 +21,7 @@ from gyromc.tables.datatable import pandas_module
 
 Names = tuple[str, ...]
 MOST_TERMS = 100_000  # that formulaic makes of a formula in a second, before it drops those that are the same
+DEEPEST = 50  # brackets inside one another: parsers and we ourselves read them by recursion
 EXAMPLE = "y ~ x1 * x2 + C(region) + (1 | subject)"
 QUOTED = "^`([^`]+)`$"
 ELEMENTWISE = {name: getattr(np, name) for name in ("log", "log2", "log10", "log1p", "exp", "sqrt", "abs")}
@@ -31,7 +32,7 @@ SIGNS = (ast.UAdd, ast.USub, ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Lt, ast.Lt
 MOST_COLUMNS = 50  # of a basis
 MOST_POWER = 20
 CURVE = "For a curve write bs(…, 4)."
-SUCCESSES = "Name the column of successes alone, and pass `--family binomial --trials COLUMN`."
+SUCCESSES = "Name the column of successes alone, and pass `--family binomial` and `--trials COLUMN`."
 HINTS = {"s(": CURVE, "te(": CURVE, "cbind(": SUCCESSES}
 
 
@@ -87,7 +88,7 @@ def response_of(text: str) -> str:
     """Return the response of a formula as it is written, without the backticks of a name; nothing else is read."""
     require(len(text) <= 10_000, f"The formula is {len(text)} characters long; at most 10000 are read.")
     sides = _split(text, "~")
-    one = f"A formula has one `~` between the response and the terms, as in `{EXAMPLE}`: got {text!r}."
+    one = f"A formula has one `~` between the response and the terms, as in `{EXAMPLE}`: got {shown(text)}."
     require(len(sides) == 2 and all(map(str.strip, sides)), one)
     return re.sub(QUOTED, r"\1", sides[0].strip())
 
@@ -97,8 +98,8 @@ def read_formula(text: str, columns: Sequence[str]) -> Formula:
     name = response_of(text)
     response = Expression(name, (name,) if name in columns else columns_of(name, columns))
     others = [name for name in columns if name not in response.columns]
-    right = _split(text, "~")[1]
-    # R's factor(…) and as.factor(…) are C(…), and its ^ is **
+    # R's factor(…) and as.factor(…) are C(…), its ^ is **, and splines::bs(…) is bs(…).
+    right = re.sub(r"(?<![\w.`])(splines|stats|base)::", "", _split(text, "~")[1])
     if "factor" not in columns:
         right = re.sub(r"(?<![\w.`])(as\.)?factor\s*\(", "C(", right)
     powers = {place for place, letter, _ in _letters(right) if letter == "^"}
@@ -107,11 +108,11 @@ def read_formula(text: str, columns: Sequence[str]) -> Formula:
         both = re.search(rf"(?<![\w.`]){re.escape(name)}(?![\w.(`])|`{re.escape(name)}`", right)
         require(not both, f"The response {name!r} stands on both sides of the formula: it would predict itself.")
     outside = "".join(letter for _, letter, depth in _letters(right) if depth == 0)
-    if power := re.search(r"([^\W\d][\w.]*)\s*(\^|\*\*)\s*\d+", outside):
+    if power := re.search(r"([^\W\d][\w.]*)\s*(\^|\*\*)\s*[\d.]+", outside):
         raise InvalidInput(f"`{power[0]}` in a formula is {power[1]} itself: for its square write I({power[1]}**2).")
     rest, found = _without_groups(right)
     for part in (rest, *(inside.rpartition("|")[0].rstrip("|") for inside in found)):
-        many = f"`{part.strip()}` stands for more than {MOST_TERMS:,} products of terms. Take a smaller power."
+        many = f"`{_brief(part.strip())}` stands for more than {MOST_TERMS:,} products of terms. Take a smaller power."
         require(_most_terms(part.replace("**", "^"), len(others)) <= MOST_TERMS, many)
     groups = tuple(group for inside in found for group in _groups(inside, others))
     terms, offsets = _terms(rest if rest.strip() else "1", others)
@@ -141,6 +142,11 @@ def _most_terms(text: str, width: int) -> float:
     return found
 
 
+def _brief(text: str) -> str:
+    """What a message quotes of a text."""
+    return text if len(text) <= 100 else f"{text[:100]}…"
+
+
 def _split(text: str, sign: str) -> list[str]:
     """Split at a sign outside brackets, quotes and backticks."""
     places = [place for place, letter, depth in _letters(text) if letter == sign and depth == 0]
@@ -156,11 +162,12 @@ def _letters(text: str) -> Iterator[tuple[int, str, int]]:
             continue
         if letter in "([{":
             depth += 1
+            require(depth <= DEEPEST, f"The formula has more than {DEEPEST} brackets inside one another.")
         yield place, letter, depth
         if letter in ")]}":
             depth -= 1
-            require(depth >= 0, f"The formula has a bracket that was never opened: {text.strip()!r}.")
-    require(depth == 0 and not quote, f"The formula has a bracket or quote that is not closed: {text.strip()!r}.")
+            require(depth >= 0, f"The formula has a bracket that was never opened: {shown(text.strip())}.")
+    require(depth == 0 and not quote, f"The formula has a bracket or quote that is not closed: {shown(text.strip())}.")
 
 
 def _without_groups(text: str) -> tuple[str, list[str]]:
@@ -173,10 +180,10 @@ def _without_groups(text: str) -> tuple[str, list[str]]:
             kept += part
             continue
         where = "with the grouping column" if min(bars) == 0 else "that are a term of their own"
-        require(set(bars) == {1}, f"`|` stands in brackets {where}, as in `{EXAMPLE}`: got {text.strip()!r}.")
+        require(set(bars) == {1}, f"`|` stands in brackets {where}, as in `{EXAMPLE}`: got {shown(text.strip())}.")
         term = part.strip().removeprefix("+").strip()
         ends = [place for place, letter, depth in _letters(term) if depth == 1 and letter == ")"]
-        alone = f"A group term stands alone and is added with `+`, as in `{EXAMPLE}`: got {term!r}."
+        alone = f"A group term stands alone and is added with `+`, as in `{EXAMPLE}`: got {shown(term)}."
         require(term.startswith("(") and ends == [len(term) - 1], alone)
         found.append(term[1:-1])
     return kept.strip().removeprefix("+"), found
@@ -207,11 +214,11 @@ def _terms(text: str, columns: Sequence[str]) -> tuple[Terms, tuple[Expression, 
     try:
         parsed = list(formulaic.Formula(text, _context={"__formulaic_variables_available__": list(columns)}))
     except formulaic.errors.FormulaicError as error:
-        message = str(error).strip().splitlines()[0]
-        raise InvalidInput(f"The formula cannot be read at {text.strip()!r}: {message}") from None
-    except (SyntaxError, TypeError, ValueError, KeyError, RecursionError, AttributeError):
+        message = _brief(str(error).strip().splitlines()[0])
+        raise InvalidInput(f"The formula cannot be read at {shown(text.strip())}: {message}") from None
+    except (SyntaxError, TypeError, ValueError, KeyError, RecursionError, MemoryError, AttributeError):
         remedy = f"Write it as in `{EXAMPLE}`, with the functions {', '.join(FUNCTIONS)}."
-        raise InvalidInput(f"The formula cannot be read at {text.strip()!r}. {remedy}") from None
+        raise InvalidInput(f"The formula cannot be read at {shown(text.strip())}. {remedy}") from None
     types, intercept = formulaic.parser.types, False
     kept, offsets, reads, categorical, numeric = [], [], [], [], []
     for term in parsed:
@@ -262,6 +269,13 @@ class FormulaDesign:
     @functools.cached_property
     def formula(self) -> Formula:
         return read_formula(self.text, self.columns)
+
+    @functools.cached_property
+    def reads(self) -> dict[str, list[Names]]:
+        """The columns of the table that each common term reads, factor by factor."""
+        known = self.formula.predictors
+        of = lambda one: (one.expr,) if one.eval_method.value == "lookup" else columns_of(one.expr, known)
+        return {str(term): list(map(of, term.factors)) for term in self.formula.terms[0].terms}
 
     def check(self, predictors: Collection[str]) -> None:
         """Raise an error where what was remembered is not what the formula needs, or it names other columns than these."""
@@ -363,7 +377,7 @@ def functions() -> Mapping[str, Any]:
 
 def columns_of(expression: str, known: Collection[str]) -> tuple[str, ...]:
     """Return the columns that an expression reads; raise unless it holds only columns, numbers, arithmetic and `FUNCTIONS`."""
-    where = f"`{expression}` in the formula"
+    where = f"`{_brief(expression)}` in the formula"
     tree, quoted = _tree(expression)
     found: dict[str, None] = {}
     waiting = [tree]
@@ -376,7 +390,7 @@ def columns_of(expression: str, known: Collection[str]) -> tuple[str, ...]:
                 if name not in known:
                     require(name not in FUNCTIONS, f"`{name}` in the formula is a function: write {name}(column).")
                     hint = did_you_mean(name, sorted(known), "Columns:")
-                    raise InvalidInput(f"The formula uses {name!r}, which is no column of the data. {hint}")
+                    raise InvalidInput(f"The formula uses {shown(name)}, which is no column of the data. {hint}")
                 found[name] = None
             case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
                 require(abs(value) < 1e15, f"{where}: {value:g} is too large a number.")
@@ -402,7 +416,7 @@ def special_call(expression: str) -> tuple[str, str] | None:
     if not isinstance(tree, ast.Call) or not isinstance(tree.func, ast.Name) or tree.func.id not in ("C", "offset"):
         return None
     name, only = tree.func.id, tree.args[0] if len(tree.args) == 1 and not tree.keywords else None
-    where = f"`{expression}` in the formula"
+    where = f"`{_brief(expression)}` in the formula"
     remedy = f"{where}: write `C(column)`, and choose its reference with `--reference COLUMN=LEVEL`."
     require(name != "C" or isinstance(only, ast.Name), remedy)
     if only is None:
@@ -422,7 +436,7 @@ def _tree(expression: str) -> tuple[ast.expr, dict[str, str]]:
         return ast.parse(text, mode="eval").body, quoted
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         remedy = "Put names with blanks or signs in backticks: `my column`."
-        raise InvalidInput(f"`{expression}` in the formula cannot be read. {remedy}") from None
+        raise InvalidInput(f"`{_brief(expression)}` in the formula cannot be read. {remedy}") from None
 
 
 def _argument(node: ast.Call, where: str, known: Collection[str], outermost: bool) -> ast.expr:
@@ -458,7 +472,7 @@ def _argument(node: ast.Call, where: str, known: Collection[str], outermost: boo
 def _refuse(where: str, what: str) -> NoReturn:
     hint = next((f" {hint}" for sign, hint in HINTS.items() if what.startswith(sign)), "")
     may = f"A formula may use columns, numbers, arithmetic inside I(…), and the functions {', '.join(FUNCTIONS)}."
-    raise InvalidInput(f"{where}: {what} is not allowed.{hint} {may}")
+    raise InvalidInput(f"{where}: {_brief(what)} is not allowed.{hint} {may}")
 
 
 def _number(node: ast.expr) -> float | None:

@@ -246,7 +246,7 @@ def giveaway_check(table: DataTable, encoding: Encoding, y: np.ndarray, X: np.nd
             found[feature.name] = f"{feature.name!r} {how}"
     drops = " ".join(f"`--drop {shlex.quote(name)}`" for name in list(found)[:5] or ["COLUMN"])
     if not found and numeric and _determined(X, y):
-        found[""] = "a weighted sum of the columns equals the target in every row"
+        found[""] = "a linear combination of the columns equals the target in every row"
     meaning = f"If that comes from {target!r} itself, scores and coefficients mean nothing: pass {drops}."
     none = f"none is a copy or a recoding of {target!r}."
     sentence = f"{listed(list(found.values()), 5)}. {meaning}" if found else none
@@ -254,7 +254,7 @@ def giveaway_check(table: DataTable, encoding: Encoding, y: np.ndarray, X: np.nd
 
 
 def _determined(X: np.ndarray, y: np.ndarray) -> bool:
-    """Whether a weighted sum of the columns equals y, in more rows than that takes."""
+    """Whether a linear combination of the columns equals y, in more rows than that takes."""
     if not X.shape[1] or len(y) < X.shape[1] + FEW or y.std() == 0:
         return False
     scale = X.std(axis=0)

@@ -99,6 +99,9 @@ def recognise(table: DataTable, target: str, wishes: Wishes, train: np.ndarray |
         design = FormulaDesign.learn(formula, available, encoding.frame(table))
         encoding = dataclasses.replace(encoding, formula=design, factors=factors)
     names = encoding.names
+    require(
+        names or encoding.intercept, "The formula has neither a column nor an intercept: for a mean alone write y ~ 1."
+    )
     called = f"A column of {table.path} is called 'intercept', as the constant. Rename it, or pass `--drop intercept`."
     require("intercept" not in names, called)
     twice = next((name for name in names if names.count(name) > 1), None)

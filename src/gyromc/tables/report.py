@@ -23,7 +23,7 @@ from gyromc.targets.likelihoods import ResponseKind
 
 RESULTS = ResultsFile("fit.json", "gyromc.fit", 2, "gyromc fit … --out {directory}")
 MOST_COEFFICIENTS, MOST_EFFECTS, MOST_COMMANDS, MOST_SHOWN = 60, 40, 3, 12
-CLOSE, CLOSEST = 0.005, 1e-12  # distances of a ratio from 1 between which its digits are counted from 1
+CLOSEST = 1e-12  # to 1: a ratio nearer than this is 1
 HEADINGS = {"monte_carlo_error": "Monte Carlo error", "low_95": "95\u00a0% from", "high_95": "to"}
 Results = Mapping[str, Any]
 Rows = Sequence[Mapping[str, Any]]
@@ -40,17 +40,16 @@ def render(results: Results) -> str:
         results=results,
         pictures={picture.kind: picture for picture in pictures(dict(results))},
         tables={name: make(results) for name, make in TABLES.items()},
-        coefficients=coefficient_table(results, page=True),
-        parameters=_made(functools.partial(_parameters, page=True), results["parameters"]),
-        error_sentence=error_sentence(results["coefficients"]),
+        coefficients=_coefficients(results, page=True),
+        parameters=_parameters(results, page=True),
+        error_sentence=error_sentence(results),
         mark=mark,
     )
 
 
 def tables(results: Results) -> Iterator[Table | str]:
     """Yield the tables of a fit, with an empty line after each, from the content of fit.json."""
-    data, model = results["data"], results["model"]
-    yield f"{data['file']}: {data['rows']} rows. {capital(model['title'])} of {model['target']}, {model['reason']}.\n"
+    yield f"{results['data']['file']}: {counted(results['data']['rows'], 'row')}. {_title(results['model'])}\n"
     for table in itertools.chain.from_iterable(make(results) for make in TABLES.values()):
         yield table
         yield ""
@@ -59,24 +58,31 @@ def tables(results: Results) -> Iterator[Table | str]:
 
 def summary_tables(results: Results) -> list[Table | str]:
     """Return the summary of a fit: coefficients, further parameters, what people quote, and the verdicts."""
-    data, model = results["data"], results["model"]
-    head = f"{capital(model['title'])} of {model['target']}, {model['reason']}. {data['file']}: {data['rows']} rows."
+    data = results["data"]
+    head = f"{_title(results['model'])} {data['file']}: {counted(data['rows'], 'row')}."
     parts = [part for name in SUMMARY for table in TABLES[name](results) for part in (table, "")]
     return [head, "", *parts, "\n".join([*data["notes"], *verdicts(results)])]
+
+
+def _title(model: Mapping[str, Any]) -> str:
+    """A sentence on the family, the target and the groups."""
+    family = FAMILIES[model["name"]].words.title
+    return f"{capital(family)} of {model['target']}{model['title'].removeprefix(family)}, {model['reason']}."
 
 
 def verdicts(results: Results) -> list[str]:
     """Return the answers to both questions: whether the computation can be trusted, and whether the model fits."""
     wrong = [check["name"] for check in results["checks"] if not check["good"]]
     found = results["adequacy"]
-    computed = f"look at {', '.join(wrong)}" if wrong else "no problem found"
+    computed = f"Look at {', '.join(wrong)}" if wrong else "No problem found"
     lines = [f"Computation: {computed}.", f"Model: {found['headline']}"]
     commands = list(dict.fromkeys(c["command"] for c in found["checks"] if c["verdict"] == "misfit" and c["command"]))
     return [*lines, *(f"Try: {command}" for command in commands[:MOST_COMMANDS])]
 
 
-def error_sentence(rows: Rows) -> str:
-    """Return how large the errors of the computation are at most, in posterior standard deviations."""
+def error_sentence(results: Results) -> str:
+    """Return how large the errors of all parameters are at most, in posterior standard deviations."""
+    rows = [*results["coefficients"], *results["parameters"]]
     errors = np.array([[row["std_error"], row["sd_error"], *row["interval_std_error"]] for row in rows])
     mean, sd, *ends = np.max(errors / np.maximum([[row["sd"]] for row in rows], 1e-300), axis=0)
     if not errors.any():
@@ -86,18 +92,20 @@ def error_sentence(rows: Rows) -> str:
     return f"The Monte Carlo error is at most {of}."
 
 
-def coefficient_table(results: Results, page: bool = False) -> Table:
-    """Return the coefficients; a terminal has the clearest, with errors, those whose interval holds zero dim."""
+def _coefficients(results: Results, page: bool = False) -> list[Table]:
+    """The coefficients; a terminal has the clearest, with errors, those whose interval holds zero dim."""
     every = shown = results["coefficients"]
     model, some = results["model"], ""
+    if not every:
+        return []
     if not page and len(every) > MOST_COEFFICIENTS:
         by_clarity = sorted(every, key=lambda c: -abs(c["mean"]) / max(c["sd"], 1e-300))
         clearest = {c["label"] for c in by_clarity[:MOST_COEFFICIENTS]}
         shown = [c for c in every if c["label"] in clearest]
         some = f"the clearest {len(shown)} of {len(every)}; all are in coefficients.csv"
-    notes = [text for text in (some, error_sentence(every), model["prior"], model["noise"]) if text]
+    notes = [text for text in (some, error_sentence(results), model["prior"], model["noise"]) if text]
     made = _estimates(shown, "coefficient", model["target"], page)
-    return Table(*made, "Coefficients, in the units of the file", notes, style="simple")
+    return [Table(*made, "Coefficients, in the units of the file", notes, style="simple")]
 
 
 def _estimates(shown: Rows, first: str, target: str = "", page: bool = False) -> tuple[list[str], list[list[Cell]]]:
@@ -121,33 +129,42 @@ def _estimates(shown: Rows, first: str, target: str = "", page: bool = False) ->
     return columns, rows
 
 
-def _parameters(rows: Rows, page: bool = False) -> Table:
-    return Table(*_estimates(rows, "parameter", page=page), "Further parameters", style="simple")
+def _parameters(results: Results, page: bool = False) -> list[Table]:
+    """The further parameters; those of an ordinal model without columns stand alone."""
+    rows, alone = results["parameters"], not results["coefficients"]
+    if not rows:
+        return []
+    notes = [error_sentence(results), results["model"]["prior"]] if alone and not page else []
+    return [Table(*_estimates(rows, "parameter", page=page), "Further parameters", notes, style="simple")]
 
 
 def effect_table(found: Mapping[str, Any]) -> Table:
     """Return ratios, average changes and contrasts."""
     heads = {"ratio": found["ratio"], "change": "average change"}
     shown = [key for key in heads if any(row[key] is not None for row in found["rows"])]
-    columns = ["change of the row", *(text for key in shown for text in (heads[key], "95\u00a0% interval"))]
+    columns = ["change", *(text for key in shown for text in (heads[key], "95\u00a0% interval"))]
     cells = lambda row: (text for key in shown for text in _estimate(key, row[key], row[f"{key}_interval_95"]))
     rows = [[row["name"], *cells(row)] for row in found["rows"][:MOST_EFFECTS]]
     what = found.get("what", f"the expected {found['target']}")
-    said = f"the average change is that of {what}, over the rows, all else as it is"
+    said = f"the average change is that of {what}, over the rows, with all other columns unchanged"
     notes = [f"{said}; a slope is per unit of its column"] if "change" in shown else []
     if len(found["rows"]) > MOST_EFFECTS:
         notes.append(f"the first {MOST_EFFECTS} of {len(found['rows'])}; all are in fit.json")
-    return Table(columns, rows, "What goes with what", notes, style="simple")
+    return Table(columns, rows, "Effect sizes", notes, style="simple")
 
 
 def _estimate(kind: str, value: float | None, interval: Sequence[float] | None) -> list[str]:
-    """A value and its interval; a ratio close to 1 with as many digits as show how far from 1 it is, and not `1 [1, 1]`."""
-    if value is not None and interval is not None and kind == "ratio":
-        away = max(abs(x - 1) for x in (value, *interval))
-        if CLOSEST < away < CLOSE:
-            middle, low, high = (f"{x:.{1 - math.floor(math.log10(away))}f}" for x in (value, *interval))
-            return [middle, f"[{low}, {high}]"]
-    return [readable(value, 3), in_brackets(interval)]
+    """A value and its interval as text."""
+    text = _ratio if kind == "ratio" else readable
+    return [text(value), bounds(interval, text=text)]
+
+
+def _ratio(value: float | None, digits: int = 3) -> str:
+    """A ratio as text; one that would read "1" and is not 1 has two digits of its distance from 1."""
+    text = readable(value, digits)
+    if value is None or text != "1" or abs(value - 1) < CLOSEST:
+        return text
+    return f"{value:.{1 - math.floor(math.log10(abs(value - 1)))}f}"
 
 
 def _robust(robust: Results, coefficients: Rows) -> Table:
@@ -224,7 +241,7 @@ def _quoted(found: Results) -> Table:
     ]
     rows = [row for row in rows if row[0] != "LOO R²" or share is not None]
     columns = ["quantity", "value", "what it is"]
-    return Table(columns, rows, "What people quote", left=columns, style="simple")
+    return Table(columns, rows, "Fit statistics", left=columns, style="simple")
 
 
 def mark(check: Mapping[str, Any]) -> str:
@@ -242,7 +259,7 @@ def _checks(title: str, checks: Rows, notes: Sequence[str] = ()) -> Table:
 def _of_model(found: Results) -> Table:
     some = found["rows"] < found["of_rows"]
     sample = f"checked on {found['rows']} of {found['of_rows']} rows, drawn at random; " if some else ""
-    rule = "the p-values are corrected for the number of checks: a right model is called wrong in at most 5 % of cases"
+    rule = "the p-values are corrected for the number of checks: a correct model is rejected in at most 5 % of cases"
     return _checks("Does the model fit?", found["checks"], [sample + rule])
 
 
@@ -254,9 +271,9 @@ def _made(make: Callable[[Any], Table], *parts: Any) -> list[Table]:
 TABLES: dict[str, Callable[[Results], list[Table]]] = {
     "families": lambda results: _made(family_table, results.get("families")),
     "columns": lambda results: [_columns(results)],
-    "coefficients": lambda results: [coefficient_table(results)],
+    "coefficients": _coefficients,
     "effects": lambda results: _made(effect_table, results.get("effects")),
-    "parameters": lambda results: _made(_parameters, results["parameters"]),
+    "parameters": _parameters,
     "groups": lambda results: _made(level_table, *(results.get("groups") or ())),
     "robust": lambda results: _made(lambda found: _robust(found, results["coefficients"]), results.get("robust")),
     "predictions": lambda results: _made(_predictions, *results["predictions"]),

@@ -75,7 +75,8 @@ class FittedModel(Shown):
     - `posterior`: the draws; `coefficients`: a tuple of `Coefficient`, those of further parameters last.
     - `about`: the file, the formula, the number of rows, the command and the date of the fit.
     - `results`: the content of fit.json: all findings, checks of the computation and of the model.
-    - `model["age"]`: a `Coefficient`; `predict(data)`: a `Predictions`; `summary()`, `plot()`, `report(path)`, `save(path)`.
+    - `model["age"]`: a `Coefficient`; `predict(data)`: a `Predictions`; `simulate(data)`: draws of the response;
+      `summary()`, `plot()`, `report(path)`, `save(path)`.
     """
 
     encoding: Encoding
@@ -123,12 +124,16 @@ class FittedModel(Shown):
         columns = {"chain": chain, "draw": draw, **found}
         return pandas_module().DataFrame({name: values.ravel() for name, values in columns.items()})
 
+    def to_dataframe(self) -> Any:
+        """The coefficients and further parameters as a data frame, a row for each: as the columns of `Posterior.to_dataframe`."""
+        names = ("mean", "sd", "std_error", "relative_error", "ess", "low", "high")
+        rows = {one.label: [getattr(one, name) for name in names] for one in self.coefficients}
+        return pandas_module().DataFrame.from_dict(rows, orient="index", columns=list(names))
+
     def save_draws(self, path: str | Path) -> None:
         """Write the draws to a CSV or Parquet file, by its name."""
         require_draws_file(read_path(path))
-        frame, csv = self.draws, str(path).endswith(".csv")
-        text = frame.to_csv(index=False, float_format="%.9g") if csv else ""
-        write_atomically(Path(path), text if csv else lambda file: frame.to_parquet(file, index=False))
+        _write_frame(path, self.draws)
 
     def to_datatree(self) -> Any:
         """The draws as an ArviZ DataTree with the group `posterior`, one variable for each parameter."""
@@ -140,8 +145,8 @@ class FittedModel(Shown):
             return arviz_base.from_dict({"posterior": self.parameters()})
 
     def plot(self, kind: str = "coefficients") -> Any:
-        """Draw a Matplotlib figure: `coefficients`, `groups`, `predictive`, `residuals`, `trace`, `prior`, `pit`, `calibration`,
-        `curve`."""
+        """Draw a Matplotlib figure: `coefficients`, `groups`, `effects`, `predictive`, `residuals`, `trace`, `prior`, `pit`,
+        `calibration`, `curve`."""
         with needs("fit", "A figure of a fit"):
             from gyromc.tables.figures import drawn
         return drawn(kind, self._findings())
@@ -189,6 +194,22 @@ class FittedModel(Shown):
         rows = self.encoding.rows_of(self.table(data, **text), fitted=False)
         law = Predictive.of(self.posterior, rows.X, self.posterior.count, **rows.beside())
         return law.replicate(rng)[rng.choice(law.num_draws, draws, replace=draws > law.num_draws)].T
+
+    def save_responses(self, path: str | Path, data: Any, draws: int = 1000, seed: int = 0, **text: Any) -> None:
+        """Write what `simulate` returns to a CSV or Parquet file: rows × draws, classes by name."""
+        require_draws_file(read_path(path))
+        table, found = self.table(data, **text), self.simulate(data, draws, seed, **text)
+        classes = self.encoding.response.classes
+        values = np.array(classes, object)[found.astype(int)] if classes else found
+        frame = pandas_module().DataFrame(values, columns=[f"draw {k}" for k in range(1, draws + 1)])
+        frame.insert(0, table.unit, table.lines)
+        _write_frame(path, frame)
+
+
+def _write_frame(path: str | Path, frame: Any) -> None:
+    csv = str(path).endswith(".csv")
+    text = frame.to_csv(index=False, float_format="%.9g") if csv else ""
+    write_atomically(Path(path), text if csv else lambda file: frame.to_parquet(file, index=False))
 
 
 def require_draws_file(path: str | Path | None) -> None:

@@ -75,7 +75,7 @@ class Quadratic(_Squared):
     ```python
     import gyromc as gm
     target = gm.targets.Quadratic([[2.0, 0.5], [0.5, 1.0]])
-    assert target.dim == 2
+    print(target.dim)  # 2
     ```
     """
 
@@ -101,7 +101,7 @@ class CosinePerturbed(Target):
 
     ```python
     import gyromc as gm
-    assert gm.targets.CosinePerturbed(3, 1.2).dim == 3
+    print(gm.targets.CosinePerturbed(3, 1.2).dim)  # 3
     ```
     """
 
@@ -145,7 +145,7 @@ class Separable(_Squared):
     import jax.numpy as jnp
     import gyromc as gm
     double_well = gm.targets.Separable(lambda t: t**4 / 4 - t**2, precision=[1.0, 1.0, 2.0])
-    assert double_well.dim == 3
+    print(double_well.dim)  # 3
     ```
     """
 
@@ -203,7 +203,7 @@ class FiniteSum(SumOverData):
     import jax.numpy as jnp
     import gyromc as gm
     target = gm.targets.FiniteSum(lambda mu, x: -0.5 * (x - mu) ** 2, lambda mu: -0.5 * mu**2, jnp.arange(3.0))
-    assert target.num_data == 3
+    print(target.num_data)  # 3
     ```
     """
 

@@ -58,7 +58,7 @@ class Wording:
     @property
     def sentence(self) -> str:
         full = self.says.endswith(".")
-        return self.says if full else f"{self.says}; a weighted sum of the columns is {self.effect.of}."
+        return self.says if full else f"{self.says}; a linear combination of the columns is {self.effect.of}."
 
 
 @dataclasses.dataclass(frozen=True)

@@ -58,7 +58,7 @@ class Group(eqx.Module):
     import numpy as np
     import gyromc as gm
     group = gm.targets.Group(np.ones((4, 1)), [0, 0, 1, 1], num_levels=2, scale=[1.0])
-    assert group.sizes == (1, 0, 2)
+    print(group.sizes)  # (1, 0, 2)
     ```
     """
 
@@ -256,7 +256,7 @@ class MixedRegression(SumOverData):
     from gyromc.targets import MixedRegression
     from gyromc.targets.families import NegativeBinomial
     target = MixedRegression([[1.0], [1.0], [1.0]], [0, 3, 1], NegativeBinomial(), prior_scale=2.0)
-    assert target.dim == 2 and np.isfinite(target.potentials(np.zeros((1, 2)))[0])
+    print(target.dim, np.isfinite(target.potentials(np.zeros((1, 2)))[0]))  # 2 True
     ```
     """
 

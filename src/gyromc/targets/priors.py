@@ -91,7 +91,7 @@ class Prior:
     ```python
     from gyromc.targets import Prior
     prior = Prior.read("student_t(3, 0, 2.5)")
-    assert prior.law == "student_t" and str(prior.scaled(2.0)) == "student_t(3, 0, 5)"
+    print(prior.law, prior.scaled(2.0))  # student_t student_t(3, 0, 5)
     ```
     """
 

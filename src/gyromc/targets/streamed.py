@@ -53,7 +53,7 @@ class StreamedRegression(KnownLikelihood):
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((500, 2)), rng.integers(0, 2, 500)
     streamed = gm.targets.StreamedRegression(gm.data.Batches([(X[:300], y[:300]), (X[300:], y[300:])], 500), "logistic")
-    assert np.allclose(gm.Model(streamed).mode, gm.Model(gm.targets.LogisticRegression(X, y)).mode)
+    print(np.allclose(gm.Model(streamed).mode, gm.Model(gm.targets.LogisticRegression(X, y)).mode))  # True
     ```
     """
 

@@ -166,7 +166,7 @@ def tune(
     target = gm.targets.LogisticRegression([[1.0, 0.5], [1.0, -1.0], [1.0, 2.0], [1.0, 0.0]], [0, 0, 1, 1], prior_scale=1.0)
     tuned = gm.tune(target, observables={"slope": gm.observables.linear([0.0, 1.0])}, gradients=20_000)
     run = gm.run(tuned.plan)
-    assert tuned.expected["slope"] < 0.02 * tuned.sd["slope"]
+    print(tuned.expected["slope"] < 0.02 * tuned.sd["slope"])  # True
     ```
     """
     given, budget = target_or_plan, {"gradients": gradients, "error": error, "seconds": seconds}

@@ -259,7 +259,7 @@ def calibration(below: np.ndarray, upto: np.ndarray, rng: np.random.Generator) -
 
 
 def class_calibration(outputs: list[ModelResiduals]) -> ModelCheck | None:
-    """Whether classes come as often as predicted: the largest gap in groups of rows with like predicted probability."""
+    """Whether classes come as often as predicted: the largest gap in groups of rows with similar predicted probability."""
     tests, gaps = [], []
     for output in outputs:
         rows = np.argsort(output.fitted, kind="stable")
@@ -317,17 +317,19 @@ def bayesian_r_squared(law: Predictive, weights: np.ndarray | None = None) -> np
     noise = over_rows(law.variance)
     if explained.ndim == 2:
         explained, noise = explained.sum(axis=1), noise.sum(axis=1)
-    return explained / np.maximum(explained + noise, 1e-300)
+    share = explained / np.maximum(explained + noise, 1e-300)
+    return np.where(share > ROUNDED, share, 0.0)  # a model without columns explains nothing
 
 
 CAUSES = (Aspect.CURVATURE, Aspect.DEPENDENCE, Aspect.LINK, Aspect.PROPORTIONAL)  # faults of the mean
+ROUNDED = 1e-12  # a share of the variance that rounding makes
 FAIR = 0.1  # share of the residuals' variance, from which a fault of the mean goes before the dispersion that it makes
 
 
 def ordered(found: Adequacy) -> list[ModelCheck]:
     """The checks, the model's worst fault first: what a model without it would gain most by, causes before their symptoms."""
     # A fault of the mean makes classes and counts look miscalibrated, and counts overdispersed. So where one is found these come
-    # after it, dispersion only where the fault explains a fair share of what is left.
+    # after it, dispersion only where the fault explains a fair share of what is left. Few rows may make all of a dispersion.
     wrong = [check for check in found.checks if check.verdict is ModelVerdict.MISFIT]
     causes = {check.aspect: check.statistic for check in wrong if check.aspect in CAUSES}
     of_mean = max(causes.values(), default=0.0)
@@ -336,6 +338,11 @@ def ordered(found: Adequacy) -> list[ModelCheck]:
         later |= {Aspect.DISPERSION} if of_mean > FAIR else set()
         if causes or any(check.aspect is Aspect.DISPERSION for check in wrong):
             later |= {Aspect.CALIBRATION, Aspect.COVERAGE}
+    output, (lone,) = found.outputs[0], [check for check in wrong if check.aspect is Aspect.OUTLIERS] or [None]
+    if lone is not None and not lone.details["many"]:
+        others = np.delete(output.values, lone.details["rows"])
+        if np.sum(others**2) < SETTINGS.overdispersed * (others.size - float(output.leverages.sum())):
+            later |= {Aspect.DISPERSION}
     rest = [check for check in found.checks if check.verdict is not ModelVerdict.MISFIT]
     return [*sorted(wrong, key=lambda check: (check.aspect in later, -_gain(check, found))), *rest]
 
@@ -417,7 +424,7 @@ def _residuals(found: Adequacy, x: np.ndarray) -> dict[str, Any]:
 
 
 def _binned(found: Adequacy) -> dict[str, Any]:
-    """Observed less predicted share in groups of rows with like predicted probability, with two standard errors; all classes."""
+    """Observed less predicted share in groups of rows with similar probability, with two standard errors; all classes."""
     points = []
     for output in found.outputs:
         sd = np.sqrt(np.maximum(output.fitted * (1 - output.fitted), 1e-300))

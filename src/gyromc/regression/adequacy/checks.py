@@ -44,7 +44,7 @@ class AdequacySettings:
     mostly: float = 0.6  # of the largest mean, from which a law is called too narrow or wide whatever else it is
     level: float = 0.95  # of the predictive intervals
     share_gap: float = 0.02  # difference of shares
-    groups: int = 10  # of rows with like probabilities
+    groups: int = 10  # of rows with similar probabilities
     many: float = 0.05  # share of the rows, from which outliers are a matter of the law
     followed: float = 0.02  # share of its noise that a row keeps in its residual, below which the fit goes through it
 
@@ -61,8 +61,8 @@ class Aspect(enum.Enum):
     DEPENDENCE = "independent rows"
     LINK = "link"
     PROPORTIONAL = "proportional odds"
-    CURVATURE = "straight lines"
-    SPREAD = "even spread"
+    CURVATURE = "linearity"
+    SPREAD = "constant variance"
     CALIBRATION = "calibration"
     COVERAGE = "coverage"
     OUTLIERS = "outliers"

@@ -13,6 +13,7 @@ from gyromc.targets.families.counts import (
     HurdlePoisson,
     NegativeBinomial,
     Poisson,
+    ZeroInflatedNegativeBinomial,
     ZeroInflatedPoisson,
 )
 from gyromc.targets.families.numbers import Beta, Exponential, Gamma, Lognormal, Normal, NormalNoise, StudentT, Weibull
@@ -20,7 +21,8 @@ from gyromc.targets.likelihoods import Likelihood
 
 OF_NUMBERS = (Normal, NormalNoise, StudentT, Gamma, Lognormal, Beta)
 OF_CLASSES = (Bernoulli, Categorical, Ordinal, Probit, Cloglog)
-OF_COUNTS = Poisson, NegativeBinomial, Binomial, BetaBinomial, ZeroInflatedPoisson, HurdlePoisson, ConwayMaxwellPoisson
+WITH_ZEROS = ZeroInflatedPoisson, HurdlePoisson, ZeroInflatedNegativeBinomial
+OF_COUNTS = Poisson, NegativeBinomial, Binomial, BetaBinomial, *WITH_ZEROS, ConwayMaxwellPoisson
 LIKELIHOODS: tuple[type[Likelihood], ...] = (*OF_NUMBERS, *OF_CLASSES, *OF_COUNTS, Exponential, Weibull)
 FAMILIES = {known.name: known for known in LIKELIHOODS if known is not NormalNoise}
 """The likelihood of each family, by its name; `NormalNoise` is `linear` too, with σ as a parameter."""

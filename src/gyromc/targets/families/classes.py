@@ -46,7 +46,7 @@ class Bernoulli(_TwoClasses, Canonical):
     link, rank = LinkFunction.LOGIT, 2
     words = Wording(
         "logistic regression",
-        "The log-odds of {name} = {positive} are a weighted sum of the columns.",
+        "The log-odds of {name} = {positive} are a linear combination of the columns.",
         Effect("the log-odds of {name} = {positive}", "change of the log-odds", "odds ratio"),
     )
 
@@ -64,7 +64,7 @@ class Probit(_TwoClasses):
     link, rank = LinkFunction.PROBIT, 10
     words = Wording(
         "probit regression",
-        "The probability of {name} = {positive} is the normal distribution function of a weighted sum of the columns.",
+        "The probability of {name} = {positive} is the normal distribution function of a linear combination of the columns.",
         Effect("the normal quantile of P({name} = {positive})", "change of the normal quantile"),
     )
 
@@ -82,7 +82,7 @@ class Cloglog(_TwoClasses):
     link, rank = LinkFunction.CLOGLOG, 11
     words = Wording(
         "complementary log-log regression",
-        "The logarithm of the rate at which {name} = {positive} comes about is a weighted sum of the columns.",
+        "The logarithm of the rate at which {name} = {positive} comes about is a linear combination of the columns.",
         Effect("the logarithm of the rate of {name} = {positive}", "change of the log rate", "ratio of rates"),
     )
 
@@ -130,7 +130,7 @@ class Categorical(_Classes, Canonical):
     rank, vector = 9, True
     words = Wording(
         "softmax regression",
-        "Every class has a weighted sum of the columns; its probability goes with the exponential of that.",
+        "Every class has a linear combination of the columns; its probability goes with the exponential of that.",
         Effect("a class's log-probability against the average of all classes", "change of the log-probability"),
     )
 
@@ -202,7 +202,7 @@ class Ordinal(_Classes):
     further = (CUTPOINTS,)
     words = Wording(
         "ordinal regression",
-        "The log-odds of a higher class of {name} are a weighted sum of the columns, less a cutpoint for each class.",
+        "The log-odds of a higher class of {name} are a linear combination of the columns, less a cutpoint for each class.",
         Effect("the log-odds of a higher class", "change of the log-odds", "odds ratio of a higher class"),
     )
 

@@ -2,6 +2,8 @@
 
 import dataclasses
 import math
+from collections.abc import Callable
+from typing import ClassVar
 
 import jax
 import numpy as np
@@ -174,8 +176,8 @@ class ZeroInflatedPoisson(_Counts):
 
     name = "zero-inflated-poisson"
     aliases = ("zip", "zeroinflatedpoisson")
-    rank, wider = 14, "negative-binomial"
-    further = (ZEROS,)
+    rank, wider = 14, "zero-inflated-negative-binomial"
+    further: ClassVar[tuple[Further, ...]] = (ZEROS,)
     words = Wording(
         "zero-inflated Poisson regression",
         "{name} is zero for a share of the rows, else a Poisson count",
@@ -183,28 +185,49 @@ class ZeroInflatedPoisson(_Counts):
         "a Poisson law with more zeros",
     )
 
-    _others, _others_upto = Poisson.sample, Poisson.cdf
+    # Of the counts that have no zeros of their own; what it depends on besides t is `given` after `zeros`.
+    _loss: ClassVar[Callable] = Poisson.loss
+    _others: ClassVar[Callable] = Poisson.sample
+    _others_upto: ClassVar[Callable] = Poisson.cdf
 
     def start(self, y):
         return np.log(y[y > 0].mean(keepdims=True)) if np.any(y > 0) else np.zeros(1)
 
-    def loss(self, t, y, zeros):
+    def loss(self, t, y, zeros, *given):
         numpy = library(t)
-        mean = numpy.exp(t)
-        none = -numpy.logaddexp(numpy.log(zeros), numpy.log1p(-zeros) - mean)
-        return numpy.where(y == 0, none, mean - y * t - numpy.log1p(-zeros))
+        none = -numpy.logaddexp(numpy.log(zeros), numpy.log1p(-zeros) - self._loss(t, 0.0, *given))
+        return numpy.where(y == 0, none, self._loss(t, y, *given) - numpy.log1p(-zeros))
 
-    def mean(self, t, zeros):
+    def mean(self, t, zeros, *given):
         return (1 - zeros) * library(t).exp(t)
 
-    def variance(self, mean, zeros):
+    def variance(self, mean, zeros, *given):
         return mean + mean**2 * zeros / (1 - zeros)
 
-    def sample(self, rng, t, zeros):
-        return np.where(rng.random(np.shape(t)) < zeros, 0.0, self._others(rng, t))
+    def sample(self, rng, t, zeros, *given):
+        return np.where(rng.random(np.shape(t)) < zeros, 0.0, self._others(rng, t, *given))
 
-    def cdf(self, y, t, zeros):
-        return np.where(y < 0, 0.0, zeros + (1 - zeros) * self._others_upto(np.maximum(y, 0), t))
+    def cdf(self, y, t, zeros, *given):
+        return np.where(y < 0, 0.0, zeros + (1 - zeros) * self._others_upto(np.maximum(y, 0), t, *given))
+
+
+class ZeroInflatedNegativeBinomial(ZeroInflatedPoisson):
+    """A zero with the probability `zeros`, else a negative binomial count with mean eᵗ, which may be zero too."""
+
+    name = "zero-inflated-negative-binomial"
+    aliases = ("zinb", "zeroinflatednegbinomial", "zeroinflatednegativebinomial")
+    rank, wider = 19, None
+    further = (ZEROS, dispersion("shape"))
+    words = Wording(
+        "zero-inflated negative binomial regression",
+        "{name} is zero for a share of the rows, else a negative binomial count",
+        ZeroInflatedPoisson.words.effect,
+        "a negative binomial law with more zeros",
+    )
+    _loss, _others, _others_upto = NegativeBinomial.loss, NegativeBinomial.sample, NegativeBinomial.cdf
+
+    def variance(self, mean, zeros, *given):
+        return super().variance(mean, zeros) + mean**2 / ((1 - zeros) * given[0])
 
 
 class HurdlePoisson(ZeroInflatedPoisson):
@@ -237,13 +260,13 @@ class HurdlePoisson(ZeroInflatedPoisson):
         rate = positive + scipy.special.lambertw(-positive * np.exp(-positive)).real
         return mean * (1 + rate) - mean**2
 
-    def _others(self, rng, t):
+    def _others(self, rng, t, *given):
         # The first event comes at a time below 1, the others follow as a Poisson process.
         rate = self._rate(t)
         first = -np.log1p(rng.random(np.shape(t)) * np.expm1(-rate)) / rate
         return 1.0 + rng.poisson(rate * (1 - first))
 
-    def _others_upto(self, y, t):
+    def _others_upto(self, y, t, *given):
         rate = self._rate(t)
         return np.clip((scipy.special.pdtr(y, rate) - np.exp(-rate)) / -np.expm1(-rate), 0.0, 1.0)
 

@@ -60,7 +60,7 @@ class Normal(_Measured, Canonical):
     rank, wider = 5, "student-t"
     words = Wording(
         "linear regression",
-        "{name} is a weighted sum of the columns plus normal noise.",
+        "{name} is a linear combination of the columns plus normal noise.",
         Effect("{name}", "change of {name}"),
         "normal noise",
     )
@@ -99,7 +99,7 @@ class StudentT(_Measured):
     further = (SIGMA, NU)
     words = Wording(
         "regression with Student-t noise",
-        "{name} is a weighted sum of the columns plus Student-t noise, which allows outliers.",
+        "{name} is a linear combination of the columns plus Student-t noise, which allows outliers.",
         Effect("{name}", "change of {name}"),
         "Student's t noise",
     )
@@ -160,7 +160,7 @@ class Lognormal(Positive):
     further = (Further("sigma", _sigma, lambda s: -s, "sigma: exponential with mean 1."),)
     words = Wording(
         "lognormal regression",
-        "The logarithm of {name} is a weighted sum of the columns plus normal noise of standard deviation sigma.",
+        "The logarithm of {name} is a linear combination of the columns plus normal noise of standard deviation sigma.",
         Effect("the logarithm of {name}", "change of the logarithm", "ratio of medians"),
         "a lognormal law",
     )
@@ -198,7 +198,7 @@ class Beta(Likelihood):
     remedy = "For successes of a number of trials take the family binomial."
     words = Wording(
         "beta regression",
-        "{name} is a share with a beta law; the log-odds of its mean are a weighted sum of the columns.",
+        "{name} is a share with a beta law; the log-odds of its mean are a linear combination of the columns.",
         Effect("the log-odds of {name}'s mean", "change of the log-odds", "odds ratio of the mean"),
         "a beta law",
     )
