@@ -22,6 +22,7 @@ from gyromc.regression.adequacy.residuals import ModelResiduals, natural_spline
 from gyromc.regression.draws import Draws, Predictive
 from gyromc.regression.problem import cut
 from gyromc.regression.scores import Loo, Waic, loo, waic
+from gyromc.runtime.machine import one_blas_thread
 from gyromc.targets.families import Normal
 from gyromc.targets.likelihoods import ResponseKind
 
@@ -53,6 +54,7 @@ class Adequacy:
         return {check.aspect: check for check in self.checks}
 
 
+@one_blas_thread()
 def assess(
     posterior: Draws,
     X: np.ndarray,
