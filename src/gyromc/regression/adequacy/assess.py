@@ -341,11 +341,10 @@ def ordered(found: Adequacy) -> list[ModelCheck]:
             later |= {Aspect.CALIBRATION, Aspect.COVERAGE}
     rows = next((check.details["rows"] for check in wrong if check.aspect is Aspect.OUTLIERS), [])
     if rows and any(check.aspect is Aspect.DISPERSION for check in wrong):
-        output = found.outputs[0]
-        others = np.delete(output.values, rows)
+        others = np.delete(found.outputs[0].values, rows)
         if len(rows) > FEW_ROWS:
             later |= {Aspect.OUTLIERS}
-        elif np.sum(others**2) < SETTINGS.overdispersed * (others.size - float(output.leverages.sum())):
+        elif np.sum(others**2) < SETTINGS.overdispersed * (others.size - float(found.outputs[0].leverages.sum())):
             later |= {Aspect.DISPERSION}
     rest = [check for check in found.checks if check.verdict is not ModelVerdict.MISFIT]
     return [*sorted(wrong, key=lambda check: (check.aspect in later, -_gain(check, found))), *rest]
