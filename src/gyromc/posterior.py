@@ -19,6 +19,7 @@ from gyromc.approx.sample import systematic
 from gyromc.checks import coverage, numbers, require, shown, whole
 from gyromc.extras import function_above, needs
 from gyromc.flat import axes_of, shaped
+from gyromc.runtime.machine import require_memory
 from gyromc.show.numbers import duration
 from gyromc.show.records import Column, Forwarded, Records, Row, plain_attributes
 from gyromc.show.tables import Shown, Table
@@ -92,7 +93,8 @@ class Account:
 
     - `states`: how many states of all chains were averaged; `warm_up_gradients`: before the first of these states.
     - `gradients`: over all the data, descents and warm-up counted.
-    - `rotation_gain`: how many times more states gradients of quadratics alone would need: the median over their observables.
+    - `rotation_gain`: how many times more states gradients of quadratics would need without rotations; the median over the
+      observables that use rotations.
     """
 
     method: str
@@ -182,9 +184,10 @@ class Posterior(PosteriorTable[PosteriorMean], Shown):
 
     def resampled(self, count: int, seed: int = 0) -> Float[np.ndarray, "count d"]:
         """Draws with equal weights, for packages that know no weights."""
-        rng = np.random.default_rng(whole(seed, "seed", least=0))
+        rng, count = np.random.default_rng(whole(seed, "seed", least=0)), whole(count, "count", least=1)
         flat = self.draws.reshape(-1, self.draws.shape[-1])
-        return flat[rng.permutation(systematic(self.weights.ravel(), whole(count, "count", least=1), rng))]
+        require_memory(8 * count * (flat.shape[1] + 2), f"`count` = {count:,} draws", "Take fewer.")
+        return flat[rng.permutation(systematic(self.weights.ravel(), count, rng))]
 
     def plot(self, names: str | Sequence[str] | None = None, kind: str = "density") -> Any:
         """Draw a Matplotlib figure of some observables, the first nine when left out.
@@ -194,7 +197,9 @@ class Posterior(PosteriorTable[PosteriorMean], Shown):
         """
         with needs("plots", "`plot`"):
             from gyromc.show.plots import KINDS, posterior_plot
-        require(kind in KINDS, f"There is no figure {kind!r}: there are {', '.join(KINDS)}.")
+        require(
+            isinstance(kind, str) and kind in KINDS, f"There is no figure {shown(kind)}: there are {', '.join(KINDS)}."
+        )
         given: Any = list(self)[:9] if names is None else names
         chosen: list[str] = list(given) if isinstance(given, list | tuple) else [given]
         require(chosen, f"`names` must be of observables, such as {next(iter(self))!r}: got none.")

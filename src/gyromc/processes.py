@@ -334,9 +334,18 @@ def _runtime() -> Any:
 
 
 def finish() -> None:
-    """Wait until all processes have come here; the end of a program does so itself. With one process nothing is done."""
+    """Wait until all processes have come here; the end of a program does so itself. With one process nothing is done.
+
+    Afterwards this process is alone, and may end as it likes.
+    """
     atexit.unregister(finish)
     everyone(END)
+    if _runtime() is not None:
+        import jax
+
+        # Process 0 holds the service that the others use until they have disconnected.
+        with _waiting():
+            jax.distributed.shutdown()
 
 
 def leave(status: int) -> None:

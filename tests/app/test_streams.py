@@ -1,11 +1,14 @@
 """Standard output that is closed, broken, full or not Unicode, and signals: nothing is lost, nothing half-written stays."""
 
 import contextlib
+import importlib
 import io
 import json
 import os
+import re
 import shutil
 import signal
+import subprocess
 import sys
 import time
 
@@ -16,6 +19,7 @@ from gyromc.app.output import prepare_streams
 from gyromc.show import progress as interruption
 from gyromc.show.files import DAY, results_folder
 from gyromc.show.progress import interruptible
+from support.commands import gyromc
 
 PLAN = """
 step_size = 0.1
@@ -201,4 +205,47 @@ def test_ctrl_c_ends_a_command_wherever_it_is(work, monkeypatch, sigint):
     monkeypatch.setattr(cli, "app", work)
     with pytest.raises(SystemExit) as stopped:
         cli.command_line()
+    assert stopped.value.code == 130
+
+
+@pytest.mark.parametrize(
+    ("file", "raised"), [("xla_bridge.py", "assert False"), ("config.py", "raise ValueError('maybe')")]
+)
+def test_a_device_or_setting_that_jax_cannot_have_is_said(file, raised, monkeypatch):
+    """What JAX itself raises where it reads its environment and looks for devices: an AssertionError without a word, too."""
+    monkeypatch.setattr(cli, "app", lambda: exec(compile(raised, f"/site-packages/jax/_src/{file}", "exec")))
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda")
+    done = gyromc("list")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.search("JAX has no device .* with .*JAX_PLATFORMS=cuda.*: (AssertionError|ValueError)", done.stderr)
+
+
+def test_other_errors_keep_their_traceback(monkeypatch):
+    monkeypatch.setattr(cli, "app", lambda: exec(compile("assert False", "/site-packages/other.py", "exec")))
+    with pytest.raises(AssertionError):
+        gyromc("list")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("setting", ["JAX_PLATFORMS=cuda", "JAX_ENABLE_X64=maybe"])
+def test_a_process_without_its_device_says_so(setting, tmp_path):
+    name, value = setting.split("=")
+    command = [sys.executable, "-m", "gyromc", "run", "nld-quadratic", "--num-steps", "5", "--num-chains", "2"]
+    done = subprocess.run(command, env={**os.environ, name: value}, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode in (0, 2)  # 0 where there is such a device
+    assert "Traceback" not in done.stderr
+
+
+def test_ctrl_c_while_the_command_line_is_imported_shows_no_traceback(monkeypatch):
+    """The first half second of a command; what it would have done has not begun."""
+
+    class Pressed:
+        def find_spec(self, name, path=None, target=None):
+            if name == "gyromc.app.cli":
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys, "meta_path", [Pressed(), *sys.meta_path])
+    monkeypatch.delitem(sys.modules, "gyromc.app.cli")
+    with pytest.raises(SystemExit) as stopped:
+        importlib.import_module("gyromc.__main__").main()
     assert stopped.value.code == 130

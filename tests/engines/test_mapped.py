@@ -10,6 +10,7 @@ import pytest
 import gyromc as gm
 from gyromc.data import Mapped, Sequenced
 from gyromc.data.files import FileSettings
+from gyromc.engines.lanes import ahead
 from gyromc.targets.regressions import BY_FAMILY
 from gyromc.targets.streamed import StreamedRegression
 
@@ -62,14 +63,46 @@ def test_control_variates_are_those_in_memory_up_to_rounding(family, oracle, tmp
     assert np.abs(plain - wanted).max() > 1e-4  # so that another oracle would be seen
 
 
-@pytest.mark.parametrize("kind", [np.float32, pytest.param(np.float64, marks=pytest.mark.slow)])
-def test_rows_that_are_read_one_by_one_change_nothing(kind, tmp_path, monkeypatch):
+@pytest.fixture
+def passes(monkeypatch):
+    """The numbers of blocks and of steps of each pass that reads rows ahead."""
+    read, found = ahead.Ahead.read, []
+
+    def noted(self, pool, threads, task):
+        found.append((task[1] - task[0], task[3]))
+        read(self, pool, threads, task)
+
+    monkeypatch.setattr(ahead.Ahead, "read", noted)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kind", "call"), [(np.float32, 2**13), (np.float32, 0), pytest.param(np.float64, 2**13, marks=pytest.mark.slow)]
+)
+def test_rows_that_are_read_ahead_change_nothing(kind, call, tmp_path, monkeypatch, passes):
+    """From windows of 256 rows that are read as a whole, or row by row (0); of both precisions."""
     rows, oracle = X.astype(kind), gm.oracles.ControlVariate(9, order=2)
     wanted = averages(mapped(tmp_path, "logistic", rows), oracle)
     monkeypatch.setattr("gyromc.data.files.SETTINGS", FileSettings(resident=2**14))
-    target = mapped(tmp_path, "logistic", rows)
-    assert (target.source.single_reads(np.dtype("float32"))[0] >= 0) == (kind is np.float32)
-    assert np.array_equal(averages(target, oracle), wanted)
+    monkeypatch.setattr(ahead, "SETTINGS", ahead.AheadSettings(window=256 * D * kind().itemsize, call=call))
+    found = averages(mapped(tmp_path, "logistic", rows), oracle, thin=7, checkpoint=tmp_path / "c", every=13)
+    assert np.array_equal(found, wanted)
+    assert sum(steps for blocks, steps in passes if blocks) == 40
+
+
+@pytest.mark.parametrize("held", [2, 6])
+@pytest.mark.parametrize("replace", [True, False])
+def test_three_blocks_of_chains_read_ahead(replace, held, tmp_path, monkeypatch, passes):
+    """A pass has the rows of two blocks in a step, or of three in two steps, with an odd number of normals in each."""
+    plan = gm.Plan(
+        target=memory("logistic"), dynamics=gm.dynamics.overdamped(D), oracle=gm.oracles.Minibatch(2, replace=replace),
+        step_size=1e-4, num_steps=40, num_chains=130, observables={"sum": gm.observables.linear(np.ones(D))},
+    )  # fmt: skip
+    wanted = gm.run(plan, "lanes", progress=False).averages["sum"]
+    monkeypatch.setattr("gyromc.data.files.SETTINGS", FileSettings(resident=2 * held * 64 * 2 * (4 * (D + 1) + 8)))
+    found = gm.run(plan.replace(target=mapped(tmp_path, "logistic")), "lanes", progress=False).averages["sum"]
+    assert np.array_equal(found, wanted)
+    assert max(passes) == ((2, 1) if held == 2 else (3, 2))
 
 
 LARGE = """

@@ -17,6 +17,7 @@ import gyromc as gm
 from gyromc.engines import choose, draws_bytes, loop
 from gyromc.engines.base import two_sum
 from gyromc.results import Cause
+from gyromc.show.progress import Interruption
 from support import exact
 from support.values import in_chunks, on_normal, quadratic
 
@@ -341,6 +342,19 @@ def test_ctrl_c_while_the_program_is_compiled_returns_a_run_without_steps(plan, 
     assert run.partial
     monkeypatch.setattr(loop._Loop, "__init__", compiled)
     same(run.continue_(), gm.run(plan, engine=engine))
+
+
+def test_a_signal_during_the_exchange_of_several_processes_is_heard_at_the_next_one(monkeypatch):
+    """Of the others none has heard it: a process that stopped at once would leave them waiting for it."""
+    signal_here = Interruption()
+
+    def exchanged(own):
+        signal_here.pressed = True
+        return [own, [[False, None]]]
+
+    monkeypatch.setattr(loop.processes, "everyone", exchanged)
+    assert loop._heard(signal_here) == (False,)
+    assert loop._heard(signal_here) == (True,)
 
 
 def test_an_ignored_ctrl_c_stays_ignored(plan, engine, sigint):

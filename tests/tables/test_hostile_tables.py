@@ -60,6 +60,25 @@ def test_a_formula_of_too_many_brackets_is_refused_at_once(terms):
 
 
 @pytest.mark.parametrize(
+    ("name", "terms"),
+    [("1", "`1` + a"), ("1", "."), ("1", "(a + .)**2"), ("1", "a + (1 + `1` | b)"), ("~", "`~` + a"), ("~", "a:`~`"),
+     ("Intercept", "`Intercept` + a"), ("Intercept", "a*Intercept"), ("Intercept", "."), ("", "a + ``"), ("b", "`1`"),
+     (".", "`.`"), ("c", "a + `.`")],
+)  # fmt: skip
+def test_a_column_is_never_dropped_for_its_name(name, terms):
+    """The parser takes these for signs, in backticks too: a column or the constant was missing, or all columns came in."""
+    with pytest.raises(gm.InvalidInput, match=r"another meaning|empty name"):
+        read_formula(f"y ~ {terms}", ["y", name, "a", "b"])
+    assert read_formula("y ~ a + 1", ["y", name, "a", "b"]).predictors == ("a",)
+
+
+@pytest.mark.parametrize("name", ["+", "0", "**", "1.5", "a~b", "|", "+1", "None", "intercepts", "in"])
+def test_names_that_look_like_signs_are_names_in_backticks(name):
+    found = read_formula(f"y ~ `{name}`", ["y", name, "a"])
+    assert (found.predictors, found.terms[0].intercept) == ((name,), True)
+
+
+@pytest.mark.parametrize(
     "terms", ["I(" + "-" * 9000 + "a)", "I(" + "a**" * 3000 + "2)", "I(" + "a+" * 4900 + "a)", "b" * 9000]
 )
 def test_a_formula_that_cannot_be_read_is_quoted_in_part(terms):

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+import traceback
 import warnings
 import webbrowser
 from pathlib import Path
@@ -17,6 +18,7 @@ from typer.core import TyperOption
 from gyromc import __version__
 from gyromc.app import commands  # noqa: F401  # adds its commands
 from gyromc.app.output import app, prepare_streams
+from gyromc.checks import cause
 from gyromc.errors import DivergenceError, GyromcWarning, InvalidInput
 from gyromc.show.numbers import printable
 from gyromc.show.progress import interruptible, say
@@ -130,11 +132,15 @@ def command_line() -> None:
         _say_error(str(error))
     except MemoryError as error:
         _say_error(f"out of memory{f' ({error})' if str(error) else ''}. Take fewer chains, parameters or rows.")
-    except RuntimeError as error:
-        if "backend" not in str(error):
+    except (RuntimeError, AssertionError, ValueError) as error:
+        # JAX reads its environment when it is imported, and looks for devices when it first computes.
+        places = {os.path.basename(frame.filename) for frame in traceback.extract_tb(error.__traceback__)[-2:]}
+        if "backend" not in str(error) and not places & {"xla_bridge.py", "config.py"}:
             raise
-        wanted = os.environ.get("JAX_PLATFORMS", "nothing")
-        _say_error(f"JAX has no device to compute on, with JAX_PLATFORMS={wanted}: {error}")
+        wanted = ", ".join(f"{name}={value}" for name, value in os.environ.items() if name.startswith("JAX_"))
+        _say_error(
+            f"JAX has no device to compute on, or cannot read its settings, with {wanted or 'none'}: {cause(error)}."
+        )
 
 
 def _say_error(text: str) -> NoReturn:

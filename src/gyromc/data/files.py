@@ -117,10 +117,9 @@ class Mapped(RowSource):
         """Whether pages of it may not stay resident."""
         return self.X.nbytes + self.y.nbytes > SETTINGS.resident
 
-    def single_reads(self, dtype: np.dtype) -> tuple[int, int]:
-        """The open file of X and where its numbers begin, for `pread` into this type; -1 where rows are read from the map."""
-        by_one = self.is_large() and self.X.dtype == dtype and hasattr(os, "pread")
-        return self._X.file.fileno() if by_one else -1, self._X.offset
+    def opened(self) -> tuple[int, int]:
+        """The open file of X, as the system counts them, and where its numbers begin."""
+        return self._X.file.fileno(), self._X.offset
 
     def release(self) -> None:
         """Give all pages that were touched back; they stay in the system's cache of files until it needs the memory."""

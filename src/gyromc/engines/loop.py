@@ -305,11 +305,14 @@ def _execute(plan: Plan, before: Run | None, options: RunOptions, checkpoints: C
 
 def _heard(*signals: Interruption) -> tuple[bool, ...]:
     """Whether each of the signals came to any process; then all of them go on as if it had come to themselves."""
+    # What comes during the exchange is heard at the next one: a process that stopped at once would leave the others waiting.
+    heard = [False] * len(signals)
     for theirs in processes.everyone([[signal.pressed, signal.number] for signal in signals]):
-        for signal, (pressed, number) in zip(signals, theirs, strict=True):
+        for i, (pressed, number) in enumerate(theirs):
             if pressed:
-                signal.pressed, signal.number = True, signal.number or number
-    return tuple(map(bool, signals))
+                heard[i] = signals[i].pressed = True
+                signals[i].number = signals[i].number or number
+    return tuple(heard)
 
 
 def _warn(run: Run, options: RunOptions) -> None:

@@ -200,7 +200,7 @@ class HfhrSplitting(Scheme):
         zero = [D.upper_right, D.lower_left, Q.upper_left, Q.lower_right]
         if all(block.is_zero() for block in zero) and _alpha(D.upper_left, Q.upper_right) is not None:
             return None
-        return f"it needs D = diag(αEEᵀ, γI), Q = [[0, -E], [Eᵀ, 0]], as `gyromc.dynamics.hfhr` makes them: {other}"
+        return f"it needs D = diag(αEEᵀ, γI) and Q = [[0, -E], [Eᵀ, 0]], as `gyromc.dynamics.hfhr` makes them: {other}"
 
     def prepared(self, plan):
         if isinstance(plan.oracle, Exact):

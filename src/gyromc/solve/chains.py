@@ -241,7 +241,7 @@ class LangevinChains:
         stopped: Callable[[], bool] = lambda: False,
         settings: ChainSettings | None = None,
     ):
-        self.settings = settings or ChainSettings()
+        self.settings = self.usual = settings or ChainSettings()
         self.target, self.dim, self.stopped = doubled(target), dim, stopped
         self.parameter_target, self.coordinates = self.target, None
         self.rng = np.random.default_rng(seed)
@@ -303,7 +303,7 @@ class LangevinChains:
     def move_to(self, coordinates: Coordinates) -> None:
         """Go on in other coordinates; warm-up begins anew from the same states."""
         theta = self.thetas(np.asarray(self.state[0]))
-        self.coordinates, self.warm = coordinates, []
+        self.coordinates, self.warm, self.settings = coordinates, [], self.usual
         with jax.enable_x64(True):
             self.target = pulled(self.parameter_target, doubled(coordinates))
         z = coordinates.zs(theta)

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from gyromc.checks import cause, require
+from gyromc.checks import cause, require, shown
 from gyromc.errors import GyromcWarning
 from gyromc.show.numbers import printable
 from gyromc.show.pages import Picture, lay_out
@@ -40,7 +40,10 @@ def pictures(results: Results) -> list[Picture]:
 def drawn(kind: str, results: Results) -> Figure:
     """Draw one of the pictures as a figure."""
     known = (_drawings(results) if "adequacy" in results else {}) | ({"prior": _prior} if "prior" in results else {})
-    require(kind in known, f"There is no figure {kind!r} of this model: there are {', '.join(known)}.")
+    require(
+        isinstance(kind, str) and kind in known,
+        f"There is no figure {shown(kind)} of this model: there are {', '.join(known)}.",
+    )
     with figure_style():
         figure = known[kind](_printable(results))[0]
         lay_out(figure)

@@ -22,6 +22,7 @@ from gyromc.tables.datatable import pandas_module
 Names = tuple[str, ...]
 MOST_TERMS = 100_000  # that formulaic makes of a formula in a second, before it drops those that are the same
 DEEPEST = 50  # brackets inside one another: parsers and we ourselves read them by recursion
+CONSTANTS = ("1", "Intercept")  # what formulaic calls the constant, also where a column has that name
 EXAMPLE = "y ~ x1 * x2 + C(region) + (1 | subject)"
 QUOTED = "^`([^`]+)`$"
 ELEMENTWISE = {name: getattr(np, name) for name in ("log", "log2", "log10", "log1p", "exp", "sqrt", "abs")}
@@ -107,6 +108,7 @@ def read_formula(text: str, columns: Sequence[str]) -> Formula:
     for name in response.columns:
         both = re.search(rf"(?<![\w.`]){re.escape(name)}(?![\w.(`])|`{re.escape(name)}`", right)
         require(not both, f"The response {name!r} stands on both sides of the formula: it would predict itself.")
+    _refuse_signs(right, others)
     outside = "".join(letter for _, letter, depth in _letters(right) if depth == 0)
     if power := re.search(r"([^\W\d][\w.]*)\s*(\^|\*\*)\s*[\d.]+", outside):
         raise InvalidInput(f"`{power[0]}` in a formula is {power[1]} itself: for its square write I({power[1]}**2).")
@@ -123,6 +125,20 @@ def read_formula(text: str, columns: Sequence[str]) -> Formula:
     numeric = [name for one in every for name in one.numeric] + [name for one in offsets for name in one.columns]
     uses = (tuple(dict.fromkeys(names)) for names in (predictors, grouping, categorical, numeric))
     return Formula(text, response, every, groups, offsets, *uses)
+
+
+def _refuse_signs(right: str, columns: Collection[str]) -> None:
+    """Raise at the names that formulaic takes for signs, in backticks too: it would drop a column or the constant."""
+    require("``" not in right, "The formula has an empty name: ``.")
+    plain = "".join(letter for _, letter, _ in _letters(right))
+    everything = re.search(r"(?<![\w.)])\.(?![\w.(])", plain) is not None
+    for name in ("1", "Intercept", "~", "."):
+        used = f"`{name}`" in right
+        if name in CONSTANTS and name in columns:
+            used = used or everything or bool(name.isalpha() and re.search(rf"\b{name}\b", plain))
+        require(
+            not used, f"A column called {name!r} cannot be used in a formula, where it has another meaning. Rename it."
+        )
 
 
 def _most_terms(text: str, width: int) -> float:

@@ -15,6 +15,7 @@ from gyromc.io.archive import Archive, Codec, known_classes, write_archive
 from gyromc.regression.comparing import ComparedFamily
 from gyromc.regression.draws import POSTERIOR_CLASSES, Draws, Predictions, Predictive, check_posterior
 from gyromc.regression.fit import Coefficient
+from gyromc.runtime.machine import require_memory
 from gyromc.show.files import write_atomically
 from gyromc.show.numbers import number
 from gyromc.show.tables import Shown, Table
@@ -192,6 +193,7 @@ class FittedModel(Shown):
         """Return draws of the response at new rows, rows × draws: parameters and noise drawn anew, classes as places."""
         draws, rng = whole(draws, "draws", least=1), np.random.default_rng(whole(seed, "seed", least=0))
         rows = self.encoding.rows_of(self.table(data, **text), fitted=False)
+        require_memory(16 * draws * len(rows.X), f"`draws` = {draws:,} of {len(rows.X):,} rows", "Take fewer.")
         law = Predictive.of(self.posterior, rows.X, self.posterior.count, **rows.beside())
         return law.replicate(rng)[rng.choice(law.num_draws, draws, replace=draws > law.num_draws)].T
 

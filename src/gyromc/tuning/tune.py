@@ -287,7 +287,7 @@ class Tuning:
         variance = averages.var(axis=0, ddof=1) / scale**2 * (1 + np.sqrt(tails / chains))
         error = np.sqrt(variance / chains + (known.error / scale) ** 2)
         rate = chains * (steps + burn_in) / max(run.wall_time - run.compile_time, 1e-6)
-        return Trial(own, (mean - known.mean) / scale, error, variance, steps, rate, ours and known.exact)
+        return Trial(own, (mean - known.mean) / scale, error, variance, steps, rate, ours and known.exact, tails)
 
     def score(self, trial: Trial, share: float = 1.0) -> float:
         """The RMSE to expect with a share of the steps: over all observables, or of the worst where an error is asked for."""
@@ -366,6 +366,10 @@ class Tuning:
             doubts.append(f"The budget is too small: {takes}. Pass more `gradients`, or fewer `num_chains`.")
         if heavy := heavy_tailed(plan, known.draws):
             doubts.append(f"{', '.join(heavy)}: {HEAVY}")
+        uneven = zip(rows, np.broadcast_to(final.excess > SETTINGS.uneven, len(rows)), strict=True)
+        if few := [name for name, far in uneven if far and name not in heavy]:
+            decided = f"{', '.join(few)}: few chains of the trial decide the error to expect, {unsure}"
+            doubts.append(f"{decided}. Pass more `gradients`, or average something that grows more slowly.")
         worst = max(row.relative for row in rows.values())
         if self.error is not None and worst > 1.1 * self.error:
             reached = f"{worst:.2g} in place of {self.error:g} posterior standard deviations"

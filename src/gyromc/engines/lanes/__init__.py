@@ -23,7 +23,7 @@ from gyromc.checks import cause
 from gyromc.engines import base as protocol
 from gyromc.engines import suitability
 from gyromc.engines.base import initial_state as shared_state
-from gyromc.engines.lanes import functions, gradients, kernel, program
+from gyromc.engines.lanes import ahead, functions, gradients, kernel, program
 from gyromc.engines.lanes.gradients import Part
 from gyromc.engines.lanes.kernel import Chains, Program
 from gyromc.engines.lanes.program import aligned, mapped_source
@@ -89,10 +89,15 @@ LOOP = """
 def made(stamp):
     def loop(p, c, task, workspace):
         _ = stamp
-        advance(p, c, task, workspace, {})
+        {}(p, c, task, workspace{})
 
     return loop
 """
+
+
+def precisions(plan: Plan, p: Program) -> str:
+    """The types of numbers that a compiled function is for: mapped rows can have a type of their own."""
+    return "_".join(dict.fromkeys(str(np.dtype(kind)) for kind in (plan.dtype, p.file_rows.dtype, p.responses.dtype)))
 
 
 def loop_of(plan: Plan, p: Program) -> Any:
@@ -104,22 +109,20 @@ def loop_of(plan: Plan, p: Program) -> Any:
         {gradients.USERS: "users_slope", gradients.SINE: "sine_slope"}.get(p.slope_code, "known_slope"),
         "add_increments" if plan.martingale else "no_increments",
     )
-    # Mapped rows can have a type of their own.
-    names = dict.fromkeys(str(np.dtype(kind)) for kind in (plan.dtype, p.file_rows.dtype, p.responses.dtype))
-    return compiled_loop(parts, "_".join(names))
+    return compiled_loop(parts, precisions(plan, p))
 
 
 @functools.cache
-def compiled_loop(parts: tuple[str, ...], precision: str) -> Any:
-    """`advance` with the given arguments after the first four, compiled once and stored on disk."""
+def compiled_loop(parts: tuple[str, ...], precision: str, function: str = "advance") -> Any:
+    """A function with the given arguments after the first four, compiled once and stored on disk."""
     # Numba looks a stored loop up by the variables of the function, which must be numbers: a compiled function is another one in
     # every process. `stamp` changes with any file of this package: Numba would check this file alone.
-    scope: dict[str, Any] = {**vars(functions), **vars(gradients), **vars(kernel), **globals()}
-    exec(compile(LOOP.format(", ".join(parts)), __file__, "exec"), scope)
+    scope: dict[str, Any] = {**vars(functions), **vars(gradients), **vars(kernel), **vars(ahead), **globals()}
+    exec(compile(LOOP.format(function, "".join(f", {part}" for part in parts)), __file__, "exec"), scope)
     loop = scope["made"](STAMP)
     # A name, and so a file, for each: two processes that add to one file can mix up its entries, and those of another version
     # may refer to classes that this one does not have.
-    loop.__qualname__ = "_".join(("loop", *parts, precision, f"{STAMP:x}")).replace(".", "_")
+    loop.__qualname__ = "_".join((function, *parts, precision, f"{STAMP:x}")).replace(".", "_")
     return stored(loop)
 
 
@@ -163,13 +166,18 @@ class LanesSession:
             self.users = VectorFunction(*slope, str(plan.dtype))
             self.program = self.program._replace(users=self.users.address)
         self.loop = loop_of(plan, self.program)
-        self.threads = min(num_threads(), self.blocks)
+        self.threads, self.ahead = min(num_threads(), self.blocks), None
         dtype = np.dtype(plan.dtype)
         assert state.generator is not None
         spare = np.ascontiguousarray(state.generator[:, 4:]).view(dtype)[:, :1]
         parts = state.z.astype(dtype), state.generator[:, :4], spare, state.high, state.failed_at[:, None]
         kept = np.zeros(slots * self.blocks * plan.dim * WIDTH, dtype)
         self.chains = Chains._make([*map(self._to_lanes, parts), kept])
+        if self.program.part == Part.BATCH_AHEAD:
+            names = ("draw_ahead", "sort_ahead", "read_ahead")
+            loops = [compiled_loop((), precisions(plan, self.program), name) for name in names]
+            self.ahead = ahead.Ahead(self.program, self.chains, self.blocks, loops)
+            self.program = self.ahead.program
         self.workspaces = [self._workspace() for _ in range(self.threads)]
         self._work(0, 0, 0, 0, self.workspaces[0])  # no blocks, no steps: compiles, or loads from the cache
 
@@ -187,35 +195,51 @@ class LanesSession:
         p, dtype = self.program, np.dtype(self.plan.dtype)
         in_scratch = LANES * 2 * p.row_width + p.padded_batch
         floats = (2 * p.m + p.d + p.draws + 1 + len(p.observed.shift)) * WIDTH + in_scratch
-        offsets = np.full(LANES * max(1, p.padded_batch), p.num_rows * p.row_width, np.uint32)
+        empty = p.num_rows * p.row_width if self.ahead is None else self.ahead.empty
+        offsets = np.full(LANES * max(1, p.padded_batch), empty, np.uint32)
         if p.part == Part.MAPPED_BATCH:
             # Where `copy_rows` copies the rows of a chain to.
             places = np.repeat(in_scratch + p.row_width * np.arange(p.padded_batch, dtype=np.uint32), LANES)
             floats += p.padded_batch * p.row_width
             offsets = np.concatenate([np.zeros_like(offsets), places])
+        elif self.ahead is not None:
+            offsets = np.append(offsets, np.uint32(0))
         return aligned(np.zeros(floats, dtype)), aligned(offsets), aligned(np.zeros(WIDTH, f"uint{8 * dtype.itemsize}"))
 
     def _work(self, first: int, last: int, num_steps: int, first_slot: int, workspace) -> None:
         self.loop(self.program, self.chains, (first, last, self.blocks, self.step, num_steps, first_slot), workspace)
 
-    def advance(self, num_steps: int, first_slot: int = 0) -> None:
-        mapped = mapped_source(self.plan) if self.program.part == Part.MAPPED_BATCH else None
-        if mapped is not None:
-            mapped.check_size()
+    def _share(self, pool: concurrent.futures.Executor, begin: int, end: int, num_steps: int, first_slot: int) -> None:
+        """Move the blocks from `begin` to `end`, each by one of the threads."""
         count = 1 if self.threads == 1 else TASKS_PER_THREAD * self.threads
-        edges = np.linspace(0, self.blocks, count + 1).astype(int)
+        edges = np.linspace(begin, end, count + 1).astype(int)
         tasks = iter([(a, b) for a, b in itertools.pairwise(edges) if a < b])
 
         def share(workspace) -> None:
             for first, last in tasks:  # taking the next item of a list iterator is atomic
+                if self.ahead is not None:
+                    workspace[1][-1] = (first - begin) * num_steps * self.ahead.in_block
                 self._work(first, last, num_steps, first_slot, workspace)
 
+        list(pool.map(share, self.workspaces))
+
+    def advance(self, num_steps: int, first_slot: int = 0) -> None:
+        reads = self.program.part >= Part.MAPPED_BATCH
+        mapped, began = mapped_source(self.plan.flat_target) if reads else None, self.step
+        if mapped is not None:
+            mapped.check_size()
         with concurrent.futures.ThreadPoolExecutor(self.threads) as pool:
-            list(pool.map(share, self.workspaces))
+            if self.ahead is None:
+                self._share(pool, 0, self.blocks, num_steps, first_slot)
+            else:
+                for task in self.ahead.passes(self.blocks, began, num_steps):
+                    self.ahead.read(pool, self.threads, task)
+                    begin, end, self.step, count = task
+                    self._share(pool, begin, end, count, first_slot)
         if mapped is not None and mapped.is_large():
             mapped.release()
             mapped.check_size()
-        self.step += num_steps
+        self.step = began + num_steps
 
     def failed(self) -> bool:
         return bool(np.any(self._to_rows(self.chains.failed_at)[:, 0] >= 0))

@@ -9,10 +9,10 @@ import enum
 from typing import Any
 
 import numpy as np
-from numba import njit, types
+from numba import njit
 
 from gyromc.engines.lanes import functions
-from gyromc.engines.lanes.functions import exp, next_index, sin
+from gyromc.engines.lanes.functions import exp, next_index, next_word, sin
 from gyromc.engines.lanes.vectors import (
     LANES,
     WIDTH,
@@ -31,11 +31,10 @@ from gyromc.engines.lanes.vectors import (
     zeros_like,
 )
 
-Part = enum.IntEnum("Part", "NOTHING SCALAR FULL_SUM BATCH MOMENTS MAPPED_BATCH", start=0)
+Part = enum.IntEnum("Part", "NOTHING SCALAR FULL_SUM BATCH MOMENTS MAPPED_BATCH BATCH_AHEAD", start=0)
 """The functions below; those from `BATCH` on read drawn rows."""
 SIGNED_LOGISTIC, AFFINE, USERS, POISSON, SINE = range(5)
 AHEAD = 32  # rows of a file that are being loaded while one is copied
-pread: Any = types.ExternalFunction("pread", types.intp(types.int32, types.intp, types.intp, types.intp))
 
 kernel: Any = njit(inline="always", forceinline=True, **functions.COMPILED)
 
@@ -211,20 +210,15 @@ def batch(p, generator, source, at, w, scratch, offsets, width, slope):
 @kernel
 def copy_rows(p, offsets, c, scratch, width):
     """Copy the rows of a file that one chain has drawn, each followed by its response; `offsets` ends with their places."""
-    places, size = p.padded_batch * LANES, p.d * scratch.itemsize
+    places = p.padded_batch * LANES
     for j in range(p.batch):
         ahead = (j + AHEAD) * LANES + c if j + AHEAD < p.batch else (j + AHEAD - p.batch) * LANES + c + 1
         later = np.int64(number(offsets, ahead))
-        if p.descriptor < 0:
-            for k in range(0, p.d + LANES, 64 // p.file_rows.itemsize):
-                prefetch(p.file_rows, later * p.d + k)
+        for k in range(0, p.d + LANES, 64 // p.file_rows.itemsize):
+            prefetch(p.file_rows, later * p.d + k)
         prefetch(p.responses, later)
         row, copy = np.int64(number(offsets, j * LANES + c)), np.int64(number(offsets, places + j * LANES))
-        if p.descriptor >= 0:  # one by one from the open file, so that no page of the map becomes resident
-            to = scratch.ctypes.data + copy * scratch.itemsize
-            if pread(p.descriptor, to, size, p.file_start + row * size) != size:
-                scratch[copy] = np.nan  # the file was cut off: the chain fails, and `check_size` says why
-        elif row + LANES < p.num_rows:  # what follows the row is multiplied by zeros
+        if row + LANES < p.num_rows:  # what follows the row is multiplied by zeros
             for k in range(0, p.d, LANES):
                 store(scratch, copy + k, converted(load(p.file_rows, row * p.d + k), scratch))
         else:
@@ -239,6 +233,31 @@ def mapped_batch(p, generator, source, at, w, scratch, offsets, width, slope):
     """The same, to the last bit, from rows that are copied from a mapped file."""
     draw_rows(p, generator, w, offsets, 1)
     weighted_sum(p, source, at, w, scratch, offsets, scratch, width, slope, copy_rows, mapped_weight)
+
+
+@kernel
+def rows_ahead(p, offsets, c, scratch, width):
+    """As `drawn_rows`; those of the next chain are being loaded while these are used."""
+    for j in range(p.batch if c + 1 < LANES else 0):
+        place = np.int64(number(offsets, j * LANES + c + 1))
+        for k in range(0, p.d + LANES, 64 // p.table.itemsize):
+            prefetch(p.table, place + k)
+    return c
+
+
+@kernel
+def batch_ahead(p, generator, source, at, w, scratch, offsets, width, slope):
+    """The same, to the last bit, from a table that has the rows of many steps; `offsets` ends with the number of the next one."""
+    s, place = load_generator(generator, w), p.padded_batch * LANES
+    for _ in range(p.batch):
+        s, _word = next_word(s)  # `draw_rows` drew them for the table
+    store_generator(generator, w, s)
+    first = offsets[place]
+    for j in range(p.batch):
+        for c in range(LANES):
+            offsets[j * LANES + c] = p.places[first + c * p.batch + j] * (p.d + 1)
+    offsets[place] = first + LANES * p.batch
+    weighted_sum(p, source, at, w, p.table, offsets, scratch, width, slope, rows_ahead, mapped_weight)
 
 
 @kernel

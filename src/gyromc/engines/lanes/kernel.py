@@ -86,8 +86,9 @@ class Program(NamedTuple):
     replace: bool  # whether a batch may hold a row twice
     file_rows: np.ndarray  # of a mapped file, in its own precision: x after x; empty without one
     responses: np.ndarray  # y of these rows, of any type of number
-    descriptor: int  # of the open file, where rows are read one by one; -1: from the map
+    descriptor: int  # of the open file, where rows are read ahead; -1 without one
     file_start: int  # where they begin in it
+    places: np.ndarray  # uint32: of rows that were read ahead, in the table, in the order of their use
     centre: np.ndarray  # of a control variate over a file, filled with zeros
 
 

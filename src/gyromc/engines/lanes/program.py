@@ -8,6 +8,7 @@ are a table of terms: rows to multiply with (y⁺, s, ξ), and for every observa
 The constant is E[Σ_t …] for the rows and numbers as they are rounded, so that ψ has mean zero whatever was rounded.
 """
 
+import os
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -88,12 +89,11 @@ def _signed_rows(target: targets.GeneralizedLinear) -> tuple[np.ndarray, np.ndar
     return sign[:, None] * X, sign, y, code
 
 
-def mapped_source(plan: Plan) -> Mapped:
-    """The mapped file of a plan that has one."""
-    assert isinstance(plan.flat_target, targets.StreamedRegression)
-    source = plan.flat_target.by_row
-    assert isinstance(source, Mapped)
-    return source
+def mapped_source(target) -> Mapped:
+    """The mapped file of a target that has one."""
+    assert isinstance(target, targets.StreamedRegression)
+    assert isinstance(target.by_row, Mapped)
+    return target.by_row
 
 
 def _batch_form(target: targets.GeneralizedLinear | targets.StreamedRegression, oracle: Batch) -> Form:
@@ -106,9 +106,10 @@ def _batch_form(target: targets.GeneralizedLinear | targets.StreamedRegression, 
             K, a = K + center.curvature, a - center.curvature @ center.point  # T8
     start = Form(K, a, target.num_data / oracle.size, batch=oracle.size)
     if isinstance(target, targets.StreamedRegression):
+        large = mapped_source(target).is_large() and hasattr(os, "pread")
         # The table has the width of a row and y beside it, and no rows.
         return start._replace(
-            part=Part.MAPPED_BATCH,
+            part=Part.BATCH_AHEAD if large else Part.MAPPED_BATCH,
             slope_code=KNOWN[BY_FAMILY[target.family]],
             centre_column=int(center is not None),
             curvature_column=int(center is not None and center.curvature is not None),
@@ -172,9 +173,9 @@ def compile_program(plan: Plan, bound: float, thin: int | None) -> Program:
     rows, terms = increments(plan, np.stack([np.asarray(h.direction, float) for h in ridges]))
     row_width, m, d = f.table.shape[1], plan.state_size, plan.dim
     file, reads, centre = [np.zeros(0, dtype)] * 2, (-1, 0), np.zeros(row_width, dtype)
-    if f.part is Part.MAPPED_BATCH:
-        source = mapped_source(plan)
-        file, reads = (source.X.reshape(-1), source.y), source.single_reads(dtype)
+    if f.part >= Part.MAPPED_BATCH:
+        source = mapped_source(plan.flat_target)
+        file, reads = (source.X.reshape(-1), source.y), source.opened()
         if isinstance(oracle, ControlVariate):
             centre[:d] = oracle.center
     word = f"int{8 * dtype.itemsize}"
@@ -209,6 +210,7 @@ def compile_program(plan: Plan, bound: float, thin: int | None) -> Program:
         responses=file[1],
         descriptor=reads[0],
         file_start=reads[1],
+        places=np.zeros(0, np.uint32),
         centre=centre,
     )
 

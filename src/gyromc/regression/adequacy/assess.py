@@ -22,6 +22,7 @@ from gyromc.regression.adequacy.residuals import ModelResiduals, natural_spline
 from gyromc.regression.draws import Draws, Predictive
 from gyromc.regression.problem import cut
 from gyromc.regression.scores import Loo, Waic, loo, waic
+from gyromc.runtime.machine import one_blas_thread
 from gyromc.targets.families import Normal
 from gyromc.targets.likelihoods import ResponseKind
 
@@ -53,6 +54,7 @@ class Adequacy:
         return {check.aspect: check for check in self.checks}
 
 
+@one_blas_thread()
 def assess(
     posterior: Draws,
     X: np.ndarray,
@@ -320,6 +322,7 @@ def bayesian_r_squared(law: Predictive, weights: np.ndarray | None = None) -> np
 
 
 CAUSES = (Aspect.CURVATURE, Aspect.DEPENDENCE, Aspect.LINK, Aspect.PROPORTIONAL)  # faults of the mean
+FEW_ROWS = 2  # too extreme rows, beyond which they are a sign of the dispersion and not its cause
 ROUNDED = 1e-12  # a share of the variance that rounding makes
 FAIR = 0.1  # share of the residuals' variance, from which a fault of the mean goes before the dispersion that it makes
 
@@ -327,7 +330,7 @@ FAIR = 0.1  # share of the residuals' variance, from which a fault of the mean g
 def ordered(found: Adequacy) -> list[ModelCheck]:
     """The checks, the model's worst fault first: what a model without it would gain most by, causes before their symptoms."""
     # A fault of the mean makes classes and counts look miscalibrated, and counts overdispersed. So where one is found these come
-    # after it, dispersion only where the fault explains a fair share of what is left. Few rows may make all of a dispersion.
+    # after it, dispersion only where the fault explains a fair share of what is left. One row or two may make all of it.
     wrong = [check for check in found.checks if check.verdict is ModelVerdict.MISFIT]
     causes = {check.aspect: check.statistic for check in wrong if check.aspect in CAUSES}
     of_mean = max(causes.values(), default=0.0)
@@ -336,10 +339,12 @@ def ordered(found: Adequacy) -> list[ModelCheck]:
         later |= {Aspect.DISPERSION} if of_mean > FAIR else set()
         if causes or any(check.aspect is Aspect.DISPERSION for check in wrong):
             later |= {Aspect.CALIBRATION, Aspect.COVERAGE}
-    output, (lone,) = found.outputs[0], [check for check in wrong if check.aspect is Aspect.OUTLIERS] or [None]
-    if lone is not None and not lone.details["many"]:
-        others = np.delete(output.values, lone.details["rows"])
-        if np.sum(others**2) < SETTINGS.overdispersed * (others.size - float(output.leverages.sum())):
+    rows = next((check.details["rows"] for check in wrong if check.aspect is Aspect.OUTLIERS), [])
+    if rows and any(check.aspect is Aspect.DISPERSION for check in wrong):
+        others = np.delete(found.outputs[0].values, rows)
+        if len(rows) > FEW_ROWS:
+            later |= {Aspect.OUTLIERS}
+        elif np.sum(others**2) < SETTINGS.overdispersed * (others.size - float(found.outputs[0].leverages.sum())):
             later |= {Aspect.DISPERSION}
     rest = [check for check in found.checks if check.verdict is not ModelVerdict.MISFIT]
     return [*sorted(wrong, key=lambda check: (check.aspect in later, -_gain(check, found))), *rest]

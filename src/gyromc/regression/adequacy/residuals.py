@@ -40,7 +40,7 @@ class ModelResiduals:
     def hat(self) -> tuple[np.ndarray, np.ndarray]:
         """H by its eigenvalues, in (0, 1], and orthonormal directions, n × rank: how far the model follows the responses."""
         short = self.moves.shape[0] < self.moves.shape[1]
-        values, vectors = linalg.eigh(self.moves @ self.moves.T if short else self.moves.T @ self.moves)
+        values, vectors = np.linalg.eigh(self.moves @ self.moves.T if short else self.moves.T @ self.moves)
         kept = values > SETTINGS.least_left
         directions = self.moves.T @ vectors[:, kept] / np.sqrt(values[kept]) if short else vectors[:, kept]
         return np.minimum(values[kept], 1.0), directions
