@@ -24,24 +24,17 @@ KNOWN_ORACLES = (Exact, Gaussian, Minibatch, ControlVariate)  # of the fused eng
 
 @dataclasses.dataclass(frozen=True)
 class EngineLimits:
-    """The largest plans that the engines take.
+    """The largest plans that the engines take."""
 
-    - `steps`: of `scan`, which counts in int32; `pallas` needs one number more, for chains that never fail.
-    - `scan_functions`: observables that are functions of the user's: each takes some 20 ms to compile (measured).
-    - `lanes_state`: entries of z: beyond, matrix products over all chains at once are faster (measured).
-    - `lanes_batch`: rows of a mini-batch, whose offsets have to stay in the cache.
-    - `lanes_distinct`: distinct rows of a batch: each is compared with all others.
-    - `lanes_rows`: of a file: a word of 32 random bits chooses one.
-    - `pallas_state`: entries of z: a thread has so many registers to spare.
-    """
-
+    # Of `scan`, which counts in int32; `pallas` needs one number more, for chains that never fail.
     steps: int = 2**31 - 1
+    # Observables that are functions of the user's: each takes some 20 ms to compile (measured).
     scan_functions: int = 2000
-    lanes_state: int = 256
-    lanes_batch: int = 4096
-    lanes_distinct: int = 512
-    lanes_rows: int = 2**32 - 1
-    pallas_state: int = 32
+    lanes_state: int = 256  # entries of z: beyond, matrix products over all chains at once are faster (measured)
+    lanes_batch: int = 4096  # rows of a mini-batch, whose offsets have to stay in the cache
+    lanes_distinct: int = 512  # distinct rows of a batch: each is compared with all others
+    lanes_rows: int = 2**32 - 1  # of a file: a word of 32 random bits chooses one
+    pallas_state: int = 32  # entries of z: a thread has so many registers to spare
 
 
 LIMITS = EngineLimits()
