@@ -58,9 +58,7 @@ class Fields:
         groups = zip(list(FieldGroup)[1:], self._ends, [0, *self._ends], strict=False)
         return {group: end for group, end, before in groups if end > before}
 
-    @property
-    def count(self) -> int:
-        return self._ends[-1]
+    count = property(lambda self: self._ends[-1])
 
     def __call__(self, theta: Rows, gradient: Rows) -> np.ndarray:
         found = np.empty((self.count, len(theta)))
@@ -199,9 +197,8 @@ class Sharpened:
     segment_error: Float[np.ndarray, " k"]  # from segments of chains, too small where these depend on each other
     least_share: float
 
-    @property
-    def mean(self) -> np.ndarray:
-        return self.corrected.mean(axis=0)
+    mean = property(lambda self: self.corrected.mean(axis=0))
+    gain = property(lambda self: _ratio(self.plain, self.corrected))
 
     @property
     def std_error(self) -> np.ndarray:
@@ -213,10 +210,6 @@ class Sharpened:
         # an observable whose fourth moment rests on few states: they may be too few
         rare = np.clip((self.kurtosis - SETTINGS.usual_kurtosis) / SETTINGS.large_kurtosis, 0.0, 1.0)
         return SETTINGS.caution * np.hypot(own, np.maximum(share, SETTINGS.rare_share * rare) * between(self.plain))
-
-    @property
-    def gain(self) -> np.ndarray:
-        return _ratio(self.plain, self.corrected)
 
     @property
     def rotation_gain(self) -> np.ndarray:

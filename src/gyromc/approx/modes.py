@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy
 
+from gyromc.checks import require
 from gyromc.errors import InvalidInput
 from gyromc.runtime.evaluation import compiled, doubled
 from gyromc.targets import SumOverData, Target
@@ -72,10 +73,8 @@ def laplace(target: Target, mode: np.ndarray) -> GaussianApproximation:
         return GaussianApproximation(known[1], known[0], "exact")
     K = target.hessians(mode[None])[0]
     smallest = float(np.linalg.eigvalsh(K)[0])
-    if not smallest > 0:
-        raise InvalidInput(
-            f"The Hessian at the mode is not positive definite (smallest eigenvalue {smallest:.3g}): no Laplace approximation."
-        )
+    found = f"not positive definite (smallest eigenvalue {smallest:.3g})"
+    require(smallest > 0, f"The Hessian at the mode is {found}: no Laplace approximation.")
     return GaussianApproximation(mode, K, "the curvature at the mode")
 
 

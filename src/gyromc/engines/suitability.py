@@ -15,7 +15,7 @@ from gyromc.data import Mapped
 from gyromc.engines.meshes import shares
 from gyromc.flat import identity
 from gyromc.observables import PROFILES, Ridge, ridge_of
-from gyromc.oracles import Batch, ControlVariate, Exact, Gaussian, Minibatch, Oracle
+from gyromc.oracles import Batch, ControlVariate, Exact, Gaussian, Minibatch
 from gyromc.plan import Plan
 from gyromc.runtime.machine import why_no_jax
 
@@ -96,24 +96,18 @@ def lanes(plan: Plan, mesh: Any = None) -> str | None:
     if isinstance(oracle, Batch) and not oracle.replace and oracle.size > LIMITS.lanes_distinct:
         return f"it draws at most {LIMITS.lanes_distinct} distinct rows, and the batch has {oracle.size}"
     if isinstance(target, targets.StreamedRegression):
-        return _lanes_over_files(target, oracle)
+        if target.family == "linear" and (isinstance(oracle, Exact) or getattr(oracle, "order", 1) == 2):
+            return None  # the gradient is linear: no row is read
+        if not isinstance(oracle, Batch):
+            return "it reads drawn rows of data that are not in memory, not all of them in every step"
+        if not isinstance(target.by_row, Mapped):
+            return f"it reads mapped files, and {target.source.name} is none (`gyromc.data.store` writes one)"
+        most = f"it chooses from {LIMITS.lanes_rows} rows at most, and the data have {target.num_data}"
+        return most if target.num_data > LIMITS.lanes_rows else None
     # Classes derived from the first two are not known.
     exactly = type(target) in (targets.Quadratic, targets.CosinePerturbed)
     known = exactly or isinstance(target, targets.GeneralizedLinear | targets.Separable)
     return None if known else f"target is a general {type(target).__name__}"
-
-
-def _lanes_over_files(target: targets.StreamedRegression, oracle: Oracle) -> str | None:
-    """Why `lanes` cannot run chains over a source of rows."""
-    if target.family == "linear" and (isinstance(oracle, Exact) or getattr(oracle, "order", 1) == 2):
-        return None  # the gradient is linear: no row is read
-    if not isinstance(oracle, Batch):
-        return "it reads drawn rows of data that are not in memory, not all of them in every step"
-    if not isinstance(target.by_row, Mapped):
-        return f"it reads mapped files, and {target.source.name} is none (`gyromc.data.store` writes one)"
-    if target.num_data > LIMITS.lanes_rows:
-        return f"it chooses from {LIMITS.lanes_rows} rows at most, and the data have {target.num_data}"
-    return None
 
 
 def interpreting() -> bool:

@@ -22,7 +22,7 @@ import numpy as np
 from gyromc.checks import explained, require, shown
 from gyromc.errors import GyromcWarning
 from gyromc.io.archive import NUMBERS, digest
-from gyromc.runtime.precision import Owned, owned
+from gyromc.runtime.precision import Owned, codes, owned
 
 REMEDY = "Define it at the top of a module with `def`, and pass that; what it needs can be variables of the module."
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -137,7 +137,7 @@ def _parts(value: Any, outermost: bool) -> Iterator[Any]:
     if isinstance(value, types.FunctionType):
         if outermost or _users(value.__module__):
             # No lines of the file, so that a comment above changes nothing.
-            for code in _codes(value.__code__):
+            for code in codes(value.__code__):
                 yield repr((code.co_code.hex(), code.co_names, code.co_varnames, code.co_freevars))
                 constants = (c for c in code.co_consts if not isinstance(c, types.CodeType))
                 yield repr([sorted(c, key=repr) if isinstance(c, frozenset) else c for c in constants])
@@ -186,18 +186,10 @@ def _referred(function: types.FunctionType) -> Iterator[Any]:
         # A cell that is not assigned yet raises.
         with contextlib.suppress(ValueError):
             yield cell.cell_contents
-    names = sorted(set().union(*(code.co_names for code in _codes(function.__code__))))
+    names = sorted(set().union(*(code.co_names for code in codes(function.__code__))))
     for name in names:
         value = function.__globals__.get(name)
         if isinstance(value, types.ModuleType) and _users(value.__name__):
             yield from (vars(value)[inner] for inner in names if inner in vars(value))
         elif value is not None:
             yield value
-
-
-def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    """The code of a function, and of the functions inside it."""
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _codes(constant)

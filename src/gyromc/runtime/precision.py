@@ -17,7 +17,7 @@ import numpy as np
 
 from gyromc.runtime.machine import keep_compiled
 
-__all__ = ["fresh", "owned", "private"]
+__all__ = ["codes", "fresh", "owned", "private"]
 
 JITTED = type(jax.jit(lambda: None))
 # Every part that compiles imports this one: here is the first moment at which JAX is there, and nothing is compiled yet.
@@ -78,18 +78,19 @@ def _globals(function) -> dict:
     return function.__globals__
 
 
-def _used_names(code: types.CodeType) -> Iterator[str]:
-    yield from code.co_names
+def codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    """The code of a function, and of the functions inside it."""
+    yield code
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _used_names(constant)
+            yield from codes(constant)
 
 
 def _globals_of(function: types.FunctionType, names: dict) -> dict[str, Any]:
     """What a function uses of its module; nothing of other modules than that of `names`."""
     if function.__globals__ is not names:
         return {}
-    return {name: names[name] for name in _used_names(function.__code__) if name in names}
+    return {name: names[name] for code in codes(function.__code__) for name in code.co_names if name in names}
 
 
 def _content(cell: types.CellType):
