@@ -211,30 +211,23 @@ class Learned(Coordinates):
 
 @dataclasses.dataclass(frozen=True)
 class LearningSettings:
-    """The numbers of `learn`.
+    """The numbers of `learn`."""
 
-    - `points`: draws that are used.
-    - `drivers`, `least`: of a coordinate's scale at most, and as many more of its shift; and the correlation from which on
-      another coordinate is one: with log |θ_i - median| for the scale, with θ_i for the shift.
-    - `funnel`: the correlation from which on two coordinates with one driver are a funnel: on thirty posteriors it was above
-      for funnels and centred groups, and below for non-centred ones.
-    - `iterations`, `ridge`: of Fisher scoring; the ridge is in units of a draw's own information.
-    - `steepest`, `outlier`: bounds of a scale's coefficient and of a squared residual, so that no few draws decide.
-    - `quantiles`, `widths`: at which margins are compared with normal ones, and scales s that are tried, in interquantile ranges.
-    - `bent`, `better`: mean squared distance of a margin's quantiles from normal ones from which on it is straightened, if that
-      leaves less than this part of it. Straightened without need, the neck of a funnel ends up in a heavy tail of z.
-    """
-
-    points: int = 4000
-    drivers: int = 2
+    points: int = 4000  # draws that are used
+    drivers: int = 2  # of a coordinate's scale at most, and as many more of its shift
+    # The correlation from which on another coordinate is a driver: with log |θ_i - median| for the scale, with θ_i for the shift.
     least: float = 0.2
+    # The correlation from which on two coordinates with one driver are a funnel: on thirty posteriors it was above for funnels
+    # and centred groups, and below for non-centred ones.
     funnel: float = 0.3
-    iterations: int = 12
-    ridge: float = 0.01
-    steepest: float = 3.0
-    outlier: float = 20.0
-    quantiles: int = 400
-    widths: tuple[float, ...] = (0.1, 0.3, 1.0, 3.0, 10.0)
+    iterations: int = 12  # of Fisher scoring
+    ridge: float = 0.01  # in units of a draw's own information
+    steepest: float = 3.0  # bounds a scale's coefficient …
+    outlier: float = 20.0  # … and this a squared residual, so that no few draws decide
+    quantiles: int = 400  # at which margins are compared with normal ones
+    widths: tuple[float, ...] = (0.1, 0.3, 1.0, 3.0, 10.0)  # scales s that are tried, in interquantile ranges
+    # Mean squared distance of a margin's quantiles from normal ones from which on it is straightened, if that leaves less than
+    # the part `better` of it. Straightened without need, the neck of a funnel ends up in a heavy tail of z.
     bent: float = 0.02
     better: float = 0.5
 

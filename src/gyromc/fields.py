@@ -35,20 +35,16 @@ AT_ONCE = 100  # points whose functions are computed together: 1000 functions of
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Fields:
-    """A set of vector fields over z = (θ - center)/scale.
-
-    - `pairs`: columns (a, b), a ≤ b: gradients of z_a z_b, and rotations z_a e_b - z_b e_a where a < b.
-    - `triples`: columns (a, c, b): the field w_a w_c e_b, where w is z levelled off in the tails.
-    - `constants`: whether the fields e_b are used.
-    - `rotations`: without, no pair rotates, and a triple stands for the gradient of w_a w_c w_b.
-    """
+    """A set of vector fields over z = (θ - center)/scale."""
 
     center: Float[np.ndarray, " d"]
     scale: Float[np.ndarray, " d"]
+    # Columns (a, b), a ≤ b: gradients of z_a z_b, and rotations z_a e_b - z_b e_a where a < b.
     pairs: Int[np.ndarray, "2 pairs"]
+    # Columns (a, c, b): the field w_a w_c e_b, where w is z levelled off in the tails.
     triples: Int[np.ndarray, "3 triples"]
-    constants: bool = True
-    rotations: bool = True
+    constants: bool = True  # whether the fields e_b are used
+    rotations: bool = True  # without, no pair rotates, and a triple stands for the gradient of w_a w_c w_b
 
     @functools.cached_property
     def _ends(self) -> list[int]:
@@ -62,9 +58,7 @@ class Fields:
         groups = zip(list(FieldGroup)[1:], self._ends, [0, *self._ends], strict=False)
         return {group: end for group, end, before in groups if end > before}
 
-    @property
-    def count(self) -> int:
-        return self._ends[-1]
+    count = property(lambda self: self._ends[-1])
 
     def __call__(self, theta: Rows, gradient: Rows) -> np.ndarray:
         found = np.empty((self.count, len(theta)))
@@ -160,33 +154,26 @@ def choose_fields(
 
 @dataclasses.dataclass(frozen=True)
 class RegressionSettings:
-    """The numbers of the regression.
+    """The numbers of the regression."""
 
-    - `folds`: into which chains are divided; four leave three quarters of the rows for the coefficients.
-    - `segments`: of a chain in time, at least, for a standard error with more degrees of freedom.
-    - `caution`: factor of every standard error: a run states hundreds, each uncertain by 13 % with 32 chains. Mean z² was 1.0 to
-      1.7 on fresh seeds, and 3 of 7,000 estimates were off by more than 4 errors.
-    - `together`: rows of every chain that are added to the normal equations at once; one by one, memory is the limit.
-    - `ridge`: added to the diagonal of the standardised normal equations, for columns that are nearly equal.
-    - `rows_per_function`, `draws_per_function`: that a group of fields needs for coefficients, and for weights of draws.
-    - `better`: by what factor the rest of a larger group must be smaller to be taken: the choice must not follow noise.
-    - `skewness`: by what part of it, beyond chance, a standard error grows: it was up to 3 times too small without.
-    - `least_share`: of a plain standard error that is left at least: what the ridge leaves is no noise between chains.
-    - `heavy_share`: of a plain standard error that is added where averages of some observable are skew; `rare_share`: the same
-      for an observable with heavy tails, growing from `usual_kurtosis` over `large_kurtosis`. Runs that had missed a tail were
-      off by 5 to 8 stated errors.
-    """
-
-    folds: int = 4
-    segments: int = 8
+    folds: int = 4  # into which chains are divided; four leave three quarters of the rows for the coefficients
+    segments: int = 8  # of a chain in time, at least, for a standard error with more degrees of freedom
+    # Factor of every standard error: a run states hundreds, each uncertain by 13 % with 32 chains. Mean z² was 1.0 to 1.7 on
+    # fresh seeds, and 3 of 7,000 estimates were off by more than 4 errors.
     caution: float = 1.2
+    # Rows of every chain that are added to the normal equations at once; one by one, memory is the limit.
     together: int = 25
-    ridge: float = 1e-7
-    rows_per_function: float = 1.5
-    draws_per_function: int = 8
+    ridge: float = 1e-7  # added to the diagonal of the standardised normal equations, for columns that are nearly equal
+    rows_per_function: float = 1.5  # that a group of fields needs for coefficients …
+    draws_per_function: int = 8  # … and for weights of draws
+    # Factor by which a larger group must lower the rest to be taken: the choice must not follow noise.
     better: float = 0.98
+    # Part of it, beyond chance, by which a standard error grows: it was up to 3 times too small without.
     skewness: float = 0.75
+    # Of a plain standard error that is left at least: what the ridge leaves is no noise between chains.
     least_share: float = 1e-4
+    # Of a plain standard error that is added where averages of some observable are skew; the same for an observable with heavy
+    # tails, growing from `usual_kurtosis` over `large_kurtosis`. Runs that had missed a tail were off by 5 to 8 stated errors.
     heavy_share: float = 0.05
     rare_share: float = 0.5
     usual_kurtosis: float = 16.0
@@ -198,26 +185,20 @@ SETTINGS = RegressionSettings()
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Sharpened:
-    """Averages of every chain, plain and corrected; one column for each observable.
-
-    - `without_rotations`, `with_rotations`: corrected with gradients of quadratics at most, and with rotations too.
-    - `groups`: the group of fields that each observable was regressed on.
-    - `segment_error`: the standard error from segments of chains, too small where these depend on each other.
-    """
+    """Averages of every chain, plain and corrected; one column for each observable."""
 
     plain: Float[np.ndarray, "chains k"]
     corrected: Float[np.ndarray, "chains k"]
-    without_rotations: Float[np.ndarray, "chains k"]
-    with_rotations: Float[np.ndarray, "chains k"]
-    groups: list[FieldGroup]
+    without_rotations: Float[np.ndarray, "chains k"]  # corrected with gradients of quadratics at most …
+    with_rotations: Float[np.ndarray, "chains k"]  # … and with rotations too
+    groups: list[FieldGroup]  # that each observable was regressed on
     sd: Float[np.ndarray, " k"]
     kurtosis: Float[np.ndarray, " k"]
-    segment_error: Float[np.ndarray, " k"]
+    segment_error: Float[np.ndarray, " k"]  # from segments of chains, too small where these depend on each other
     least_share: float
 
-    @property
-    def mean(self) -> np.ndarray:
-        return self.corrected.mean(axis=0)
+    mean = property(lambda self: self.corrected.mean(axis=0))
+    gain = property(lambda self: _ratio(self.plain, self.corrected))
 
     @property
     def std_error(self) -> np.ndarray:
@@ -229,10 +210,6 @@ class Sharpened:
         # an observable whose fourth moment rests on few states: they may be too few
         rare = np.clip((self.kurtosis - SETTINGS.usual_kurtosis) / SETTINGS.large_kurtosis, 0.0, 1.0)
         return SETTINGS.caution * np.hypot(own, np.maximum(share, SETTINGS.rare_share * rare) * between(self.plain))
-
-    @property
-    def gain(self) -> np.ndarray:
-        return _ratio(self.plain, self.corrected)
 
     @property
     def rotation_gain(self) -> np.ndarray:

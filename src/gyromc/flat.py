@@ -96,9 +96,7 @@ class FlatTarget(Target):
     unravel: Callable
     size: int = eqx.field(static=True)
 
-    @property
-    def dim(self) -> int:
-        return self.size
+    dim = property(lambda self: self.size)
 
     def potential(self, params):
         return self.target.potential(self.unravel(params))
@@ -110,9 +108,7 @@ class FlatTarget(Target):
 class FlatSum(FlatTarget, SumOverData):
     """A sum over data over parameters of any shape, as a function of one vector."""
 
-    @property
-    def num_data(self) -> int:
-        return self.target.num_data
+    num_data = property(lambda self: self.target.num_data)
 
     def batch_gradient(self, params, index):
         return ravel(self.target.batch_gradient(self.unravel(params), index))

@@ -33,26 +33,18 @@ __all__ = ["Model", "check_gradient"]
 
 @dataclasses.dataclass(frozen=True)
 class ModelSettings:
-    """What is computed of a model before any dynamics, by experience: seconds on one processor.
+    """What is computed of a model before any dynamics, by experience: seconds on one processor."""
 
-    - `most_followed`: parameters up to which it is worked out on which of them an observable depends.
-    - `most_work`, `least_draws`: multiplications for an importance sample, and draws of it.
-    - `enough`: independent draws whose covariance says more than a mean Hessian.
-    - `checked`: draws of the Gaussian fit that get importance weights; `curvatures`: points at which Hessians are averaged.
-    - `nudge`: standard deviation of the step off the start, in case that is a saddle.
-    - `compared`, `apart`: rows at which gradients are compared with those of single rows, and how far they are from the start;
-      `agrees`: of the row's largest entry, far above what another order of sums changes.
-    """
-
-    most_followed: int = 2000
-    most_work: float = 4e9
-    least_draws: int = 40
-    enough: int = 5000
-    checked: int = 200
-    curvatures: int = 256
-    nudge: float = 1e-3
-    compared: int = 3
-    apart: float = 0.1
+    most_followed: int = 2000  # parameters up to which it is worked out on which of them an observable depends
+    most_work: float = 4e9  # multiplications for an importance sample
+    least_draws: int = 40  # of it
+    enough: int = 5000  # independent draws whose covariance says more than a mean Hessian
+    checked: int = 200  # draws of the Gaussian fit that get importance weights
+    curvatures: int = 256  # points at which Hessians are averaged
+    nudge: float = 1e-3  # standard deviation of the step off the start, in case that is a saddle
+    compared: int = 3  # rows at which gradients are compared with those of single rows
+    apart: float = 0.1  # how far these are from the start
+    # Of the row's largest entry, far above what another order of sums changes.
     agrees: Mapping[str, float] = dataclasses.field(default_factory=lambda: {"float32": 1e-2, "float64": 1e-6})
 
 

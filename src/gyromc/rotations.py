@@ -33,13 +33,6 @@ def bias_matrix(A: Matrix) -> Matrix:
     return scipy.linalg.solve_continuous_lyapunov(A, A @ A.T)  # T4
 
 
-def square_variance(A: Matrix, U: np.ndarray) -> np.ndarray:
-    """V(h)/Var(h) of the squares (uᵀz)², u the columns of U, in whitened coordinates."""
-    units = U / np.linalg.norm(U, axis=0)
-    solve = lambda u: 2 * u @ scipy.linalg.solve_continuous_lyapunov(A.T, np.outer(u, u)) @ u
-    return np.array([solve(u) for u in units.T])
-
-
 def all_squares_variance(A: Matrix) -> float:
     """The mean of V/Var over all quadratic observables: (2/(n(n+1)/2)) Σ_{a≤b} 1/(μ_a + μ_b), μ the spectrum of Ã."""
     mu = np.linalg.eigvals(A)

@@ -10,7 +10,7 @@ import pytest
 import gyromc as gm
 from gyromc.approx.sample import Sample
 from gyromc.prediction.poisson import galerkin
-from gyromc.prediction.poisson.quadrature import refined
+from gyromc.prediction.poisson.galerkin import refined
 from gyromc.prediction.predict import _with_error
 from gyromc.show.tables import Table
 from support import rough

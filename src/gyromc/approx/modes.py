@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy
 
+from gyromc.checks import require
 from gyromc.errors import InvalidInput
 from gyromc.runtime.evaluation import compiled, doubled
 from gyromc.targets import SumOverData, Target
@@ -24,33 +25,24 @@ from gyromc.targets.regressions import KnownLikelihood, WithLikelihood
 
 @dataclasses.dataclass(frozen=True)
 class ModeSettings:
-    """The numbers of descents and of the search for further modes.
+    """The numbers of descents and of the search for further modes."""
 
-    - `many`: rows × columns, from which on `enough` rows, or `per_parameter`, stand for all at first.
-    - `most_for_newton`: parameters whose Hessian is formed; `most_steps`: of Newton's method.
-    - `farthest`: from the start, in units of its size or 1; a descent that goes further has no end.
-    - `nearer`: of the fall of U that a Newton step promised; if less is left, the Hessian is kept for the next.
-    - `most_searched`: parameters, beyond which one descent costs too much to make a dozen.
-    - `radii`: of the nearest and the farthest start, in standard deviations; `around_origin`: of those around the origin.
-    - `fewest`, `most`: starts with many and with few parameters; `cheap`: rows of data up to which a descent costs little.
-    - `least_share`: of the law, that a mode must hold; `same`: modes closer than so many standard deviations are one.
-    """
-
-    many: float = 1e7
+    many: float = 1e7  # rows × columns, from which on `enough` rows, or `per_parameter`, stand for all at first
     enough: int = 40_000
     per_parameter: int = 400
-    most_for_newton: int = 500
-    most_steps: int = 200
-    farthest: float = 1e11
+    most_for_newton: int = 500  # parameters whose Hessian is formed
+    most_steps: int = 200  # of Newton's method
+    farthest: float = 1e11  # from the start, in units of its size or 1; a descent that goes further has no end
+    # Of the fall of U that a Newton step promised; if less is left, the Hessian is kept for the next.
     nearer: float = 1e-4
-    most_searched: int = 200
-    radii: tuple[float, float] = (2.0, 64.0)
-    around_origin: float = 2.0
-    fewest: int = 6
-    most: int = 64
-    cheap: int = 10_000
-    least_share: float = 1e-6
-    same: float = 1.0
+    most_searched: int = 200  # parameters, beyond which one descent costs too much to make a dozen
+    radii: tuple[float, float] = (2.0, 64.0)  # of the nearest and the farthest start, in standard deviations
+    around_origin: float = 2.0  # the same for starts around the origin
+    fewest: int = 6  # starts with many parameters …
+    most: int = 64  # … and with few
+    cheap: int = 10_000  # rows of data up to which a descent costs little
+    least_share: float = 1e-6  # of the law, that a mode must hold
+    same: float = 1.0  # modes closer than so many standard deviations are one
 
 
 SETTINGS = ModeSettings()
@@ -81,10 +73,8 @@ def laplace(target: Target, mode: np.ndarray) -> GaussianApproximation:
         return GaussianApproximation(known[1], known[0], "exact")
     K = target.hessians(mode[None])[0]
     smallest = float(np.linalg.eigvalsh(K)[0])
-    if not smallest > 0:
-        raise InvalidInput(
-            f"The Hessian at the mode is not positive definite (smallest eigenvalue {smallest:.3g}): no Laplace approximation."
-        )
+    found = f"not positive definite (smallest eigenvalue {smallest:.3g})"
+    require(smallest > 0, f"The Hessian at the mode is {found}: no Laplace approximation.")
     return GaussianApproximation(mode, K, "the curvature at the mode")
 
 

@@ -29,31 +29,23 @@ AT_ONCE = 2**19  # numbers held while fitting: 4 MB
 
 @dataclasses.dataclass(frozen=True)
 class SampleSettings:
-    """The numbers of importance samples and of what makes them trusted.
+    """The numbers of importance samples and of what makes them trusted."""
 
-    - `scales`, `shares`: of the proposal, a mixture of Gaussians: standard deviations against the approximation's.
-    - `blocks`: of draws, for errors; `scramblings`, `pilot_power`: independent Sobol sequences, and log₂ of the pilot's points.
-    - `even_share`, `fit_share`: the least effective size as a share of the draws, and of those of a Gaussian fit that get
-      weights; `per_parameter`: effective draws that a covariance needs.
-    - `beyond`: share of fourth moments that may lie where nothing was drawn; lines are followed `farthest` times as far as the
-      farthest draw, with `inside` points within that draw and `outside` on either side beyond it.
-    - `noticed`: share of the law, from which a mode must have its draws; `thinned`: times less than its Gaussian holds.
-    """
-
+    # Of the proposal, a mixture of Gaussians: standard deviations against the approximation's …
     scales: tuple[float, ...] = (1.05, 2.0)
-    shares: tuple[float, ...] = (0.75, 0.25)
-    blocks: int = 20
-    scramblings: int = 16
-    pilot_power: int = 13
-    even_share: float = 0.1
-    per_parameter: int = 20
-    fit_share: float = 0.3
-    beyond: float = 0.05
-    farthest: float = 8
-    inside: int = 49
-    outside: int = 16
-    noticed: float = 0.01
-    thinned: float = 4
+    shares: tuple[float, ...] = (0.75, 0.25)  # … and what part each Gaussian is
+    blocks: int = 20  # of draws, for errors
+    scramblings: int = 16  # independent Sobol sequences
+    pilot_power: int = 13  # log₂ of the pilot's points
+    even_share: float = 0.1  # the least effective size, as a share of the draws
+    per_parameter: int = 20  # effective draws that a covariance needs
+    fit_share: float = 0.3  # the same as a share of those draws of a Gaussian fit that get weights
+    beyond: float = 0.05  # share of fourth moments that may lie where nothing was drawn
+    farthest: float = 8  # lines are followed so many times as far as the farthest draw …
+    inside: int = 49  # … with so many points within that draw …
+    outside: int = 16  # … and on either side beyond it
+    noticed: float = 0.01  # share of the law, from which a mode must have its draws
+    thinned: float = 4  # times less than its Gaussian holds
 
 
 SETTINGS = SampleSettings()

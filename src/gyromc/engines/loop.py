@@ -39,30 +39,19 @@ __all__ = ["ENGINES", "choose", "resume", "run"]
 
 @dataclasses.dataclass(frozen=True)
 class LoopSettings:
-    """How the steps of a run are cut into chunks, which changes no number, and what is said beforehand.
+    """How the steps of a run are cut into chunks, which changes no number, and what is said beforehand."""
 
-    - `seconds`: of a chunk: how often progress is shown and Ctrl-C is checked.
-    - `first`, `first_work`, `longest`: steps of the first chunk, at most; multiplications of it, a second or so before anything
-      is known about the speed; steps of a chunk.
-    - `on_device`: bytes of kept draws before they are copied to the host.
-    - `worth_saying`: bytes of draws, from which on they are said beforehand.
-    - `most_years`: of a run at a `pace` of so many steps a second, of all chains together, which a large GPU reaches.
-    - `few_chains`: with more, errors come from the variation between chains; `blocks`: block averages that are kept of each
-      chain, for few chains and for many.
-    - `sane`: a chain further out than this, times the size of the start, has diverged.
-    """
-
-    seconds: float = 0.25
-    first: int = 64
-    first_work: int = 2**30
-    longest: int = 2**20
-    on_device: int = 2**26
-    worth_saying: int = 100 * 2**20
-    most_years: float = 3.0
-    pace: float = 1e9
-    few_chains: int = 64
-    blocks: tuple[int, int] = (128, 8)
-    sane: float = 1e8
+    seconds: float = 0.25  # of a chunk: how often progress is shown and Ctrl-C is checked
+    first: int = 64  # steps of the first chunk, at most
+    first_work: int = 2**30  # multiplications of it, a second or so before anything is known about the speed
+    longest: int = 2**20  # steps of a chunk
+    on_device: int = 2**26  # bytes of kept draws before they are copied to the host
+    worth_saying: int = 100 * 2**20  # bytes of draws, from which on they are said beforehand
+    most_years: float = 3.0  # of a run at this pace
+    pace: float = 1e9  # steps a second, of all chains together, which a large GPU reaches
+    few_chains: int = 64  # with more, errors come from the variation between chains
+    blocks: tuple[int, int] = (128, 8)  # block averages that are kept of each chain, for few chains and for many
+    sane: float = 1e8  # a chain further out than this, times the size of the start, has diverged
 
 
 SETTINGS = LoopSettings()

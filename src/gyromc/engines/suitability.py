@@ -15,7 +15,7 @@ from gyromc.data import Mapped
 from gyromc.engines.meshes import shares
 from gyromc.flat import identity
 from gyromc.observables import PROFILES, Ridge, ridge_of
-from gyromc.oracles import Batch, ControlVariate, Exact, Gaussian, Minibatch, Oracle
+from gyromc.oracles import Batch, ControlVariate, Exact, Gaussian, Minibatch
 from gyromc.plan import Plan
 from gyromc.runtime.machine import why_no_jax
 
@@ -24,24 +24,17 @@ KNOWN_ORACLES = (Exact, Gaussian, Minibatch, ControlVariate)  # of the fused eng
 
 @dataclasses.dataclass(frozen=True)
 class EngineLimits:
-    """The largest plans that the engines take.
+    """The largest plans that the engines take."""
 
-    - `steps`: of `scan`, which counts in int32; `pallas` needs one number more, for chains that never fail.
-    - `scan_functions`: observables that are functions of the user's: each takes some 20 ms to compile (measured).
-    - `lanes_state`: entries of z: beyond, matrix products over all chains at once are faster (measured).
-    - `lanes_batch`: rows of a mini-batch, whose offsets have to stay in the cache.
-    - `lanes_distinct`: distinct rows of a batch: each is compared with all others.
-    - `lanes_rows`: of a file: a word of 32 random bits chooses one.
-    - `pallas_state`: entries of z: a thread has so many registers to spare.
-    """
-
+    # Of `scan`, which counts in int32; `pallas` needs one number more, for chains that never fail.
     steps: int = 2**31 - 1
+    # Observables that are functions of the user's: each takes some 20 ms to compile (measured).
     scan_functions: int = 2000
-    lanes_state: int = 256
-    lanes_batch: int = 4096
-    lanes_distinct: int = 512
-    lanes_rows: int = 2**32 - 1
-    pallas_state: int = 32
+    lanes_state: int = 256  # entries of z: beyond, matrix products over all chains at once are faster (measured)
+    lanes_batch: int = 4096  # rows of a mini-batch, whose offsets have to stay in the cache
+    lanes_distinct: int = 512  # distinct rows of a batch: each is compared with all others
+    lanes_rows: int = 2**32 - 1  # of a file: a word of 32 random bits chooses one
+    pallas_state: int = 32  # entries of z: a thread has so many registers to spare
 
 
 LIMITS = EngineLimits()
@@ -103,24 +96,18 @@ def lanes(plan: Plan, mesh: Any = None) -> str | None:
     if isinstance(oracle, Batch) and not oracle.replace and oracle.size > LIMITS.lanes_distinct:
         return f"it draws at most {LIMITS.lanes_distinct} distinct rows, and the batch has {oracle.size}"
     if isinstance(target, targets.StreamedRegression):
-        return _lanes_over_files(target, oracle)
+        if target.family == "linear" and (isinstance(oracle, Exact) or getattr(oracle, "order", 1) == 2):
+            return None  # the gradient is linear: no row is read
+        if not isinstance(oracle, Batch):
+            return "it reads drawn rows of data that are not in memory, not all of them in every step"
+        if not isinstance(target.by_row, Mapped):
+            return f"it reads mapped files, and {target.source.name} is none (`gyromc.data.store` writes one)"
+        most = f"it chooses from {LIMITS.lanes_rows} rows at most, and the data have {target.num_data}"
+        return most if target.num_data > LIMITS.lanes_rows else None
     # Classes derived from the first two are not known.
     exactly = type(target) in (targets.Quadratic, targets.CosinePerturbed)
     known = exactly or isinstance(target, targets.GeneralizedLinear | targets.Separable)
     return None if known else f"target is a general {type(target).__name__}"
-
-
-def _lanes_over_files(target: targets.StreamedRegression, oracle: Oracle) -> str | None:
-    """Why `lanes` cannot run chains over a source of rows."""
-    if target.family == "linear" and (isinstance(oracle, Exact) or getattr(oracle, "order", 1) == 2):
-        return None  # the gradient is linear: no row is read
-    if not isinstance(oracle, Batch):
-        return "it reads drawn rows of data that are not in memory, not all of them in every step"
-    if not isinstance(target.by_row, Mapped):
-        return f"it reads mapped files, and {target.source.name} is none (`gyromc.data.store` writes one)"
-    if target.num_data > LIMITS.lanes_rows:
-        return f"it chooses from {LIMITS.lanes_rows} rows at most, and the data have {target.num_data}"
-    return None
 
 
 def interpreting() -> bool:

@@ -310,8 +310,6 @@ def _value(value: Any) -> str:
 # --- their JSON Schema, from the kinds and their signatures
 
 NUMBER, WHOLE, TEXT, FLAG = ({"type": name} for name in ("number", "integer", "string", "boolean"))
-
-
 _refer = lambda name: {"$ref": f"#/$defs/{name}"}
 _any_of = lambda *schemas: {"anyOf": list(schemas)}
 NUMBERS, PARAMETERS, FUNCTIONS = map(_refer, ("numbers", "parameters", "function"))

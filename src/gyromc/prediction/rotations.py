@@ -103,7 +103,9 @@ def _row(K: np.ndarray, dynamics: choices.Dynamics, excess: float) -> RotationRo
     A = rotations.whitened(choices.augment(K, augmented), dynamics.D, dynamics.Q)
     inverse, spectrum = np.linalg.inv(A)[:d, :d], np.linalg.eigvals(A)
     linear, slope = (np.linalg.eigvalsh(x) for x in (inverse + inverse.T, rotations.bias_matrix(A)[:d, :d]))
-    each = rotations.square_variance(A, np.eye(len(A))[:, :d]) if augmented else rotations.all_squares_variance(A)
+    # V/Var of the squares of single parameters, or over all quadratic observables.
+    square = lambda u: 2 * u @ scipy.linalg.solve_continuous_lyapunov(A.T, np.outer(u, u)) @ u
+    each = [square(u) for u in np.eye(len(A))[:d]] if augmented else rotations.all_squares_variance(A)
     limit = float(np.min(2 * np.real(spectrum) / np.abs(spectrum) ** 2))
 
     def over(eta: float) -> float:

@@ -202,7 +202,12 @@ def _sampled(shared: Shared, name: str, h: Observable) -> Answer | None:
         raise InvalidInput(f"one draw of the sample makes {100 * share:.2g} % of the error: the sample is too small")
     found, (z, forces) = shared.fitted[0].solve(values), shared.effects.draws
     D, Q = plan.dynamics.D, plan.dynamics.Q
-    share = plug_in.residual_share(found.poisson, z, forces, plan.model.values(h, z[:, : plan.dim]), D, Q)
+    at_draws = plan.model.values(h, z[:, : plan.dim])
+    away = at_draws - np.mean(at_draws)
+    # E[(h - μ - 𝒜φ)²] / Var h: 0 when φ solves the equation, 1 when it explains nothing.
+    drifted = np.sum(found.poisson.gradients(z) * (forces @ (D + Q).T), axis=1)
+    image = found.poisson.second_derivatives(z, D) - drifted  # E2
+    share = float(np.mean((away - image) ** 2) / np.mean(away**2))
     left_out = share / (1 - share) if share < 1 else math.inf  # what φ leaves unexplained decays no slower than h
     V, V0 = (Number(n.value, n.error + left_out * n.value) for n in (found.variance, found.reversible_variance))
     how, mu_how = Method(Kind.PLUG_IN, found.method(V.error)), Method(Kind.SAMPLE, f"sample (se {error:.2g})")

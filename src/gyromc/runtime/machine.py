@@ -145,13 +145,11 @@ def num_threads() -> int:
 
 @dataclasses.dataclass(frozen=True)
 class CacheSettings:
-    """Which programs are kept, and how many.
+    """Which programs are kept, and how many."""
 
-    - `seconds`: programs that compile faster are not kept: to read one takes some 10 ms, and most of JAX's own are that small.
-    - `most_bytes`: beyond, the programs not used for the longest time go, down to half of it. A session leaves 2 to 20 MB.
-    """
-
+    # Programs that compile faster are not kept: one takes some 10 ms to read; most of JAX's own are that small.
     seconds: float = 0.1
+    # Beyond, those not used for the longest time go, down to half of it; a session leaves 2 to 20 MB.
     most_bytes: int = 2**29
 
 

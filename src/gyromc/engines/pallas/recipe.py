@@ -68,15 +68,11 @@ def read_data(plan: Plan) -> tuple[Rows | None, np.ndarray, Center | None]:
         inner, unravel = (target.target, target.unravel) if isinstance(target, FlatSum) else (target, lambda x: x)
         if not isinstance(inner, FiniteSum):
             raise Unsupported(f"sums over data of type {type(inner).__name__}")
-        add, columns = _traced_row(inner, unravel, _theta(plan))
+        add, columns = _traced_row(inner, unravel, jax.ShapeDtypeStruct((plan.dim,), jnp.float32))
     if len(columns) > MOST_COLUMNS:
         raise Unsupported(f"data with {len(columns)} numbers per row (at most {MOST_COLUMNS})")
     columns = np.ascontiguousarray(columns, np.float32)
     return Rows(N, batch, replace, len(columns), 1.0 if batch is None else N / batch, add), columns, center
-
-
-def _theta(plan: Plan) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct((plan.dim,), jnp.float32)
 
 
 def _linear_rows(target: GeneralizedLinear, center: Center | None) -> tuple[Callable, np.ndarray]:
@@ -183,8 +179,8 @@ def make_recipe(plan: Plan, team: int) -> tuple[Recipe, dict[str, np.ndarray]]:
     matrices = [step.scale * step.G, step.noise, step.kept] + ([] if step.oracle is None else [step.oracle])
     coefficients, (drift, noise, kept, *oracle) = _compress(*matrices)
     anchor, center, coefficients = _center(center, coefficients)
-    target = _single_precision(plan.flat_target)
-    slots, directions = _slots(plan, team)
+    target, theta = _single_precision(plan.flat_target), jax.ShapeDtypeStruct((plan.dim,), jnp.float32)
+    slots, directions = _slots(plan, team, theta)
     corrections, increments = (), np.zeros((1, 1), np.float32)
     if plan.martingale:
         corrections, increments = _increments(plan, martingale(plan), team)
@@ -208,7 +204,7 @@ def make_recipe(plan: Plan, team: int) -> tuple[Recipe, dict[str, np.ndarray]]:
         increments=_ranges([slot.terms for slot in slots]),
         num_in_memory=in_memory + len(corrections),
         fingerprint=_fingerprint(plan),
-        smooth=unroll(target.gradient if rows is None else target.prior_gradient, _theta(plan)),
+        smooth=unroll(target.gradient if rows is None else target.prior_gradient, theta),
     )
     arrays = {"coefficients": coefficients, "columns": columns, "directions": directions, "increments": increments}
     return recipe, arrays
@@ -259,7 +255,7 @@ def _compress(*matrices: np.ndarray) -> tuple[np.ndarray, list[Matrix]]:
     return np.array(values, np.float32), sparse
 
 
-def _slots(plan: Plan, team: int) -> tuple[tuple[Slot, ...], np.ndarray]:
+def _slots(plan: Plan, team: int, theta: jax.ShapeDtypeStruct) -> tuple[tuple[Slot, ...], np.ndarray]:
     """Observables as slots: several ridges of one profile share a table, every other observable has its own slot."""
     observables, slots = list(plan.observables.values()), []
     for profile in PROFILES if team > 1 else ():
@@ -273,7 +269,7 @@ def _slots(plan: Plan, team: int) -> tuple[tuple[Slot, ...], np.ndarray]:
     tabled = {i for slot in slots for i in slot.members}
     for i, h in enumerate(map(_single_precision, observables)):
         if i not in tabled:
-            slots.append(Slot((i,), value=unroll(lambda t, h=h: h(plan.unravel(t)), _theta(plan))))
+            slots.append(Slot((i,), value=unroll(lambda t, h=h: h(plan.unravel(t)), theta)))
     return tuple(slots), directions
 
 

@@ -216,7 +216,13 @@ def _step(pieces: Pieces, carry: Carry, first, first_slot, zeta=None) -> Carry:
     counted = k >= pieces.burn_in
     weight = eta if pieces.weighting == "step_size" else jnp.ones((), dtype)
     clock = two_sum(carry.clock[0], carry.clock[1], jnp.where(counted, eta, 0))
-    kept = _keep(pieces, carry, z[:, : pieces.dim], counted, first_slot)
+    kept = carry.kept
+    if kept is not None:  # θ goes to its slot of the buffer if this step is to be kept
+        forward = jax.vmap(pieces.unravel.coordinates.forward) if isinstance(pieces.unravel, Moved) else lambda z: z
+        since = k - pieces.burn_in
+        slot, due = since // pieces.thin - first_slot, counted & (since % pieces.thin == 0)
+        store = lambda buffer: buffer.at[slot].set(forward(z[:, : pieces.dim]))
+        kept = jax.lax.cond(due, store, lambda buffer: buffer, kept)
     if pieces.martingale is not None:
         values = jnp.concatenate([values, pieces.martingale.increments(after, xi)], axis=1)
     high, low = two_sum(carry.high, carry.low, jnp.where(counted, weight * values, 0))  # E4: z_0 counts
@@ -247,17 +253,6 @@ def _drawn(pieces: Pieces, key, first, chains: int, dtype):
     if more == 0:
         return zeta
     return jax.tree.map(lambda x: jnp.pad(x, [(0, more)] + [(0, 0)] * (x.ndim - 1), mode="edge"), zeta)
-
-
-def _keep(pieces: Pieces, carry: Carry, theta, counted, first_slot):
-    """The buffer of kept draws, with θ in its slot if this step is to be kept."""
-    if carry.kept is None:
-        return None
-    kept = jax.vmap(pieces.unravel.coordinates.forward) if isinstance(pieces.unravel, Moved) else lambda theta: theta
-    since = carry.step - pieces.burn_in
-    slot = since // pieces.thin - first_slot
-    due = counted & (since % pieces.thin == 0)
-    return jax.lax.cond(due, lambda buffer: buffer.at[slot].set(kept(theta)), lambda buffer: buffer, carry.kept)
 
 
 def _each_chain(function: Callable, *arrays):

@@ -94,19 +94,14 @@ def on_mesh(pieces: Any, dtype, mesh: Mesh | None) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class BlockSettings:
-    """How many chains a block has, measured by benchmarks/blocks.py (docs/measured/blocks.json).
+    """How many chains a block has, measured by benchmarks/blocks.py (docs/measured/blocks.json)."""
 
-    - `numbers`: of the states in a block: with fewer, what a step costs for any number of chains would show.
-    - `read`: numbers that the gradients of a block read: a step that takes longer may as well be shared by processes.
-    - `least`: chains that read a matrix together; `large`: numbers of a state, from which on one chain is a block.
-    - `most`: blocks: each is a call of the program.
-    """
-
-    numbers: int = 2**14
+    numbers: int = 2**14  # of the states in a block: with fewer, what a step costs for any number of chains would show
+    # Numbers that the gradients of a block read: a step that takes longer may as well be shared by processes.
     read: int = 2**21
-    least: int = 32
-    large: int = 4096
-    most: int = 64
+    least: int = 32  # chains that read a matrix together
+    large: int = 4096  # numbers of a state, from which on one chain is a block
+    most: int = 64  # blocks: each is a call of the program
 
 
 SETTINGS = BlockSettings()

@@ -206,10 +206,3 @@ class Fitted:
                     S += step.T @ (averages @ slope) if sparse.issparse(slope) else 0.0  # T3: a row of C may be 0
                 part.append(S[1:, 1:])
         return [np.stack(part) for part in parts]
-
-
-def residual_share(poisson: Polynomial, z: np.ndarray, forces: np.ndarray, h: np.ndarray, D, Q) -> float:
-    """E[(h - μ - 𝒜φ)²] / Var h over draws z with ∇H and h at each: 0 when φ solves the equation, 1 when it explains nothing."""
-    image = poisson.second_derivatives(z, D) - np.sum(poisson.gradients(z) * (forces @ (D + Q).T), axis=1)  # E2
-    h = h - np.mean(h)
-    return float(np.mean((h - image) ** 2) / np.mean(h**2))
