@@ -210,7 +210,6 @@ def _step(pieces: Pieces, carry: Carry, first, first_slot, zeta=None) -> Carry:
         anew = lambda theta: _each_chain(lambda t: oracle.anchor_at(pieces.target, t), theta).astype(dtype)
         anchors = jax.lax.cond(k % oracle.refresh == 0, anew, lambda _: anchors, z[:, : pieces.dim])
     values, after = moved(pieces, y, zeta, xi, eta, anchors)
-
     insane = ~(jnp.max(jnp.abs(z), axis=-1) <= pieces.bound) | ~jnp.all(jnp.isfinite(values), axis=1)
     failed_at = jnp.where((carry.failed_at < 0) & insane, k, carry.failed_at)
     counted = k >= pieces.burn_in
