@@ -176,10 +176,8 @@ def newton(
         else:
             return theta
         theta, value = theta - length * step, moved
-    raise InvalidInput(
-        f"No posterior mode was found in {SETTINGS.most_steps} Newton steps (U = {value:.6g}). Take a smaller `prior_scale`, "
-        "and look for columns or responses of extreme size."
-    )
+    remedy = "Take a smaller `prior_scale`, and look for columns or responses of extreme size."
+    raise InvalidInput(f"No posterior mode was found in {SETTINGS.most_steps} Newton steps (U = {value:.6g}). {remedy}")
 
 
 def some_rows(target: Target) -> Target:

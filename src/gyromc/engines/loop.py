@@ -341,9 +341,8 @@ class _Loop:
         self.density = DensityCheck(plan, state, () if before is None else before.failures)
         work = plan.num_chains * plan.dim * plan.oracle.evaluations(plan.target)
         self.pace = max(1, min(SETTINGS.first, SETTINGS.first_work // work))
-        self.session = ENGINES[options.engine].open_session(
-            plan, state, options.sane_range, options.thin, self.slots, options.mesh
-        )
+        given = options.sane_range, options.thin, self.slots, options.mesh
+        self.session = ENGINES[options.engine].open_session(plan, state, *given)
 
     def chunk(self, stop_every: int | None = None) -> int:
         """Make the next few steps, up to the next multiple of `stop_every`; returns how many."""

@@ -97,12 +97,9 @@ def make_pieces(plan: Plan, bound: float, thin: int | None, mesh: Mesh | None = 
     """Cast the plan's pieces to the run's precision, and copy them to the devices of a mesh."""
     dtype = jnp.dtype(plan.dtype)
     observables, order = _stacked(tuple(plan.observables.values()))
+    parts = plan.flat_target, plan.prepared_oracle, plan.dynamics, observables, plan.unravel
     pieces = Pieces(
-        plan.flat_target,
-        plan.prepared_oracle,
-        plan.dynamics,
-        observables,
-        plan.unravel,
+        *parts,
         step_size=plan.step_size if plan.scheduled else np.asarray(plan.step_size),
         key=keys(plan.seed).steps,
         burn_in=np.int32(plan.burn_in),
