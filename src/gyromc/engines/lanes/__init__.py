@@ -148,10 +148,10 @@ def open_session(
     plan: Plan, state: EngineState, sane_range: float, thin: int | None, slots: int, mesh: Any = None
 ) -> protocol.Session:
     """A session of the chains that this process moves, of all where there is one process; each chain has its own stream."""
-    return sliced(lambda part, rows, _: Session(part, rows, sane_range, thin, slots), plan, state)
+    return sliced(lambda part, rows, _: LanesSession(part, rows, sane_range, thin, slots), plan, state)
 
 
-class Session:
+class LanesSession:
     """The chains of one plan, in blocks."""
 
     def __init__(self, plan: Plan, state: EngineState, sane_range: float, thin: int | None, slots: int):
@@ -255,3 +255,6 @@ class Session:
         generator[:, 4 : 4 + spare.shape[1]] = spare
         clock, failed_at = (weight, 0.0), self._to_rows(c.failed_at)[:, 0]
         return EngineState(self.step, self._to_rows(c.z), high, np.zeros_like(high), clock, failed_at, generator)
+
+
+Session = LanesSession

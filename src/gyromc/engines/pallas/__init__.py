@@ -48,7 +48,7 @@ def open_session(
     plan: Plan, state: EngineState, sane_range: float, thin: int | None, slots: int, mesh: Any = None
 ) -> protocol.Session:
     """A session of the chains that this process moves, in a slice for each of its devices on the mesh."""
-    make = lambda part, rows, first: Session(part, rows, sane_range, thin, slots, first_chain=first)
+    make = lambda part, rows, first: PallasSession(part, rows, sane_range, thin, slots, first_chain=first)
     own = processes.index()
     devices = [None] if mesh is None else [device for device in mesh.devices.flat if device.process_index == own]
     return sliced(make, plan, state, devices)
@@ -70,7 +70,7 @@ def default_layout(plan: Plan, team: int) -> Layout:
     return Layout(max(1, 32 * warps // team), warps, interpreting())
 
 
-class Session:
+class PallasSession:
     """The chains of one plan on the device."""
 
     def __init__(
@@ -133,6 +133,9 @@ class Session:
         failed_at = np.where(first == NEVER, -1, first).astype(np.int32)
         clock = max(0, self.step - self.plan.burn_in) * self.plan.eta, 0.0
         return EngineState(self.step, np.ascontiguousarray(host.y[:, :R].T), high, low, clock, failed_at)
+
+
+Session = PallasSession
 
 
 def _to_device(state: EngineState, recipe: Recipe, total: int) -> Arrays:

@@ -198,8 +198,12 @@ def _step(pieces: Pieces, carry: Carry, first, first_slot, zeta=None) -> Carry:
     key_noise, key_oracle = jax.random.split(jax.random.fold_in(pieces.key, k))
     eta = pieces.step_size(k) if callable(pieces.step_size) else pieces.step_size
     eta = jnp.asarray(eta, dtype)
-    if zeta is None:
-        zeta = _drawn(pieces, key_oracle, first, z.shape[0], dtype)
+    if zeta is None and first is not None:
+        zeta = drawn(pieces.oracle, key_oracle, pieces.target, first, len(z), pieces.dim, dtype)
+    elif zeta is None:
+        zeta = pieces.oracle.draw(key_oracle, pieces.target, pieces.chains, pieces.dim, dtype)
+        if more := len(z) - pieces.chains:  # those that fill the last device repeat the last chain's
+            zeta = jax.tree.map(lambda x: jnp.pad(x, [(0, more)] + [(0, 0)] * (x.ndim - 1), mode="edge"), zeta)
     xi = threefry.normal(key_noise, z.shape, dtype, None if first is None else first * np.uint32(z.shape[1]))
     anchors: Any = carry.anchors
     if anchors is not None:
@@ -239,16 +243,6 @@ def moved(pieces: Pieces, y, zeta, xi, eta, anchors=None):
         g = jnp.concatenate([g, y[:, q:n]], axis=-1)  # ∇H = (∇U, r)
     after = _each_chain(lambda y, g, x: pieces.scheme(pieces.dynamics, y, g, x, eta), y, g, xi)
     return values.astype(y.dtype), after.astype(y.dtype)
-
-
-def _drawn(pieces: Pieces, key, first, chains: int, dtype):
-    """The oracle's randomness of chains from `first` on, or for all; those that fill the last device repeat the last chain's."""
-    if first is not None:
-        return drawn(pieces.oracle, key, pieces.target, first, chains, pieces.dim, dtype)
-    zeta, more = pieces.oracle.draw(key, pieces.target, pieces.chains, pieces.dim, dtype), chains - pieces.chains
-    if more == 0:
-        return zeta
-    return jax.tree.map(lambda x: jnp.pad(x, [(0, more)] + [(0, 0)] * (x.ndim - 1), mode="edge"), zeta)
 
 
 def _each_chain(function: Callable, *arrays):
