@@ -268,7 +268,17 @@ class FieldRegression:
         # a row for each function: in this order sums over states run along memory
         f = self.fields(theta.reshape(-1, d), gradient.reshape(-1, d)).T
         f = f.reshape(self.fields.count, rows, self.block, chains).mean(axis=2)
-        self._append((steps, self.block * f.sum(axis=1).T, h.sum(axis=0)))
+        # States join the last segment, or begin one where that is full; when there are many, segments become twice as long.
+        new = steps, self.block * f.sum(axis=1).T, h.sum(axis=0)
+        join = lambda a, b: (a[0] + b[0], a[1] + b[1], a[2] + b[2])
+        if not self.segments:
+            self.length = steps
+        elif self.segments[-1][0] < self.length:
+            new = join(self.segments.pop(), new)
+        self.segments.append(new)
+        if len(self.segments) == 2 * SETTINGS.segments and new[0] >= self.length:
+            self.segments = [join(*self.segments[i : i + 2]) for i in range(0, len(self.segments), 2)]
+            self.length *= 2
         self.squares += np.einsum("tck,tck->k", h, h)
         self.fourths += np.einsum("tck,tck->k", h**2, h**2)
         self.states += steps
@@ -288,18 +298,6 @@ class FieldRegression:
             self.moments[fold] += x @ x.T
             self.products[fold] += x @ y
             self.row_squares[fold] += np.einsum("nk,nk->k", y, y)
-
-    def _append(self, new: tuple[int, np.ndarray, np.ndarray]) -> None:
-        """Add states to the last segment, or a segment where that one is full; twice as long ones when there are many."""
-        join = lambda a, b: (a[0] + b[0], a[1] + b[1], a[2] + b[2])
-        if not self.segments:
-            self.length = new[0]
-        elif self.segments[-1][0] < self.length:
-            new = join(self.segments.pop(), new)
-        self.segments.append(new)
-        if len(self.segments) == 2 * SETTINGS.segments and new[0] >= self.length:
-            self.segments = [join(*self.segments[i : i + 2]) for i in range(0, len(self.segments), 2)]
-            self.length *= 2
 
     def sd(self) -> np.ndarray:
         count = self.states * len(self.fold)

@@ -28,8 +28,6 @@ from gyromc.targets import CosinePerturbed, Quadratic, SumOverData, Target
 from gyromc.targets.mixed import MixedRegression
 from gyromc.targets.regressions import KnownLikelihood
 
-__all__ = ["Model", "check_gradient"]
-
 
 @dataclasses.dataclass(frozen=True)
 class ModelSettings:

@@ -86,11 +86,9 @@ def mean_curvature_fit(target: Target, center: GaussianApproximation, points: in
         at = center.points(x)
         K = target.mean_hessian(at)
         smallest = float(np.linalg.eigvalsh(K)[0]) if np.isfinite(K).all() else math.nan
-        if not smallest > 1e-14 * np.abs(K).max():
-            raise InvalidInput(
-                "No Gaussian describes this law: its mean curvature around the mode is not positive definite (smallest "
-                f"eigenvalue {smallest:.3g}). Leave out what needs one, such as `martingale=True`, or use `gyromc.expect`."
-            )
+        found = f"its mean curvature around the mode is not positive definite (smallest eigenvalue {smallest:.3g})"
+        remedy = "Leave out what needs one, such as `martingale=True`, or use `gyromc.expect`."
+        require(smallest > 1e-14 * np.abs(K).max(), f"No Gaussian describes this law: {found}. {remedy}")
         mean = center.mean - scipy.linalg.solve(K, target.gradients(at).mean(axis=0), assume_a="pos")
         center = GaussianApproximation(mean, K, source)
     return center
@@ -117,11 +115,9 @@ def find_mode(target: Target, start: np.ndarray, tolerance: float = 1e-6) -> np.
         if x.size <= SETTINGS.most_for_newton and np.all(np.isfinite(x)):
             x = newton(lambda x: at(x)[0], lambda x: at(x)[1], lambda x: target.hessians(x[None])[0], x)
         left = float(np.abs(at(x)[1]).max())
-    if not np.all(np.isfinite(x)) or not left <= tolerance * max(1.0, first):
-        raise InvalidInput(
-            f"No mode was found: |∇U| is still {left:.3g} after {found.nit} iterations. "
-            "Pass `center`, or check that the target has a maximum."
-        )
+    what = f"No mode was found: |∇U| is still {left:.3g} after {found.nit} iterations"
+    arrived = np.all(np.isfinite(x)) and left <= tolerance * max(1.0, first)
+    require(arrived, f"{what}. Pass `center`, or check that the target has a maximum.")
     return x
 
 
@@ -180,10 +176,8 @@ def newton(
         else:
             return theta
         theta, value = theta - length * step, moved
-    raise InvalidInput(
-        f"No posterior mode was found in {SETTINGS.most_steps} Newton steps (U = {value:.6g}). Take a smaller `prior_scale`, "
-        "and look for columns or responses of extreme size."
-    )
+    remedy = "Take a smaller `prior_scale`, and look for columns or responses of extreme size."
+    raise InvalidInput(f"No posterior mode was found in {SETTINGS.most_steps} Newton steps (U = {value:.6g}). {remedy}")
 
 
 def some_rows(target: Target) -> Target:

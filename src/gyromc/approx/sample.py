@@ -74,21 +74,17 @@ def generalised_pareto(excesses: np.ndarray, prior_count: float = 0.0) -> tuple[
     points = 30 + int(np.sqrt(count))
     at_once = max(1, AT_ONCE // (points * count))
     parts = np.array_split(excesses, max(1, -(-len(excesses) // at_once)))
-    b = np.concatenate([_profile_average(part, points) for part in parts])
+    steps, averages = 1 - np.sqrt(points / (np.arange(points) + 0.5)), []
+    # b = -k/σ of each row, averaged over its profile likelihood on Zhang and Stephens' grid.
+    for x in parts:
+        grid = 1 / x[:, -1:] + steps / (3 * x[:, int(count / 4 + 0.5) - 1, None])
+        k = np.mean(np.log1p(-grid[:, :, None] * x[:, None, :]), axis=2)
+        log_likelihood = count * (np.log(-grid / k) - k - 1)
+        averages.append(np.sum(scipy.special.softmax(log_likelihood, axis=1) * grid, axis=1))
+    b = np.concatenate(averages)
     k = np.mean(np.log1p(-b[:, None] * excesses), axis=1)
     sigma = -k / b
     return (count * k + prior_count * PRIOR_SHAPE) / (count + prior_count), sigma
-
-
-def _profile_average(x: np.ndarray, points: int) -> np.ndarray:
-    """b = -k/σ of each row, averaged over its profile likelihood on Zhang and Stephens' grid."""
-    count = x.shape[1]
-    quartile = x[:, int(count / 4 + 0.5) - 1]
-    steps = 1 - np.sqrt(points / (np.arange(points) + 0.5))
-    b = 1 / x[:, -1:] + steps / (3 * quartile[:, None])
-    k = np.mean(np.log1p(-b[:, :, None] * x[:, None, :]), axis=2)
-    log_likelihood = count * (np.log(-b / k) - k - 1)
-    return np.sum(scipy.special.softmax(log_likelihood, axis=1) * b, axis=1)
 
 
 def smoothed(log_weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -268,7 +264,18 @@ def why_not_trusted(target: Target, sample: Sample, modes: Callable[[], Modes]) 
     uneven = sample.why_not_even(needed=SETTINGS.per_parameter * sample.theta.shape[1])
     if uneven is not None:
         return uneven
-    if (share := _beyond(target, sample)) > SETTINGS.beyond:
+    # The share of ∫ r⁴ e^{-U} that lies beyond the farthest draw: the largest over lines through the mean.
+    mean, root = sample.moments()
+    reach = math.sqrt(np.max(sample.square_distances(sample.theta)))
+    out = np.geomspace(1, SETTINGS.farthest, SETTINGS.outside + 1)
+    r = reach * np.concatenate([-out[:0:-1], np.linspace(-1, 1, SETTINGS.inside), out[1:]])
+    energy = target.potentials((mean + r[:, None, None] * root.T).reshape(-1, len(mean))).reshape(len(r), -1)
+    energy = np.where(np.isfinite(energy), energy, np.inf)
+    mass = np.exp(np.min(energy, axis=0) - energy) * r[:, None] ** 4
+    parts = (mass[1:] + mass[:-1]) / 2 * np.diff(r)[:, None]
+    beyond = np.abs(r[1:] + r[:-1]) / 2 > reach
+    share = float(np.max(parts[beyond].sum(axis=0) / parts.sum(axis=0)))
+    if share > SETTINGS.beyond:
         return f"its tails are too light, {100 * share:.2g} % of a fourth moment lie beyond all draws"
     return why_a_mode_is_missed(sample, modes())
 
@@ -300,17 +307,3 @@ def why_not_fitting(
     if not size >= SETTINGS.fit_share * checked:
         return f"the effective sample size of {checked} draws of the Gaussian fit is {size:.0f}"
     return why_a_mode_is_missed(sample, modes())
-
-
-def _beyond(target: Target, sample: Sample) -> float:
-    """The share of ∫ r⁴ e^{-U} that lies beyond the farthest draw: the largest over lines through the mean."""
-    mean, root = sample.moments()
-    reach = math.sqrt(np.max(sample.square_distances(sample.theta)))
-    out = np.geomspace(1, SETTINGS.farthest, SETTINGS.outside + 1)
-    r = reach * np.concatenate([-out[:0:-1], np.linspace(-1, 1, SETTINGS.inside), out[1:]])
-    energy = target.potentials((mean + r[:, None, None] * root.T).reshape(-1, len(mean))).reshape(len(r), -1)
-    energy = np.where(np.isfinite(energy), energy, np.inf)
-    mass = np.exp(np.min(energy, axis=0) - energy) * r[:, None] ** 4
-    parts = (mass[1:] + mass[:-1]) / 2 * np.diff(r)[:, None]
-    beyond = np.abs(r[1:] + r[:-1]) / 2 > reach
-    return float(np.max(parts[beyond].sum(axis=0) / parts.sum(axis=0)))

@@ -53,10 +53,6 @@ class BlockSums:
     cross: np.ndarray
     g_square: np.ndarray
 
-    def __add__(self, other: "BlockSums") -> "BlockSums":
-        """Block by block."""
-        return BlockSums(*(a + b for a, b in zip(vars(self).values(), vars(other).values(), strict=True)))
-
     def central(self, without: int | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Cov(θ), Cov(θ, g) and Cov(g) over all blocks, or over all but one."""
         less = 0.0 if without is None else 1.0
@@ -80,14 +76,8 @@ def sums(
     w = np.ones((*theta.shape[:2], 1)) if weights is None else weights[:, :, None]
     mean, turned = (g + second) / 2, np.swapaxes(w * theta, 1, 2)
     products = np.swapaxes(w * g, 1, 2) @ second
-    return BlockSums(
-        w.sum(axis=(1, 2)),
-        (w * theta).sum(axis=1),
-        (w * mean).sum(axis=1),
-        turned @ theta,
-        turned @ mean,
-        (products + np.swapaxes(products, 1, 2)) / 2,
-    )
+    plain = w.sum(axis=(1, 2)), (w * theta).sum(axis=1), (w * mean).sum(axis=1)
+    return BlockSums(*plain, turned @ theta, turned @ mean, (products + np.swapaxes(products, 1, 2)) / 2)
 
 
 def gradient_square(found: BlockSums) -> MatrixEstimate:

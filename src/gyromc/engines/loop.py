@@ -34,8 +34,6 @@ from gyromc.show.progress import Interruption, Progress, delayed, interruptible,
 from gyromc.show.progress import progress as show_progress
 from gyromc.targets import StreamedRegression
 
-__all__ = ["ENGINES", "choose", "resume", "run"]
-
 
 @dataclasses.dataclass(frozen=True)
 class LoopSettings:
@@ -110,11 +108,9 @@ def _check_length(plan: Plan) -> None:
     """Raise `InvalidInput` for a run that would take years."""
     steps = plan.num_steps + plan.burn_in
     years = plan.num_chains * steps / SETTINGS.pace / (365.25 * 86400)
-    require(
-        years <= SETTINGS.most_years,
-        f"{plan.num_chains} chains × {steps} steps would take {years:,.1f} years at {SETTINGS.pace:.0e} steps a second. Pass a "
-        "smaller `num_steps` or `num_chains`; `run.continue_(more_steps)` extends a run.",
-    )
+    time_of = f"{years:,.1f} years at {SETTINGS.pace:.0e} steps a second"
+    remedy = "Pass a smaller `num_steps` or `num_chains`; `run.continue_(more_steps)` extends a run."
+    require(years <= SETTINGS.most_years, f"{plan.num_chains} chains × {steps} steps would take {time_of}. {remedy}")
 
 
 def run_bytes(plan: Plan) -> int:
@@ -139,11 +135,10 @@ def _announce(plan: Plan, thin: int, quiet: bool) -> None:
     size, free = draws_bytes(plan, thin), free_memory()
     shape = f"{math.ceil(plan.num_steps / thin)} draws × {plan.num_chains} chains × {plan.dim} parameters"
     text = f"{shape} ({plan.dtype}): {size / 2**20:.0f} MiB"
-    require(
-        2 * size + run_bytes(plan) < 0.8 * free,  # twice at the end, when they are put together
-        f"Keeping {text}, twice at the end, does not fit into the {free / 2**20:.0f} MiB of free memory. "
-        f"Pass `thin={thin * max(2, -(-size // int(0.4 * free)))}` or more, or fewer chains.",
-    )
+    fits = 2 * size + run_bytes(plan) < 0.8 * free  # twice at the end, when they are put together
+    remedy = f"Pass `thin={thin * max(2, -(-size // int(0.4 * free)))}` or more, or fewer chains."
+    what = f"Keeping {text}, twice at the end,"
+    require(fits, f"{what} does not fit into the {free / 2**20:.0f} MiB of free memory. {remedy}")
     if size >= SETTINGS.worth_saying and not quiet:
         say(f"keeping {text}")
 
@@ -205,11 +200,9 @@ def run(
     name, reason = choose(plan, engine, mesh)
     known = progress is None or isinstance(progress, bool) or callable(progress)
     require(known, f"`progress` must be True, False, None or a function: got {shown(progress)}.")
-    require_memory(
-        run_bytes(plan),
-        f"{plan.num_chains:,} chains, each with {plan.state_size:,} numbers and {len(plan.observables):,} observables,",
-        "Take fewer chains; several runs with different seeds can be averaged.",
-    )
+    each = f"{plan.state_size:,} numbers and {len(plan.observables):,} observables"
+    what = f"{plan.num_chains:,} chains, each with {each},"
+    require_memory(run_bytes(plan), what, "Take fewer chains; several runs with different seeds can be averaged.")
     if sane_range is None:
         theta = () if plan.starts.theta is None else plan.starts.theta
         sane_range = SETTINGS.sane * max(1.0, float(np.max(np.abs(theta), initial=0.0)))
@@ -347,9 +340,8 @@ class _Loop:
         self.density = DensityCheck(plan, state, () if before is None else before.failures)
         work = plan.num_chains * plan.dim * plan.oracle.evaluations(plan.target)
         self.pace = max(1, min(SETTINGS.first, SETTINGS.first_work // work))
-        self.session = ENGINES[options.engine].open_session(
-            plan, state, options.sane_range, options.thin, self.slots, options.mesh
-        )
+        given = options.sane_range, options.thin, self.slots, options.mesh
+        self.session = ENGINES[options.engine].open_session(plan, state, *given)
 
     def chunk(self, stop_every: int | None = None) -> int:
         """Make the next few steps, up to the next multiple of `stop_every`; returns how many."""

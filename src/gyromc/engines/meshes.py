@@ -40,11 +40,9 @@ def read_mesh(mesh: Any) -> Mesh | None:
         devices = np.transpose(mesh.devices, [mesh.axis_names.index(axis) for axis in AXES if axis in sizes])
     else:
         found, needed, text = jax.devices(), math.prod(sizes.values()), " × ".join(map(str, sizes.values()))
-        require(
-            needed <= len(found),
-            f"`mesh` needs {text} = {needed} devices, and JAX has {len(found)}. Make an axis smaller; on a CPU "
-            f"`XLA_FLAGS=--xla_force_host_platform_device_count={needed}` makes so many virtual ones.",
-        )
+        remedy = f"on a CPU `XLA_FLAGS=--xla_force_host_platform_device_count={needed}` makes so many virtual ones."
+        lacks = f"`mesh` needs {text} = {needed} devices, and JAX has {len(found)}"
+        require(needed <= len(found), f"{lacks}. Make an axis smaller; {remedy}")
         devices = np.array(found[:needed])
     made = Mesh(devices.reshape([sizes.get(axis, 1) for axis in AXES]), AXES)
     used, count = {device.process_index for device in made.devices.flat}, processes.count()

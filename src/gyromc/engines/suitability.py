@@ -46,17 +46,15 @@ def scan(plan: Plan, mesh: Any = None) -> str | None:
     if reason := why_no_jax():
         return reason
     if "data" in shares(mesh) and not _has_rows(plan):
-        return (
-            f"the axis `data` of a mesh shares rows of data in memory or of mini-batches, of which {type(plan.target).__name__} "
-            f"with {plan.oracle.name} has none: leave the axis out"
-        )
+        which = "rows of data in memory or of mini-batches"
+        none = f"{type(plan.target).__name__} with {plan.oracle.name} has none"
+        return f"the axis `data` of a mesh shares {which}, of which {none}: leave the axis out"
     if steps > LIMITS.steps:
         return f"it counts at most {LIMITS.steps} steps and the plan has {steps}: continue a shorter run"
     if functions > LIMITS.scan_functions:
-        return (
-            f"it compiles at most {LIMITS.scan_functions} functions as observables and the plan has {functions}: write those of "
-            "the form ρ(aᵀθ) with `gyromc.observables`, of which there may be any number, or make several plans"
-        )
+        remedy = "write those of the form ρ(aᵀθ) with `gyromc.observables`, of which there may be any number"
+        most = f"it compiles at most {LIMITS.scan_functions} functions as observables"
+        return f"{most} and the plan has {functions}: {remedy}, or make several plans"
     return None
 
 

@@ -51,7 +51,6 @@ def unroll(function: Callable, *shapes, operation: Callable[[Any], Callable] | N
     `operation` returns, for an equation between single entries, the function of tiles and numbers that it stands for.
     """
     closed = jax.make_jaxpr(function)(*shapes)
-
     return lambda *args: _Interpreter(operation or _operation).run(closed.jaxpr, closed.consts, args)[0]
 
 

@@ -20,8 +20,6 @@ from gyromc.checks import require
 from gyromc.runtime.machine import why_no_jax
 from gyromc.runtime.precision import fresh
 
-__all__ = ["Programs", "compiled", "doubled", "indices_read", "over_rows"]
-
 CHUNK = 2**15
 LARGE = 2**17  # numbers of an array that is put on the device once: a megabyte
 # Of one function, that stay in memory: each takes up to 5 MB, and no call needs more than some twenty.

@@ -17,8 +17,6 @@ import numpy as np
 
 from gyromc.runtime.machine import keep_compiled
 
-__all__ = ["codes", "fresh", "owned", "private"]
-
 JITTED = type(jax.jit(lambda: None))
 # Every part that compiles imports this one: here is the first moment at which JAX is there, and nothing is compiled yet.
 keep_compiled()

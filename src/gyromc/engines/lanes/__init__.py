@@ -77,12 +77,9 @@ def stored(loop):
 
 
 def _not_stored(fault: str) -> None:
-    warnings.warn(
-        f"Compiled loops are not stored in {fault}. Every process compiles them anew, a few seconds each. Set "
-        "`NUMBA_CACHE_DIR` to a folder of your own that can be written.",
-        GyromcWarning,
-        stacklevel=3,
-    )
+    said = f"Compiled loops are not stored in {fault}. Every process compiles them anew, a few seconds each"
+    remedy = "Set `NUMBA_CACHE_DIR` to a folder of your own that can be written."
+    warnings.warn(f"{said}. {remedy}", GyromcWarning, stacklevel=3)
 
 
 LOOP = """

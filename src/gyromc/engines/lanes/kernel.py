@@ -165,17 +165,6 @@ def no_increments(p, products, sums, at):
 
 
 @kernel
-def look(p, c, block, k, first, last, source, products, sizes, increments):
-    """End step k - 1 with its increments, and add the observables at step k, if it is not the last, to the sums."""
-    at = block * p.columns * WIDTH
-    multiply(source, p.observed, products)
-    if k > first and k > p.burn_in:
-        increments(p, products, c.sums, at)
-    if k < last:
-        observe(p, products, c.sums, at, k >= p.burn_in, sizes)
-
-
-@kernel
 def note_failures(sizes, w, limit, failed_at, at, step):
     """Store the step for lanes that exceed the limit for the first time."""
     for lane in range(LANES):
@@ -244,9 +233,12 @@ def advance(p, c, task, workspace, gradient, width, slope, increments):
         for i in range(0, m * WIDTH, LANES):
             store(source, i, load(z, i))
         for k in range(step, last + 1):  # the last turn only ends the step before: code written once compiles faster
-            look(p, c, block, k, step, last, source, products, sizes, increments)
+            multiply(source, p.observed, products)
+            if k > step and k > p.burn_in:
+                increments(p, products, c.sums, block * p.columns * WIDTH)
             if k == last:
                 break
+            observe(p, products, c.sums, block * p.columns * WIDTH, k >= p.burn_in, sizes)
             since = k - p.burn_in
             if p.thin > 0 and since >= 0 and since % p.thin == 0:
                 kept_at = ((since // p.thin - first_slot) * num_blocks + block) * d * WIDTH

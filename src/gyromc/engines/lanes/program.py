@@ -130,14 +130,8 @@ def _batch_form(target: targets.GeneralizedLinear | targets.StreamedRegression, 
     products = [X[:, i] * X[:, j] for i in range(d) for j in range(i, d)] if code == gradients.AFFINE else []
     if products and len(products) + d <= MAX_MOMENTS:
         part, columns = Part.MOMENTS, [*products, y[:, None] * X]
-    return start._replace(
-        part=part,
-        slope_code=code,
-        uses_response=uses_response,
-        centre_column=centre_column,
-        curvature_column=curvature_column,
-        table=_padded(*columns),
-    )
+    start = start._replace(centre_column=centre_column, curvature_column=curvature_column)
+    return start._replace(part=part, slope_code=code, uses_response=uses_response, table=_padded(*columns))
 
 
 def _padded(*columns: np.ndarray) -> np.ndarray:

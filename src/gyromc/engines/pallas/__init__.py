@@ -48,7 +48,6 @@ def open_session(
     plan: Plan, state: EngineState, sane_range: float, thin: int | None, slots: int, mesh: Any = None
 ) -> protocol.Session:
     """A session of the chains that this process moves, in a slice for each of its devices on the mesh."""
-
     make = lambda part, rows, first: PallasSession(part, rows, sane_range, thin, slots, first_chain=first)
     own = processes.index()
     devices = [None] if mesh is None else [device for device in mesh.devices.flat if device.process_index == own]

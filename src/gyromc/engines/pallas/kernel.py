@@ -56,7 +56,6 @@ def compiled(recipe: Recipe, layout: Layout, num_blocks: int) -> Callable[[Input
     sizes = Arrays(y=(recipe.state, B), high=(sums, threads), low=(sums, threads), failed_at=(1, threads))
     kinds = Arrays(jnp.float32, jnp.float32, jnp.float32, failed_at=jnp.int32)
     shapes = [jax.ShapeDtypeStruct((rows, num_blocks * s), kind) for (rows, s), kind in zip(sizes, kinds, strict=True)]
-
     chains = [pl.BlockSpec((rows, s), lambda i: (0, i)) for rows, s in sizes]  # each block's own columns
 
     @jax.jit

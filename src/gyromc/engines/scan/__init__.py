@@ -97,12 +97,9 @@ def make_pieces(plan: Plan, bound: float, thin: int | None, mesh: Mesh | None = 
     """Cast the plan's pieces to the run's precision, and copy them to the devices of a mesh."""
     dtype = jnp.dtype(plan.dtype)
     observables, order = _stacked(tuple(plan.observables.values()))
+    parts = plan.flat_target, plan.prepared_oracle, plan.dynamics, observables, plan.unravel
     pieces = Pieces(
-        plan.flat_target,
-        plan.prepared_oracle,
-        plan.dynamics,
-        observables,
-        plan.unravel,
+        *parts,
         step_size=plan.step_size if plan.scheduled else np.asarray(plan.step_size),
         key=keys(plan.seed).steps,
         burn_in=np.int32(plan.burn_in),
@@ -201,8 +198,12 @@ def _step(pieces: Pieces, carry: Carry, first, first_slot, zeta=None) -> Carry:
     key_noise, key_oracle = jax.random.split(jax.random.fold_in(pieces.key, k))
     eta = pieces.step_size(k) if callable(pieces.step_size) else pieces.step_size
     eta = jnp.asarray(eta, dtype)
-    if zeta is None:
-        zeta = _drawn(pieces, key_oracle, first, z.shape[0], dtype)
+    if zeta is None and first is not None:
+        zeta = drawn(pieces.oracle, key_oracle, pieces.target, first, len(z), pieces.dim, dtype)
+    elif zeta is None:
+        zeta = pieces.oracle.draw(key_oracle, pieces.target, pieces.chains, pieces.dim, dtype)
+        if more := len(z) - pieces.chains:  # those that fill the last device repeat the last chain's
+            zeta = jax.tree.map(lambda x: jnp.pad(x, [(0, more)] + [(0, 0)] * (x.ndim - 1), mode="edge"), zeta)
     xi = threefry.normal(key_noise, z.shape, dtype, None if first is None else first * np.uint32(z.shape[1]))
     anchors: Any = carry.anchors
     if anchors is not None:
@@ -210,7 +211,6 @@ def _step(pieces: Pieces, carry: Carry, first, first_slot, zeta=None) -> Carry:
         anew = lambda theta: _each_chain(lambda t: oracle.anchor_at(pieces.target, t), theta).astype(dtype)
         anchors = jax.lax.cond(k % oracle.refresh == 0, anew, lambda _: anchors, z[:, : pieces.dim])
     values, after = moved(pieces, y, zeta, xi, eta, anchors)
-
     insane = ~(jnp.max(jnp.abs(z), axis=-1) <= pieces.bound) | ~jnp.all(jnp.isfinite(values), axis=1)
     failed_at = jnp.where((carry.failed_at < 0) & insane, k, carry.failed_at)
     counted = k >= pieces.burn_in
@@ -243,16 +243,6 @@ def moved(pieces: Pieces, y, zeta, xi, eta, anchors=None):
         g = jnp.concatenate([g, y[:, q:n]], axis=-1)  # ∇H = (∇U, r)
     after = _each_chain(lambda y, g, x: pieces.scheme(pieces.dynamics, y, g, x, eta), y, g, xi)
     return values.astype(y.dtype), after.astype(y.dtype)
-
-
-def _drawn(pieces: Pieces, key, first, chains: int, dtype):
-    """The oracle's randomness of chains from `first` on, or for all; those that fill the last device repeat the last chain's."""
-    if first is not None:
-        return drawn(pieces.oracle, key, pieces.target, first, chains, pieces.dim, dtype)
-    zeta, more = pieces.oracle.draw(key, pieces.target, pieces.chains, pieces.dim, dtype), chains - pieces.chains
-    if more == 0:
-        return zeta
-    return jax.tree.map(lambda x: jnp.pad(x, [(0, more)] + [(0, 0)] * (x.ndim - 1), mode="edge"), zeta)
 
 
 def _each_chain(function: Callable, *arrays):

@@ -118,9 +118,8 @@ def location_and_scale(potential: Curve, center: float, scale: float) -> tuple[f
                 return mean, sd
             # The scale was guessed too large.
             return location_and_scale(potential, mean, step)
-    raise InvalidInput(
-        "A one-dimensional factor of the target has tails too heavy for polynomials, or no finite integral."
-    )
+    why = "tails too heavy for polynomials, or no finite integral"
+    raise InvalidInput(f"A one-dimensional factor of the target has {why}.")
 
 
 MOST_NODES = 12_000_000
