@@ -126,16 +126,6 @@ def compare(
     - `X`, `y`, `weights`, `offset`, `trials`, `censored`, `groups`: as for `fit`. Of more than 1000 rows, 1000 are taken.
     - `families`: names, the simplest first: that order decides where the difference is not clear.
     - `options`: what else `fit` takes: `priors`, `prior_scale`, `intercept`, `names`, `classes`, …
-
-    ```python
-    import numpy as np
-    from gyromc.regression.comparing import compare
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(200, 1))
-    y = rng.negative_binomial(0.5, 0.5 / (0.5 + np.exp(1 + X[:, 0])))  # counts that vary far more than Poisson's
-    found = compare(X, y, ["poisson", "negative-binomial"])
-    print(found.chosen, found.candidates[0].difference < -50)  # negative-binomial True
-    ```
     """
     require(isinstance(families, list | tuple), f"`families` must be a list of names: got {shown(families)}.")
     names = [one_of(family, FAMILIES, "families") for family in families]

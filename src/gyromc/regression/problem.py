@@ -23,13 +23,6 @@ class GroupTerm:
 
     - `Z`: rows × columns: ones for an intercept, the column itself for a slope.
     - `index`: the level of every row as a place in `levels`; -1 for a level that is not among them, in new rows.
-
-    ```python
-    import numpy as np
-    from gyromc.regression.problem import GroupTerm
-    term = GroupTerm("subject", ("intercept",), np.ones((4, 1)), [0, 0, 1, 1], ("Ann", "Bob"))
-    print(term.names)  # ('sd(intercept | subject)',)
-    ```
     """
 
     name: str

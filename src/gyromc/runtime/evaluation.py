@@ -128,12 +128,6 @@ def indices_read(function: Callable, size: int) -> tuple[int, ...]:
     They come from the function's computation and not from its derivatives: a function that is flat where one looks still
     depends on what decides where it is flat. Operations that move entries are followed entry by entry, all others are taken to
     mix everything they read.
-
-    ```python
-    import jax.numpy as jnp
-    from gyromc.runtime.evaluation import indices_read
-    print(indices_read(lambda t: t[0] ** 2 * jnp.where(t[2] > 0, 1.0, 0.0), 4))  # (0, 2)
-    ```
     """
     with jax.enable_x64(True):
         closed = jax.make_jaxpr(function)(jax.ShapeDtypeStruct((size,), jnp.float64))

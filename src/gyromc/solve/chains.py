@@ -27,43 +27,35 @@ MOST_ITERATIONS, MEMORY = 200, 8  # of descents: iterations, and pairs of steps 
 
 @dataclasses.dataclass(frozen=True)
 class ChainSettings:
-    """The numbers of the chains, measured on thirty posteriors (docs/accuracy.md).
+    """The numbers of the chains, measured on thirty posteriors (docs/accuracy.md)."""
 
-    - `chains`, `steps`: in a round. 32 chains give 31 degrees of freedom, and cost little more than a few.
-    - `friction`: γ in the metric's units; between 0.5 and 1 the errors hardly change.
-    - `acceptance`: that the step size is adapted to, changing its logarithm by `first_rate`, then by `later_rate`.
-    - `short_share`, `shortest`: part of the steps that are shorter, log-uniformly down to this factor. Without them, chains on a
-      banana never entered its tails, and E y² was wrong by seven stated errors.
-    - `start_width`: starts are spread uniformly over start ± this, as Stan and NumPyro do.
-    - `fewest`, `most`: warm-up rounds. After 16, chains of a mixture were off by what sharpened errors do not hide.
-    - `every_round`, `later_fit`: the metric is fitted in each of the first rounds, then in every so many, to save time.
-    - `stuck_acceptance`, `stuck_potential`: a chain that accepts less, or whose U lies so many of the law's standard deviations
-      √(d/2) above the lower third of chains, begins anew from another chain while warm-up lasts.
-    - `fewest_more`, `later_fit_more`: the same for chains that go on from those of nearly the same target.
-    - `farthest`: a parameter beyond shows that nothing holds the chains; squares of larger ones would soon overflow.
-    - `most_dense`, `rank`: parameters up to which the metric is a matrix, and its own directions beyond.
-    """
-
-    chains: int = 32
-    steps: int = 25
-    friction: float = 1.0
-    acceptance: float = 0.8
+    chains: int = 32  # 31 degrees of freedom, which cost little more than a few
+    steps: int = 25  # of a round
+    friction: float = 1.0  # γ in the metric's units; between 0.5 and 1 the errors hardly change
+    acceptance: float = 0.8  # that the step size is adapted to
+    # Part of the steps that are shorter, log-uniformly down to this factor. Without them, chains on a banana never entered its
+    # tails, and E y² was wrong by seven stated errors.
     short_share: float = 0.2
     shortest: float = 0.01
-    start_width: float = 2.0
-    first_rate: float = 0.3
-    later_rate: float = 0.1
+    start_width: float = 2.0  # starts are spread uniformly over start ± this, as Stan and NumPyro do
+    first_rate: float = 0.3  # by which the logarithm of the step size changes at first …
+    later_rate: float = 0.1  # … and later
+    # Warm-up rounds. After 16, chains of a mixture were off by what sharpened errors do not hide.
     fewest: int = 40
     most: int = 100
-    every_round: int = 8
-    later_fit: int = 4
-    fewest_more: int = 12
+    every_round: int = 8  # the metric is fitted in each of the first rounds …
+    later_fit: int = 4  # … then in every so many, to save time
+    fewest_more: int = 12  # the same for chains that go on from those of nearly the same target
     later_fit_more: int = 8
+    # A chain that accepts less, or whose U lies so many of the law's standard deviations √(d/2) above the lower third of chains,
+    # begins anew from another chain while warm-up lasts.
     stuck_acceptance: float = 0.3
     stuck_potential: float = 5.0
-    farthest: float = 1e100
-    most_dense: int = 1000
-    rank: int = 64
+    farthest: float = (
+        1e100  # a parameter beyond shows that nothing holds the chains; squares of larger ones would overflow
+    )
+    most_dense: int = 1000  # parameters up to which the metric is a matrix …
+    rank: int = 64  # … and its own directions beyond
 
 
 class DenseMetric(eqx.Module):

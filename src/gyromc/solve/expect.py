@@ -46,52 +46,42 @@ FEW = ChainSettings(chains=16, steps=12, start_width=1.0, stuck_acceptance=0.5)
 
 @dataclasses.dataclass(frozen=True)
 class SolverSettings:
-    """How long the solver goes on, and what it keeps.
+    """How long the solver goes on, and what it keeps."""
 
-    - `first_look`, `growth`: sampling rounds before the first estimate, and the factor to the next. Chains of a mixture that
-      ended after 24 had missed a thousandth of its mass, which sharpened errors do not see.
-    - `few_parameters`, `longest`: below, the first look comes later in proportion, up to so many times; `heavy`, `longer`: from
-      this kurtosis of an observable on, so many times later. Else mild funnels and variances of groups were silently wrong.
-    - `warm_share`, `few_warm_share`: of limited gradients or seconds that warm-up may take.
-    - `few_gradients`, `few`: up to this limit of gradients chains are those of `few`, and rows of the regression single states.
-    - `mixed`, `unmixed`: split R-hat up to which an error counts as reached, and from which on a warning is given.
-    - `again`, `apart`: how often rounds with an R-hat above `apart` become warm-up: the chains had not found the law yet.
-    - `learned_share`: of a plain standard error that is left in learned coordinates: what chains had not seen when they were
-      learned, the regression does not know (E v of a funnel was off by 8 errors).
-    - `reserve`: times the last look's seconds that are kept for the answer.
-    - `show`: seconds after which the progress line shows a first estimate, however rough.
-    - `draws`, `per_round`: of each chain that are kept at most, and of a round.
-    - `block`, `many`: states that are one row of the regression, where there are so many functions.
-    - `chance`, `virial`: of the test of a variance to speak by chance, and an error that would change no conclusion.
-    - `flat`: a virial so near 1 that U hardly rises.
-    """
-
-    seconds: float = 30.0
+    seconds: float = 30.0  # without another limit
+    # Sampling rounds before the first estimate. Chains of a mixture that ended after 24 had missed a thousandth of its mass,
+    # which sharpened errors do not see.
     first_look: int = 60
-    growth: float = 1.5
+    growth: float = 1.5  # the factor to the next look
+    # Below so many parameters the first look comes later in proportion, up to so many times, and from this kurtosis of an
+    # observable on so many times later. Else mild funnels and variances of groups were silently wrong.
     few_parameters: int = 12
     longest: float = 5.0
     heavy: float = 4.5
     longer: float = 2.0
-    warm_share: float = 0.45
-    few_gradients: float = 30_000
+    warm_share: float = 0.45  # of limited gradients or seconds that warm-up may take
+    few_gradients: float = (
+        30_000  # up to this limit chains are those of `few`, and rows of the regression single states
+    )
     few: ChainSettings = FEW
     few_warm_share: float = 0.25
-    mixed: float = 1.02
-    unmixed: float = 1.1
-    again: int = 2
+    mixed: float = 1.02  # split R-hat up to which an error counts as reached …
+    unmixed: float = 1.1  # … and from which on a warning is given
+    again: int = 2  # how often rounds with an R-hat above `apart` become warm-up: the chains had not found the law yet
     apart: float = 1.3
-    learnings: int = 3
+    learnings: int = 3  # times that coordinates are learned, at most
+    # Of a plain standard error, left in learned coordinates: what chains had not seen when they were learned, the regression
+    # does not know (E v of a funnel was off by 8 errors).
     learned_share: float = 1.5
-    reserve: float = 2.0
-    show: float = 3.0
-    draws: int = 250
-    per_round: int = 5
-    block: int = 5
-    many: int = 150
-    chance: float = 1e-4
-    virial: float = 0.1
-    flat: float = 0.05
+    reserve: float = 2.0  # times the last look's seconds that are kept for the answer
+    show: float = 3.0  # seconds after which the progress line shows a first estimate, however rough
+    draws: int = 250  # of each chain that are kept at most …
+    per_round: int = 5  # … and of a round
+    block: int = 5  # states that are one row of the regression …
+    many: int = 150  # … where there are so many functions
+    chance: float = 1e-4  # of the test of a variance to speak by chance
+    virial: float = 0.1  # an error of it that would change no conclusion
+    flat: float = 0.05  # a virial so near 1 that U hardly rises
 
 
 SETTINGS = SolverSettings()

@@ -25,26 +25,21 @@ from gyromc.targets.regressions import KnownLikelihood
 
 @dataclasses.dataclass(frozen=True)
 class MinibatchSettings:
-    """The numbers of the mini-batch chains.
+    """The numbers of the mini-batch chains."""
 
-    - `least_work`, `least_rows`: rows × parameters, and rows, from which on they are used: below, all rows take a second or two.
-    - `most_parameters`: up to which the curvature at the mode is formed.
-    - `step`: η of the steps; second order, exact on a Gaussian, and far below the limit 2.
-    - `first_size`: of the batch with which the noise is measured.
-    - `noise`: that is allowed, in units of the posterior's own gradients; η/2 of it is the relative error of a plain variance.
-    - `most_share`: of the rows that a batch may have; beyond, all rows are read.
-    - `fewest`, `first_look`: rounds of warm-up, as chains start from the Gaussian at the mode, and before the first estimate.
-    """
-
-    least_work: float = 4e5
+    least_work: float = (
+        4e5  # rows × parameters, and rows, from which on they are used: below, all rows take a second or two
+    )
     least_rows: int = 20_000
-    most_parameters: int = 500
-    step: float = 0.5
-    first_size: int = 16
-    noise: float = 0.02
-    most_share: float = 0.02
-    fewest: int = 4
-    first_look: int = 20
+    most_parameters: int = 500  # up to which the curvature at the mode is formed
+    step: float = 0.5  # η; second order, exact on a Gaussian, and far below the limit 2
+    first_size: int = 16  # of the batch with which the noise is measured
+    noise: float = (
+        0.02  # in units of the posterior's own gradients; η/2 of it is the relative error of a plain variance
+    )
+    most_share: float = 0.02  # of the rows that a batch may have; beyond, all rows are read
+    fewest: int = 4  # rounds of warm-up, as chains start from the Gaussian at the mode
+    first_look: int = 20  # rounds before the first estimate
 
 
 SETTINGS = MinibatchSettings()
