@@ -124,7 +124,11 @@ class Plan:
         set_(weighting=one_of(weighting, WEIGHTINGS, "weighting"), martingale=flag(martingale, "martingale"))
         set_(num_steps=_num_steps(num_steps, eta), steps_follow_eta=num_steps is None, scheduled=callable(eta))
         set_(num_chains=whole(num_chains, "num_chains", least=1), burn_in=whole(burn_in, "burn_in", least=0))
-        set_(seed=whole(seed, "seed", least=0, most=LARGEST), dtype=_dtype(dtype))
+        # `np.float64`, `jnp.float32` and their dtypes.
+        with contextlib.suppress(Exception):
+            dtype = jnp.result_type(float).name if dtype is None else np.dtype(dtype).name
+        dtype = one_of(dtype, ("float32", "float64"), "dtype")
+        set_(seed=whole(seed, "seed", least=0, most=LARGEST), dtype=dtype)
         total = whole(self.num_steps + self.burn_in, "num_steps + burn_in", least=1)
         set_(gradients=self.num_chains * oracle.gradients(total), state_size=self.scheme.state_size(dynamics.size))
         _check_step_size(eta, total, self.dtype)
@@ -254,15 +258,6 @@ def _check_scheme(plan: Plan) -> None:
     require(not (plan.scheduled and fixed), f'{needing} {why}. Pass a number, or `scheme="euler"`.')
     linear = f"`martingale=True` needs a scheme that is linear in its noise: `{scheme}` does not say that it is."
     require(not plan.martingale or scheme.linear, linear)
-
-
-def _dtype(dtype: str | None) -> str:
-    if dtype is None:
-        return jnp.result_type(float).name
-    # `np.float64`, `jnp.float32` and their dtypes.
-    with contextlib.suppress(Exception):
-        dtype = np.dtype(dtype).name
-    return one_of(dtype, ("float32", "float64"), "dtype")
 
 
 def _checked_functions(target: Target, observables: Any, template: Any, bent: bool) -> dict[str, Observable]:

@@ -8,6 +8,7 @@ import pytest
 
 from gyromc.errors import InvalidInput
 from gyromc.regression.fit import GroupTerm, fit, robust_sd
+from gyromc.show import pages
 from gyromc.tables.datatable import read_table
 from gyromc.tables.encoding import learn_dates
 from gyromc.tables.preparation import asked_priors, prepare
@@ -223,7 +224,11 @@ def test_priors_are_named_once_and_need_what_they_name():
         asked("intercept=normal(0,1)", intercept=False)
 
 
-def test_the_data_beside_draws_from_the_prior(data, tmp_path):
+IMAGE = pages.image  # before the tests of this folder replace it
+
+
+def test_the_data_beside_draws_from_the_prior(data, tmp_path, monkeypatch):
+    monkeypatch.setattr(pages, "image", IMAGE)
     path = tmp_path / "prior.png"
     given = ["fit", str(data), "--formula", "y ~ x", "--family", "linear", "--prior-predictive"]
     done = gyromc(*given, str(path), "--json")

@@ -18,7 +18,6 @@ from typer.core import TyperOption
 from gyromc import __version__
 from gyromc.app import commands  # noqa: F401  # adds its commands
 from gyromc.app.output import app, prepare_streams
-from gyromc.checks import cause
 from gyromc.errors import DivergenceError, GyromcWarning, InvalidInput
 from gyromc.show.numbers import printable
 from gyromc.show.progress import interruptible, say
@@ -137,6 +136,8 @@ def command_line() -> None:
         places = {os.path.basename(frame.filename) for frame in traceback.extract_tb(error.__traceback__)[-2:]}
         if "backend" not in str(error) and not places & {"xla_bridge.py", "config.py"}:
             raise
+        from gyromc.checks import cause
+
         wanted = ", ".join(f"{name}={value}" for name, value in os.environ.items() if name.startswith("JAX_"))
         _say_error(
             f"JAX has no device to compute on, or cannot read its settings, with {wanted or 'none'}: {cause(error)}."

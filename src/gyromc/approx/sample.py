@@ -252,13 +252,6 @@ def expectation(
     return Expectation(np.mean(means, axis=0), error, SETTINGS.scramblings << power, float(np.mean(sizes)) / 2**power)
 
 
-def t_proposal(center: GaussianApproximation, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Draws of a t-distribution around an approximation, a little wider, and its log density there up to a constant."""
-    d, dof, scale = len(center.mean), 5.0, 1.1
-    e = scale * rng.standard_normal((count, d)) * np.sqrt(dof / rng.chisquare(dof, (count, 1)))
-    return center.points(e), -(dof + d) / 2 * np.log1p(np.sum(e**2, axis=1) / scale**2 / dof)
-
-
 def why_not_trusted(target: Target, sample: Sample, modes: Callable[[], Modes]) -> str | None:
     """Why a sample does not represent the target, or None."""
     uneven = sample.why_not_even(needed=SETTINGS.per_parameter * sample.theta.shape[1])

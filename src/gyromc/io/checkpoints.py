@@ -28,7 +28,7 @@ from gyromc.io.archive import read_archive, write_archive
 from gyromc.io.runs import PLAIN, checked_run, described, differences, prepared, remember, versions, warn_of_versions
 from gyromc.plan import Plan
 from gyromc.results import Run, RunOptions
-from gyromc.show.files import locked, require_writable, sync_folder
+from gyromc.show.files import locked, require_writable
 from gyromc.show.progress import Interruption, say
 
 
@@ -167,7 +167,13 @@ class Checkpoints(contextlib.ExitStack):
             content |= {"prepared": self._computed, "times": (run.wall_time, run.compile_time)}
             content |= {"draws": (count, checksum.hexdigest()), "state": run.state}
             write_archive(path, "checkpoint", content, PLAIN, own_folder=True)
-            sync_folder(self.directory)
+            # The names of the files are on the disk then, where the system can say so.
+            with contextlib.suppress(OSError):
+                folder = os.open(self.directory, os.O_RDONLY)
+                try:
+                    os.fsync(folder)
+                finally:
+                    os.close(folder)
             self.last, self.draws.count, self.draws.sum = run.state.step, count, checksum
             for old in [p for p in self._files() if p <= path][: -self.keep]:
                 old.unlink(missing_ok=True)

@@ -355,15 +355,6 @@ class Predictive:
 POSTERIOR_CLASSES = known_classes(Draws, GroupDraws, Units, *LIKELIHOODS)  # what a saved file may hold
 
 
-def check_posterior(found: Any) -> None:
-    """Raise `ValueError` where the parts of a stored posterior do not fit each other."""
-    shape = found.theta.shape
-    columns = found.likelihood.outputs * found.units.rows(np.zeros((1, found.num_columns))).shape[1]
-    fits = lambda group: group.deviations.shape == (*shape[:2], len(group.levels), len(group.columns))
-    if shape[2] != columns or not all(map(fits, found.groups)):
-        raise ValueError("the draws of the posterior do not have the shape of the model")
-
-
 MOST_LOG = 30.0  # of an expected count: NumPy draws none beyond e^43
 LEVELS = (np.arange(41) + 0.5) / 41  # of the quantiles of a picture
 PRIOR_DRAWS = 40  # of a picture

@@ -13,7 +13,7 @@ import numpy as np
 from scipy import linalg, special
 
 from gyromc.approx.modes import GaussianApproximation
-from gyromc.approx.sample import effective_size, systematic, t_proposal
+from gyromc.approx.sample import effective_size, systematic
 from gyromc.targets.mixed import MixedRegression
 from gyromc.targets.priors import Prior
 
@@ -260,7 +260,11 @@ class Marginal:
         center = self._approximation()
         phi, weights = np.zeros((0, self.dim)), np.zeros(0)
         for count in SETTINGS.rounds:
-            phi, log_proposal = t_proposal(center, count, rng)
+            # A t-distribution around the approximation, a little wider, and its log density up to a constant.
+            dof, scale = 5.0, 1.1
+            e = scale * rng.standard_normal((count, self.dim)) * np.sqrt(dof / rng.chisquare(dof, (count, 1)))
+            log_proposal = -(dof + self.dim) / 2 * np.log1p(np.sum(e**2, axis=1) / scale**2 / dof)
+            phi = center.points(e)
             weights = special.softmax(self.log_densities(phi) - log_proposal)
             mean, size = weights @ phi, effective_size(weights)
             covariance = ((phi - mean).T * weights) @ (phi - mean)

@@ -82,7 +82,12 @@ class Standardised:
 
 def standardise(problem: Problem) -> Standardised:
     """Standardise a regression."""
-    problem = _in_order(problem)
+    # With sorted rows sums over them, and so all draws, do not depend on the order in which these came. More would take seconds.
+    if problem.X.size <= MOST_SORTED:
+        order = np.lexsort((*problem.X.T, problem.y))
+        by_row = {name: getattr(problem, name) for name in ("X", "y", "offset", "weights", "groups")}
+        known = tuple(values[order] for values in problem.known)
+        problem = dataclasses.replace(problem, known=known, **cut(by_row, order))
     X, y, likelihood, prior_scale = problem.X, problem.y, problem.likelihood, problem.prior_scale
     centred = problem.intercept or likelihood.cutpoints
     units = RowSums.of(X, y, problem.weights).units(prior_scale, problem.intercept, likelihood.measured, centred)
@@ -120,16 +125,6 @@ def _priors(problem: Problem, units: Units) -> dict[str, Prior]:
             measured = problem.likelihood.measured and one == "sigma"
             found[one] = asked[one].scaled(1 / units.y_scale) if measured else asked[one]
     return found
-
-
-def _in_order(problem: Problem) -> Problem:
-    """The same with its rows sorted: sums over rows, and so all draws, do not depend on the order in which these came."""
-    if problem.X.size > MOST_SORTED:  # it would take seconds
-        return problem
-    order = np.lexsort((*problem.X.T, problem.y))
-    by_row = ("X", "y", "offset", "weights", "groups")
-    known = tuple(values[order] for values in problem.known)
-    return dataclasses.replace(problem, known=known, **cut({name: getattr(problem, name) for name in by_row}, order))
 
 
 def _group(term: GroupTerm, problem: Problem, units: Units) -> Group:

@@ -163,16 +163,6 @@ def locked(folder: Path) -> Iterator[bool | None]:
             os.close(handle)
 
 
-def sync_folder(folder: Path) -> None:
-    """Wait until the names of a folder's files are on the disk, where the system can say so."""
-    with contextlib.suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
-
 def csv_text(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     """Return CSV with one header line: nine digits of a float, nothing for None; a formula of a spreadsheet is made a text."""
 

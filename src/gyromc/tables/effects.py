@@ -183,13 +183,6 @@ def _noise(fit: Fit, y: np.ndarray) -> Any:
     return np.log1p(variance / mean**2) if link is LinkFunction.LOG else variance
 
 
-def group_table(found: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
-    """Return columns and rows of groups.csv."""
-    keys = ["level", "effect", "rows", "mean", "sd"]
-    rows = [[one["name"], *(row[key] for key in keys), *row["interval_95"]] for one in found for row in one["rows"]]
-    return ["group", *keys, "low_95", "high_95"], rows
-
-
 def level_table(found: Mapping[str, Any]) -> Table:
     """Return the deviations of one group: of all levels, or of the lowest and highest of many."""
     columns = ["level", "rows", *(text for effect in found["effects"] for text in (effect, "95\u00a0% interval"))]

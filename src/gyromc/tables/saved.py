@@ -13,7 +13,7 @@ from gyromc.checks import one_of, read_path, require, shown, whole
 from gyromc.extras import needs
 from gyromc.io.archive import Archive, Codec, known_classes, write_archive
 from gyromc.regression.comparing import ComparedFamily
-from gyromc.regression.draws import POSTERIOR_CLASSES, Draws, Predictions, Predictive, check_posterior
+from gyromc.regression.draws import POSTERIOR_CLASSES, Draws, Predictions, Predictive
 from gyromc.regression.fit import Coefficient
 from gyromc.runtime.machine import require_memory
 from gyromc.show.files import write_atomically
@@ -277,6 +277,10 @@ def restored_model(archive: Archive) -> FittedModel:
     width, columns = len(found.encoding.names), found.posterior.num_columns
     if found.encoding.formula is not None:
         found.encoding.formula.check([feature.name for feature in found.encoding.features])
-    check_posterior(found.posterior)
+    drawn = found.posterior
+    needed = drawn.likelihood.outputs * drawn.units.rows(np.zeros((1, columns))).shape[1]
+    fits = lambda group: group.deviations.shape == (*drawn.theta.shape[:2], len(group.levels), len(group.columns))
+    if drawn.theta.shape[2] != needed or not all(map(fits, drawn.groups)):
+        raise ValueError("the draws of the posterior do not have the shape of the model")
     require(columns == width, f"It is damaged: {width} columns, but a posterior of {columns}. Save it anew.")
     return found

@@ -251,7 +251,10 @@ def _findings(request: Request, prepared: Prepared, watch: Watch) -> tuple[dict[
         results["predictions"].append(findings.part("held_out.csv", encoding, found, train.size, new=False))
     results["groups"] = effects.group_findings(fit, rows, y) if rows.groups else []
     if results["groups"]:
-        tables["groups.csv"] = effects.group_table(results["groups"])
+        keys = ["level", "effect", "rows", "mean", "sd"]
+        every_level = [(one["name"], row) for one in results["groups"] for row in one["rows"]]
+        lines = [[name, *(row[key] for key in keys), *row["interval_95"]] for name, row in every_level]
+        tables["groups.csv"] = ["group", *keys, "low_95", "high_95"], lines
     results["effects"] = effects.effect_findings(fit, prepared)
     results["prior"] = _prior_findings(request, prepared)
     watch.stage("checking the model")

@@ -17,7 +17,7 @@ from jax.sharding import Mesh
 from gyromc.dynamics import Dynamics
 from gyromc.engines.base import initial_state, keys, two_sum
 from gyromc.engines.scan import threefry
-from gyromc.engines.scan.layout import Carry, ChainLayout, Feed, cast, drawn, is_fed, on_mesh, with_whole_rows
+from gyromc.engines.scan.layout import Carry, ChainLayout, Feed, SharedRows, cast, drawn, is_fed, on_mesh
 from gyromc.engines.suitability import scan as why_not
 from gyromc.flat import Moved
 from gyromc.observables import PROFILES, Observable, ridge_of
@@ -174,7 +174,9 @@ def _advance(pieces: Pieces, carry: Carry, first, num_steps, first_slot, rows) -
 
     `rows`: those that were read ahead, steps × chains × …, and the place of the first step's among them.
     """
-    pieces = with_whole_rows(pieces)
+    # Inside a program XLA leaves shared rows where they are.
+    is_shared = lambda x: isinstance(x, SharedRows)
+    pieces = jax.tree.map(lambda x: x.rows[: x.count] if is_shared(x) else x, pieces, is_leaf=is_shared)
 
     def step(i, c):
         if rows is None:

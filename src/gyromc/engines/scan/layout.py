@@ -52,12 +52,6 @@ class SharedRows(eqx.Module):
     count: int = eqx.field(static=True)
 
 
-def with_whole_rows(tree):
-    """The tree with the rows themselves in place of `SharedRows`; inside a program XLA leaves them where they are."""
-    is_shared = lambda x: isinstance(x, SharedRows)
-    return jax.tree.map(lambda x: x.rows[: x.count] if is_shared(x) else x, tree, is_leaf=is_shared)
-
-
 def cast(tree, dtype):
     """A pytree with its floating-point arrays in the given precision; one that occurs several times is stored once."""
     made = {}

@@ -229,7 +229,12 @@ def dependence(
     # `order`: the rows as they follow each other, None where unknown; `unused`: columns by name, levels as whole numbers from 0.
     found = []
     if order is not None and y.size >= LEAST_ROWS and not _sorted(y[order], outputs[0].classes):
-        found += [_lag(output, order) for output in outputs]
+        of = lambda e: np.sum(e[..., 1:] * e[..., :-1], axis=-1) / np.maximum(np.sum(e**2, axis=-1), 1e-300)
+        # The correlation of neighbouring residuals; its law under the model is that of replicated ones.
+        for output in outputs:
+            lag, repeated = float(of(output.values[order])), of(output.without_fitted(output.replicates)[:, order])
+            z = (lag - repeated.mean()) / max(float(repeated.std(ddof=1)), 1e-300)
+            found.append((float(2 * special.ndtr(-abs(z))), lag**2, {"kind": "order", "name": "", "lag": lag}))
     for name, x in (unused or {}).items():
         if np.issubdtype(x.dtype, np.integer):
             candidates = (x[:, None] == np.arange(x.max() + 1)).astype(float)
@@ -254,14 +259,6 @@ def _sorted(y: np.ndarray, classes: bool) -> bool:
         return bool(np.mean(steps == 0) > SORTED)
     moved = steps[steps != 0]
     return not moved.size or not 1 - SORTED < np.mean(moved > 0) < SORTED
-
-
-def _lag(output: ModelResiduals, order: np.ndarray) -> tuple[float, float, dict]:
-    """p and r² of the correlation r of neighbouring residuals; its law under the model from replicated residuals."""
-    of = lambda e: np.sum(e[..., 1:] * e[..., :-1], axis=-1) / np.maximum(np.sum(e**2, axis=-1), 1e-300)
-    lag, repeated = float(of(output.values[order])), of(output.without_fitted(output.replicates)[:, order])
-    z = (lag - repeated.mean()) / max(float(repeated.std(ddof=1)), 1e-300)
-    return float(2 * special.ndtr(-abs(z))), lag**2, {"kind": "order", "name": "", "lag": lag}
 
 
 def link(law: Predictive, output: ModelResiduals, columns: int) -> ModelCheck | None:
