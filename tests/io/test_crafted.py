@@ -379,7 +379,7 @@ FLIPPED = {
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", FLIPPED)
-@pytest.mark.parametrize("flips", [40, pytest.param(500, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("flips", [20, pytest.param(500, marks=pytest.mark.slow)])
 def test_a_flipped_bit_is_noticed_or_means_nothing(kind, flips, made, tmp_path):
     make, name, damaged, read, noticed = FLIPPED[kind]
     if kind in KINDS:

@@ -85,7 +85,7 @@ except KeyboardInterrupt:
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGKILL])
 def test_no_process_outlives_the_one_that_started_it(tmp_path, number, sigint):
     """Ctrl-C, and a kill that leaves no time for anything; the script has no `if __name__ == "__main__"`."""
     sigint(signal.default_int_handler)
